@@ -1,5 +1,5 @@
 # Every target bootstraps .venv by itself: `make run` on a bare machine is enough. Nothing is fetched once installed.
-#   make run · test · test-long · lint · schemas · bench · peers
+#   make run · test · test-long · model · lint · schemas · bench · peers
 # PYTHON=/path/to/python3.12 chooses an interpreter; else the first python3 that really runs and is >= 3.11 (pyenv leaves
 # shims of versions that are not installed, so a name on PATH proves nothing).
 
@@ -19,12 +19,13 @@ export PYTHONDONTWRITEBYTECODE := # else every process of a suite of hundreds co
 ARGS ?=
 JOBS ?= 3
 
-.PHONY: help run test test-long lint schemas bench peers clean
+.PHONY: help run test test-long model lint schemas bench peers clean
 
 help:
 	@echo "make run        five servers, Locust, 20 s of load, one verdict"
 	@echo "make test       the whole suite (8 minutes at most)"
 	@echo "make test-long  what takes hours"
+	@echo "make model      Redlock in TLA+: what holds, and what breaks it (ten minutes; needs Java)"
 	@echo "make lint       ruff, mypy --strict, import contracts"
 	@echo "make schemas    the JSON Schemas of results, from their types"
 	@echo "make bench      how close lockcore comes to the ceiling"
@@ -78,8 +79,12 @@ test: .venv/.dev $(if $(ARGS),,.venv/compiled)
 	@failed=0; \
 	$(PY) -m pytest -m "not slow and not alone" -n $(JOBS) --dist loadfile --no-loadscope-reorder --benchmark-disable $(ARGS) || failed=$$?; \
 	$(PY) -m pytest -m "alone and not slow" $(ARGS) || [ $$? -eq 5 ] || failed=1; \
-	$(if $(ARGS),,$(CORE) $(PY) -m pytest -o pythonpath=".venv/compiled ." -m "not slow and not alone" -n $(JOBS) tests/lockcore || failed=1;) \
+	$(if $(ARGS),,$(CORE) $(PY) -m pytest -o pythonpath=".venv/compiled ." -m "not slow and not alone" -n $(JOBS) tests/lockcore tests/integration/lockcore/test_otel.py || failed=1;) \
 	[ $$failed -eq 0 ] || [ $$failed -eq 5 ]
+
+# Redlock in TLA+: what holds, and what breaks it without each of eight assumptions (tests/model).
+model: .venv/.dev
+	@PYTHONPATH=. $(PY) -m tests.model.checker
 
 test-long: .venv/.dev
 	$(PY) -m pytest -m slow $(ARGS)

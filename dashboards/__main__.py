@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from dashboards.production_board import production
 from dashboards.run_boards import generator, overview
 from dashboards.server_boards import fsync, quorum
 
@@ -11,6 +12,7 @@ BOARDS = {
     "quorum.json": quorum,
     "fsync.json": fsync,
     "generator.json": generator,
+    "production.json": production,
 }
 
 

@@ -6,6 +6,9 @@ Rules
 - A counter is looked at as a rate over `$__rate_interval`, or `whole`: its last value in `$__range`. Each run's
   counters start at 0, so that is exactly the run's count.
 - Quantiles of acquire are over all of them (`acquire_quantile`): successes alone look well in the middle of an outage.
+- A histogram is asked for as a classic one, and where it has no buckets as a native one (exponential, or converted by
+  Prometheus 3): whichever is there answers. A native one cannot count failures as endless; where more than 1 − q failed
+  its quantile is the largest bound, as a classic one's, else that of the acquired.
 - Panels of a line share its 24 columns; they are placed here, as Grafana's own layout overflows them.
 """
 
@@ -22,12 +25,15 @@ from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models import heatmap as heat_models
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
-from bench.telemetry.table import BY_NAME, InstrumentKind
+from bench.telemetry.table import BOUNDS, BY_NAME, InstrumentKind
 
 INSTANCE = ("server_address", "server_port")
 RUN = "redlock_run_id"
 POLICY = "redlock_fsync"
+NAME, BEGAN = "redlock_run_name", "redlock_run_started"
 RATIO = "1"
+NATIVE = "native"  # a whole histogram
+PRODUCTION = ""  # instead of a run: what applications export
 ACQUIRE = "redlock.acquire.duration"
 _VARIABLES = {RUN: "$run", "redlock_recipe": "$recipe", POLICY: "$policy"}
 _INSTANCE_VARIABLES = {"server_address": "$instance", "server_port": "$port"}
@@ -61,21 +67,24 @@ class Query:
 
 
 def metric(name: str, part: str = "", *, run: str = "$run", **labels: str) -> str:
-    """The selector of instrument `name`; `part`: bucket, sum or count of a histogram; `labels`: exact values.
+    """The selector of instrument `name`; `part` of a histogram: bucket, sum, count, `NATIVE`; `labels`: exact values.
 
     Raises KeyError for an instrument or label that the table does not have, ValueError for a wrong part.
     """
     one = BY_NAME[name]
-    if (one.kind is InstrumentKind.HISTOGRAM) != (part in ("bucket", "sum", "count")):
+    if (one.kind is InstrumentKind.HISTOGRAM) != (part in ("bucket", "sum", "count", NATIVE)):
         raise ValueError(f"{name} is a {one.kind.value}: {part or 'nothing'} is no part of it")
     known = {attribute.label for attribute in one.attributes} | ({"le"} if part == "bucket" else set())
     unknown = set(labels) - known
     if unknown:
         raise KeyError(f"{name} has no label {', '.join(sorted(unknown))}")
-    variables = _VARIABLES | {RUN: run} | {key: value for key, value in _INSTANCE_VARIABLES.items() if key in known}
-    matchers = [f'{key}=~"{value}"' for key, value in variables.items()]
+    scope = {"job": "$service"} if run == PRODUCTION else _VARIABLES | {RUN: run}
+    variables = scope | {key: value for key, value in _INSTANCE_VARIABLES.items() if key in known}
+    matchers = [f'{RUN}=""'] if run == PRODUCTION else []
+    matchers += [f'{key}=~"{value}"' for key, value in variables.items()]
     matchers += [f'{key}="{value}"' for key, value in labels.items()]
-    return f"{one.prometheus}{'_' + part if part else ''}{{{', '.join(matchers)}}}"
+    suffix = f"_{part}" if part not in ("", NATIVE) else ""
+    return f"{one.prometheus}{suffix}{{{', '.join(matchers)}}}"
 
 
 def _sum(expr: str, by: Sequence[str], function: str = "sum") -> str:
@@ -98,15 +107,33 @@ def grown(selector: str, *, whole: bool = False) -> str:
 
 def rate(name: str, by: Sequence[str] = (), *, part: str = "", **labels: str) -> Query:
     """How fast a counter (or a part of a histogram) grows, per second."""
-    unit = "{operation}" if part in ("bucket", "count") else BY_NAME[name].unit
+    unit = BY_NAME[name].unit
     expr = _sum(grown(metric(name, part, **labels)), by)
     return Query(expr, RATIO if unit == "s" else f"{unit}/s", _legend(by))
 
 
 def total(name: str, by: Sequence[str] = (), *, part: str = "", run: str = "$run", **labels: str) -> Query:
-    """A counter's value at the end of each run in view, summed."""
+    """A counter's value at the end of each run in view, summed; of a histogram its `part` (sum, count)."""
     unit = BY_NAME[name].unit if part != "count" else "{operation}"
-    return Query(_sum(grown(metric(name, part, run=run, **labels), whole=True), by), unit, _legend(by))
+    expr = _sum(grown(metric(name, part, run=run, **labels), whole=True), by)
+    if part:
+        native = _sum(grown(metric(name, NATIVE, run=run, **labels), whole=True), by)
+        expr = either(expr, f"histogram_{part}({native})")
+    return Query(expr, unit, _legend(by))
+
+
+def either(classic: str, native: str) -> str:
+    """Whichever has data."""
+    return f"({classic} or {native})"
+
+
+def below(name: str, bound: str, **labels: str) -> Query:
+    """How many values of whole runs do not exceed `bound`, one of the histogram's own."""
+    classic = f"sum({grown(metric(name, 'bucket', le=bound, **labels), whole=True)})"
+    whole = f"sum({grown(metric(name, NATIVE, **labels), whole=True)})"
+    return Query(
+        either(classic, f"histogram_fraction(-Inf, {bound}, {whole}) * histogram_count({whole})"), "{operation}"
+    )
 
 
 def voting() -> Query:
@@ -125,7 +152,9 @@ def whole_rate(by: Sequence[str] = (), *, run: str = "$run") -> Query:
 
 def quantile(q: float, name: str, by: Sequence[str] = (), *, whole: bool = False, **labels: str) -> Query:
     """The `q` quantile of a histogram."""
-    return _quantile(q, name, by, grown(metric(name, "bucket", **labels), whole=whole))
+    classic, native = (grown(metric(name, part, **labels), whole=whole) for part in ("bucket", NATIVE))
+    expr = either(_quantile(q, classic, ("le", *by)), _quantile(q, native, by))
+    return Query(expr, BY_NAME[name].unit, _legend(by))
 
 
 def acquire_quantile(q: float, by: Sequence[str] = (), *, whole: bool = False, run: str = "$run") -> Query:
@@ -136,22 +165,34 @@ def acquire_quantile(q: float, by: Sequence[str] = (), *, whole: bool = False, r
     acquired = metric(ACQUIRE, "bucket", run=run, redlock_outcome="acquired")
     ended = metric(ACQUIRE, "bucket", run=run, le="+Inf")
     failed = ended.replace('le="+Inf"', 'le="+Inf", redlock_outcome!="acquired"')
-    return _quantile(q, ACQUIRE, by, f"{grown(acquired, whole=whole)} or {grown(failed, whole=whole)}")
+    classic = _quantile(q, f"{grown(acquired, whole=whole)} or {grown(failed, whole=whole)}", ("le", *by))
+    got, all_ = (
+        _sum(grown(metric(ACQUIRE, NATIVE, run=run, **labels), whole=whole), by)
+        for labels in ({"redlock_outcome": "acquired"}, {})
+    )
+    ended_, got_ = f"histogram_count({all_})", f"histogram_count({got})"
+    failed_ = f"({ended_} - ({got_} or 0 * {ended_}))"
+    endless = f"({failed_} > {1 - q:g} * {ended_}) * 0 + {BOUNDS[-1]:g}"
+    native = f"({endless} or histogram_quantile({q:g}, {got}))"
+    return Query(either(classic, native), BY_NAME[ACQUIRE].unit, _legend(by))
 
 
-def _quantile(q: float, name: str, by: Sequence[str], buckets: str) -> Query:
-    return Query(f"histogram_quantile({q:g}, {_sum(buckets, ('le', *by))})", BY_NAME[name].unit, _legend(by))
+def _quantile(q: float, grown_: str, by: Sequence[str]) -> str:
+    return f"histogram_quantile({q:g}, {_sum(grown_, by)})"
 
 
 def mean(name: str, by: Sequence[str] = (), **labels: str) -> Query:
     """The mean of a histogram, moment by moment."""
     upper, lower = (_sum(grown(metric(name, part, **labels)), by) for part in ("sum", "count"))
-    return Query(f"{upper} / {lower}", BY_NAME[name].unit, _legend(by))
+    native = _sum(grown(metric(name, NATIVE, **labels)), by)
+    expr = either(f"{upper} / {lower}", f"histogram_sum({native}) / histogram_count({native})")
+    return Query(expr, BY_NAME[name].unit, _legend(by))
 
 
 def buckets(name: str, **labels: str) -> Query:
     """A histogram's buckets, for a heatmap: observations per second by upper bound."""
-    return Query(_sum(grown(metric(name, "bucket", **labels)), ("le",)), BY_NAME[name].unit, "{{le}}")
+    classic, native = (grown(metric(name, part, **labels)) for part in ("bucket", NATIVE))
+    return Query(either(_sum(classic, ("le",)), _sum(native, ())), BY_NAME[name].unit, "{{le}}")
 
 
 def ratio(upper: Query, lower: Query, unit: str = RATIO) -> Query:
@@ -243,13 +284,16 @@ def _filled(
 # -- boards ----------------------------------------------------------------------------------------------------------
 
 
-def board(title: str, uid: str, description: str, rows: Sequence[PanelRow], extra: Sequence[Variable] = ()) -> str:
-    """The board as the JSON text that is committed."""
+def board(
+    title: str, uid: str, description: str, rows: Sequence[PanelRow], extra: Sequence[Variable] = (),
+    *, variables: Sequence[Variable] = (),
+) -> str:  # fmt: skip
+    """The board as the JSON text that is committed: of runs, with `extra` variables; or with its own `variables`."""
     made = dashboard.Dashboard(title).uid(uid).description(description).tags([TAG]).timezone("browser")
     made.time("now-15m", "now").refresh("5s").tooltip(models.DashboardCursorSync.CROSSHAIR).editable()
-    for variable in (*_variables(), *extra):
+    for variable in variables or (*_variables(), *extra):
         made.with_variable(variable)
-    for annotation in _annotations():
+    for annotation in () if variables else _annotations():
         made.annotation(annotation)
     others = dashboard.DashboardLink("lockbench boards").type(models.DashboardLinkType.DASHBOARDS).tags([TAG])
     made.link(others.as_dropdown(True).include_vars(True).keep_time(True))
@@ -275,18 +319,31 @@ def _place(made: dashboard.Dashboard, rows: Sequence[PanelRow]) -> None:
 def choice(name: str, label: str, description: str, query: str, *, multi: bool = True) -> dashboard.QueryVariable:
     """A variable filled by a Prometheus label query."""
     variable = dashboard.QueryVariable(name).label(label).description(description).datasource(SOURCE)
-    variable.query({"query": query, "refId": name}).definition(query).sort(models.VariableSort.ALPHABETICAL_ASC)
+    order = models.VariableSort.ALPHABETICAL_DESC if name == "started" else models.VariableSort.ALPHABETICAL_ASC
+    variable.query({"query": query, "refId": name}).definition(query).sort(order)
     variable.refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED).multi(multi).include_all(multi)
     if multi:
         variable.all_value(".*").current(models.VariableOption(text="All", value="$__all"))
     return variable
 
 
+def source() -> dashboard.DatasourceVariable:
+    """The variable that says which Prometheus."""
+    return dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus")
+
+
 def _variables() -> tuple[Variable, ...]:
     voting, of_run = BY_NAME["redlock.instance.voting"].prometheus, f'{RUN}=~"$run"'
+    called = f'{NAME}=~"$name"'
     return (
-        dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus"),
-        choice("run", "Run", "run id, as in result.json", f"label_values({_INFO}, {RUN})"),
+        source(),
+        choice("name", "Name", "what its user calls a run (--name)", f"label_values({_INFO}, {NAME})"),
+        choice(
+            "started", "Began", "when a run began, UTC; the newest first", f"label_values({_INFO}{{{called}}}, {BEGAN})"
+        ),
+        choice(
+            "run", "Run", "run id, as in result.json", f'label_values({_INFO}{{{called}, {BEGAN}=~"$started"}}, {RUN})'
+        ),
         choice("recipe", "Recipe", "the lock under test", f"label_values({_INFO}{{{of_run}}}, redlock_recipe)"),
         choice("policy", "Policy", "appendfsync", f"label_values({_INFO}{{{of_run}}}, redlock_fsync)"),
         choice("instance", "Instance", "host of a server", f"label_values({voting}{{{of_run}}}, server_address)"),

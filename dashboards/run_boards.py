@@ -10,18 +10,19 @@ from grafana_foundation_sdk.models.dashboard import VariableOption
 from bench.telemetry.table import BY_NAME
 from dashboards.panels import (
     ACQUIRE,
+    NAME,
+    RATIO,
     RUN,
     Query,
     acquire_quantile,
+    below,
     board,
     buckets,
     choice,
-    grown,
     heat,
     line,
     lines,
     mean,
-    metric,
     now,
     number,
     quantile,
@@ -38,8 +39,7 @@ _PERCENTILES = ((0.5, "p50"), (0.9, "p90"), (0.99, "p99"), (0.999, "p99.9"))
 
 def _within() -> Query:
     """Acquired within `$slo`, over all that returned: failures are misses."""
-    good = grown(metric(ACQUIRE, "bucket", redlock_outcome="acquired", le="$slo"), whole=True)
-    return ratio(Query(f"sum({good})", ""), total("redlock.acquire.outcomes"))
+    return ratio(below(ACQUIRE, "$slo", redlock_outcome="acquired"), total("redlock.acquire.outcomes"), RATIO)
 
 
 def _gone() -> tuple[Query, Query]:
@@ -84,7 +84,7 @@ _others = (
     quantile(0.99, "redlock.handoff.duration").named("hand-off p99"),
 )
 _offered, _achieved = (
-    now("redlock.load.offered", function="max").named("offered"),
+    now("redlock.load.offered").named("offered"),
     now("redlock.load.achieved").named("achieved"),
 )
 _LATENCY = row(
@@ -238,8 +238,14 @@ _RATIOS = row(
 def generator() -> str:
     """The board as JSON."""
     about = "Whether the load generator was good enough to be believed, and the chosen run against a baseline."
-    runs = f"label_values({BY_NAME['redlock.run.info'].prometheus}, {RUN})"
+    info = BY_NAME["redlock.run.info"].prometheus
+    named = choice("baseline_name", "Baseline's name", "its --name", f"label_values({info}, {NAME})")
+    runs = f'label_values({info}{{{NAME}=~"$baseline_name"}}, {RUN})'
     baseline = choice("baseline", "Baseline", "the run that is 1.0 in the ratios", runs, multi=False)
     return board(
-        "lockbench: Generator health and comparison", "lockbench-generator", about, (_HEALTH, _RATIOS), (baseline,)
+        "lockbench: Generator health and comparison",
+        "lockbench-generator",
+        about,
+        (_HEALTH, _RATIOS),
+        (named, baseline),
     )

@@ -9,9 +9,6 @@ if [ ! -s /secrets/redis/redis.conf ]; then
   password=$(draw)
   printf '%s' "$password" > /secrets/redis/password
   for server in $servers; do printf 'redis://:%s@%s:6379\n' "$password" "$server"; done > /secrets/redis/targets
-  { printf '{'; comma=''
-    for server in $servers; do printf '%s"redis://%s:6379":"%s"' "$comma" "$server" "$password"; comma=','; done
-    printf '}'; } > /secrets/redis/exporter.json
   printf 'requirepass %s\n' "$password" > /secrets/redis/redis.conf
 fi
 [ -s /secrets/grafana/admin-password ] || draw > /secrets/grafana/admin-password

@@ -10,12 +10,11 @@ from dashboards.panels import (
     Query,
     acquire_quantile,
     bars,
+    below,
     board,
-    grown,
     line,
     lines,
     mean,
-    metric,
     now,
     number,
     quantile,
@@ -32,8 +31,7 @@ _ZERO = "0.1"  # margins are whole numbers: what is not above 0.1 is 0
 
 
 def _no_reserve() -> Query:
-    none = f"sum({grown(metric(_MARGIN, 'bucket', le=_ZERO), whole=True)})"
-    return ratio(Query(none, ""), total(_MARGIN, part="count"))
+    return ratio(below(_MARGIN, _ZERO), total(_MARGIN, part="count"))
 
 
 def _spare() -> Query:

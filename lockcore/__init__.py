@@ -4,11 +4,21 @@
         with lock.hold("stock:42", ttl_ms=10_000, wait_ms=500) as lease:
             ...
 
-`AsyncRedlock` is the same for asyncio. Errors are in `lockcore.errors`.
+`AsyncRedlock` is the same for asyncio. Errors are in `lockcore.errors`, telemetry is in `lockcore.otel`.
 """
 
 from lockcore.keeper import KeepAlive
-from lockcore.model import AttemptRecord, Denied, InstanceStatus, Lease, Observer, Outcome, Tally, Vote
+from lockcore.model import (
+    AttemptRecord,
+    Denied,
+    InstanceStatus,
+    Lease,
+    Observer,
+    OperationObserver,
+    Outcome,
+    Tally,
+    Vote,
+)
 from lockcore.redlock import AsyncRedlock, Redlock
 from lockcore.retry import RetryPolicy
 from lockcore.settings import LagCap, Settings
@@ -22,6 +32,7 @@ __all__ = [
     "LagCap",
     "Lease",
     "Observer",
+    "OperationObserver",
     "Outcome",
     "Redlock",
     "RetryPolicy",

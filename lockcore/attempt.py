@@ -201,7 +201,10 @@ def release_steps(engine: Engine, lease: Lease, now_ns: int) -> Generator[Wanted
     """One release; the value's outcome is RELEASED, GONE or UNREACHABLE."""
     round_ = engine.release_round(lease, now_ns)
     now_ns = yield from _settled(round_)
-    return _denied(lease, round_, round_.outcome or Outcome.UNREACHABLE, now_ns)
+    outcome = round_.outcome or Outcome.UNREACHABLE
+    if engine.listener is not None:
+        engine.listener.released(lease, outcome, round_.started_ns)
+    return _denied(lease, round_, outcome, now_ns)
 
 
 def extend_steps(engine: Engine, lease: Lease, ttl_ms: int, now_ns: int) -> Steps:
@@ -211,6 +214,13 @@ def extend_steps(engine: Engine, lease: Lease, ttl_ms: int, now_ns: int) -> Step
     Raises ValueError when the extension would end before the present `valid_until_ns` (that of the newest lease, if
     this one has been extended before), or before an extension that is on its way: instances keep the last one.
     """
+    ended = yield from _extension(engine, lease, ttl_ms, now_ns)
+    if engine.listener is not None:
+        engine.listener.extended(lease, ended)
+    return ended
+
+
+def _extension(engine: Engine, lease: Lease, ttl_ms: int, now_ns: int) -> Steps:
     terms = engine.terms(ttl_ms)
     round_ = engine.extend_round(lease, terms, now_ns)
     lease = newest_of(lease)

@@ -21,6 +21,7 @@ from lockcore.errors import ProtocolError
 from lockcore.flight import EARLY, LARGEST, SMALLEST, Flight, MergedReply
 from lockcore.membership import Amnesia, Hello, Membership, State, abstention_ns, forgotten_ns
 from lockcore.model import InstanceStatus, Lease, Outcome, Tally
+from lockcore.observed import Listener
 from lockcore.owed import Debts
 from lockcore.pipeline import Pipeline, Transmit
 from lockcore.quorum import quorum_of
@@ -57,9 +58,9 @@ class Engine:
         self.terms, self.terms_of = claims.terms, claims.terms_of
         self._new_stem, self._known_stem = claims.stem, claims.stems.get
         self._uniform_release: Encode | None = None
-        self._to_merge: list[ReleaseRound] = []
-        self._merge_keys: set[str] = set()
-        self._observer, self.observe_every = settings.observer, settings.observe_every
+        self._to_merge, self._merge_keys = list[ReleaseRound](), set[str]()
+        self.observer, self.observe_every = settings.observer, settings.observe_every
+        self.listener: Listener | None = None
         self._watched: list[WatchedSetRound] = []
         self._unstamped: list[WatchedSetRound] = []
         self.now_ns = self.asked = self.given_back = 0  # attempts sent, and those of them whose release was queued
@@ -78,9 +79,9 @@ class Engine:
         """A new attempt with an owner token of its own, not yet sent; of the acquire begun at `acquire_ns` (0: now)."""
         number = next(self._counter)
         claim = (self._known_stem(resource) or self._new_stem(resource)) + b"%d\r\n" % number
-        if self._observer is None or (number % self.observe_every and not observe):
+        if self.observer is None or (number % self.observe_every and not observe):
             return SetRound(self, resource, claim, terms, now_ns)
-        return WatchedSetRound(self, resource, claim, terms, now_ns, self._observer, attempt, acquire_ns or now_ns)
+        return WatchedSetRound(self, resource, claim, terms, now_ns, self.observer, attempt, acquire_ns or now_ns)
 
     def release_round(self, lease: object, now_ns: int) -> ReleaseRound:
         """A release of `lease`, not yet sent."""

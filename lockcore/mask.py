@@ -22,6 +22,7 @@ _SECRETIVE = re.compile(r"pass|pwd|secret|token|auth|cred", re.IGNORECASE)
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^\s'\"<>`]*")
 _EXAMPLE = "user:password@"  # as our own sentences spell the form of a URL
 _USER = re.compile(r"[^\s/@'\"(]*:[^\s/@'\"]*@")
+_MASKED = re.compile(r"[\w.%-]*:\*\*\*@")  # as `shown` leaves it: a text may be masked again
 _PLACE = re.compile(r"(?P<host>\[[0-9a-fA-F:.%]*\]|[\w.%-]*)(?P<port>:(?:\d{1,5}|port))?")
 _HOST = re.compile(r"[\w.%-]*")
 _SECRET_OPTION = re.compile(r"^(--?[a-z-]*(?:pass|secret|token)[a-z-]*)(=.*)?$", re.IGNORECASE)
@@ -153,7 +154,7 @@ def _url_shown(found: re.Match[str]) -> str:
 
 
 def _user_hidden(found: re.Match[str]) -> str:
-    return found[0] if found[0].endswith(_EXAMPLE) else f"{HIDDEN}@"
+    return found[0] if found[0].endswith(_EXAMPLE) or _MASKED.fullmatch(found[0]) else f"{HIDDEN}@"
 
 
 def masked_command(arguments: Sequence[str]) -> list[str]:

@@ -211,3 +211,25 @@ class Observer(Protocol):
 
     def observe(self, record: AttemptRecord) -> None:
         """Take one record."""
+
+
+class OperationObserver(Observer, Protocol):
+    """An `Observer` that is told of whole operations, too (`Redlock.observe`): where they were asked for, as they end.
+
+    Extensions, and releases by `release`, are told where the I/O is done. Never two calls at once.
+    """
+
+    def begun(self) -> int:
+        """An acquire begins; return the time (ns), which `ended` gets."""
+
+    def ended(self, resource: str, result: Lease | Denied | None, started_ns: int) -> None:
+        """That acquire is over; None: it raised."""
+
+    def released(self, lease: Lease, outcome: Outcome, started_ns: int) -> None:
+        """A release begun at `started_ns` has ended; of one that raised nothing is told."""
+
+    def extended(self, lease: Lease, result: Lease | Denied) -> None:
+        """An extension of `lease` has ended; a keeper's, too."""
+
+    def gone(self, lease: Lease) -> None:
+        """A keeper cannot keep `lease` any more."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from lockcore.arguments import A_DAY_MS, check_lease, check_number, check_whole
@@ -16,7 +17,8 @@ from lockcore.attempt import Steps, extend_steps, release_steps
 from lockcore.clock import monotonic_ns
 from lockcore.errors import error_of
 from lockcore.keeper import KeepAlive
-from lockcore.model import Denied, InstanceStatus, Lease, Outcome
+from lockcore.model import Denied, InstanceStatus, Lease, OperationObserver, Outcome
+from lockcore.observed import Listener, OneAtATime, Unraising
 from lockcore.settings import MOST_UNOBSERVED, Settings
 from lockcore.turns import Wanted
 
@@ -105,6 +107,11 @@ class _AnyRedlock(Generic[D]):
         """Every instance as this client sees it now."""
         return self._driver.engine.status()
 
+    @property
+    def closed(self) -> bool:
+        """True once closing has begun, or where this is the copy of a forked child."""
+        return self._driver.engine.retired or self._driver.engine.foreign
+
     def observe_every(self, every: int) -> None:
         """From now on one acquire in `every` (≥ 1) is observed, by the observer given at connect.
 
@@ -112,6 +119,19 @@ class _AnyRedlock(Generic[D]):
         """
         check_whole("observe_every", every, 1, MOST_UNOBSERVED)
         self._driver.engine.observe_every = every
+
+    def observe(self, observer: OperationObserver) -> None:
+        """From now on `observer` is told of every operation, and of attempts as `observe_every` says.
+
+        Raises ValueError when there is an observer already: it takes the place of the one given at connect.
+        """
+        driver = self._driver
+        if driver.engine.observer is not None:
+            raise ValueError("this Redlock has an observer already")
+        listener = Unraising(observer if isinstance(observer, Listener) else Listener(observer))
+        driver.engine.observer = driver.engine.listener = (
+            OneAtATime(listener, RLock()) if driver.for_threads else listener
+        )
 
     def _release_steps(self, lease: Lease) -> Generator[Wanted, int, Denied]:
         self._driver.check_home()

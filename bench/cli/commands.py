@@ -7,17 +7,18 @@ click exception, and becomes one line on stderr here. Source: click, "Lazily Loa
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 
 import click
 
 from bench.cli.first_steps import VARIABLE
-from bench.errors import BenchError, secrets
+from bench.errors import BenchError, UsageError, secrets
 
 JOBS: Mapping[str, Mapping[str, str]] = {
     "Load a lock": {
         "run": "bench.cli.run",
+        "worker": "bench.cli.hosts",
         "observe": "bench.experiments.observe.command",
         "recipes": "bench.cli.first_steps",
         "init": "bench.cli.first_steps",
@@ -34,7 +35,9 @@ JOBS: Mapping[str, Mapping[str, str]] = {
     },
     "Judge safety": {
         "safety": "bench.experiments.safety_matrix.command",
+        "explore": "bench.experiments.explore.command",
         "split-votes": "bench.experiments.split_votes.command",
+        "audit": "bench.experiments.audit.command",
     },
     "Around it": {
         "report": "bench.cli.showing",
@@ -50,18 +53,22 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "lockbench run hot-key --duration 10s",
         "lockbench run --target redis://a --target redis://b --target redis://c",
         "lockbench run --threshold 'acquire.p99 < 10ms' --junit lock.xml",
+        "lockbench run mine.toml --expect-workers 3",
         "lockbench run --repeat 10 --name before --out before --csv runs.csv",
     ),
+    "worker": ("lockbench worker --master 10.0.0.9", "lockbench worker --master 10.0.0.9:6000 --processes 4"),
     "fleet": ("lockbench fleet --instances 3 --fsync always", "lockbench fleet --quiet"),
     "recipes": ("lockbench recipes",),
     "doctor": ("lockbench doctor",),
     "init": ("lockbench init mine.toml",),
     "observe": ("lockbench observe hot-key", "lockbench observe hot-key --duration 60s --stay"),
     "completion": ('eval "$(lockbench completion bash)"', "lockbench completion fish > lockbench.fish"),
+    "audit": ("lockbench audit --quick", "lockbench audit --library redis-py --schedule body-without-lock"),
     "safety": ("lockbench safety --quick", "lockbench safety --recipe set-nx-get-del --claim votes"),
+    "explore": ("lockbench explore --recipe set-nx-get-del", "lockbench explore --recipe redlock --budget 60s"),
     "split-votes": ("lockbench split-votes --quick", "lockbench split-votes --instances 5 --contenders 3,5,10"),
     "fsync": ("lockbench fsync --quick",),
-    "planner": ("lockbench planner", "lockbench planner --fsync results/fsync --crash results/crash"),
+    "planner": ("lockbench planner", "lockbench planner --costs results/fsync --crash results/crash"),
     "crash": ("lockbench crash --quick",),
     "capacity": (
         "lockbench capacity --slo 'acquire.p99 < 10ms' --quick",
@@ -77,6 +84,16 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "lockbench report results/before results/after --html side-by-side.html",
         "lockbench report results/the-run --markdown - | gh pr comment 7 -F -",
     ),
+}
+
+
+CALLED_NOW: Mapping[tuple[str, str], str] = {  # one idea has one name in all commands
+    ("fsync", "--policy"): "--fsync",
+    ("crash", "--policy"): "--fsync",
+    ("fsync", "--seconds"): "--duration",
+    ("split-votes", "--rounds"): "--repeats",
+    ("split-votes", "--retry"): "--retry-policy",
+    ("planner", "--fsync"): "--costs",
 }
 
 
@@ -96,6 +113,17 @@ class LazyGroup(click.Group):
                     [(name, command.get_short_help_str(200)) for name, command in commands if command],
                     col_max=len(max(PLACES, key=len)),
                 )
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return name, command and what is left; an option's old name says what it is called now."""
+        for word in (option.partition("=")[0] for option in args[1:]):
+            if now := CALLED_NOW.get((args[0], word)):
+                raise UsageError(f"option {word} of lockbench {args[0]} is called {now} now")
+        if args[0] not in PLACES and not args[0].startswith("-"):
+            raise UsageError(f"no such command '{args[0]}'{_nearest(args[0], PLACES)}")
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of that name, its examples at the end of its help; None if there is none."""
@@ -118,6 +146,12 @@ def lockbench() -> None:
                 2 usage or scenario error · 3 environment not ready
                 4 inconclusive or invalid · 5 safety violated · 130 interrupted
     """
+
+
+def _nearest(wrong: str, names: Iterable[str]) -> str:
+    from bench.scenario.quantity import nearest
+
+    return nearest(wrong, names)
 
 
 def execute(arguments: Sequence[str], group: click.Group | None = None) -> int:
@@ -145,6 +179,9 @@ def execute(arguments: Sequence[str], group: click.Group | None = None) -> int:
         context = getattr(error, "ctx", None)
         hint = f" (see {context.command_path} --help)" if context is not None and context.parent else ""
         sentence = error.format_message()
+        if isinstance(error, click.NoSuchOption) and context is not None:
+            names = [name for param in context.command.params for name in param.opts]
+            sentence = f"No such option '{error.option_name}'{_nearest(error.option_name, names)}"
         return _refuse(sentence[:1].lower() + sentence[1:].rstrip(".") + hint, 2, arguments)
     except BenchError as error:
         return _refuse(str(error), error.exit_code, arguments)

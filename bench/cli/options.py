@@ -5,7 +5,7 @@ that a file and an option are refused alike.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -119,13 +119,14 @@ def run_options(kind: str) -> Callable[[Command], Command]:
     return decorate
 
 
-def scenario_options(*without: str) -> Callable[[Command], Command]:
-    """Give a click command one option per scenario key, but for those it takes in a way of its own."""
+def scenario_options(*without: str, refused: Collection[str] = ()) -> Callable[[Command], Command]:
+    """Give a click command one option per scenario key, but for those it takes in a way of its own; those that are
+    `refused`, as the command says when they are given, are not offered."""
 
     def decorate(command: Command) -> Command:
         for key in reversed(KEYS):
             if key.name not in without:
-                command = _option(key)(command)
+                command = _option(key, hidden=key.name in refused)(command)
         return command
 
     return decorate
@@ -144,7 +145,7 @@ def scenario_of(path: Path | None, values: Values) -> Scenario:
     return load(path, given_options(values), lambda recipe: find_recipe(recipe).about.usual)
 
 
-def _option(key: ScenarioKey) -> Callable[[Command], Command]:
+def _option(key: ScenarioKey, *, hidden: bool) -> Callable[[Command], Command]:
     text = key.help + (f"  [{key.default}]" if key.default not in (None, (), False) else "")
     if key.kind.flag:
         negation = key.option.replace("--", "--no-", 1)
@@ -156,6 +157,7 @@ def _option(key: ScenarioKey) -> Callable[[Command], Command]:
         multiple=key.kind.many,
         default=None,
         help=text,
+        hidden=hidden,
         shell_complete=lambda _context, _parameter, begun: [word for word in _words(key) if word.startswith(begun)],
     )
 

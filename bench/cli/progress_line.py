@@ -6,7 +6,6 @@ seconds, of words such as `schedule: row 3 of 64` one line per part (`schedule`)
 
 import sys
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Self, TextIO
 
 from rich.console import Console
@@ -28,12 +27,9 @@ class ProgressLine:
         """`quiet` shows nothing. `stream`: default stderr; whether it is a terminal decides how to show."""
         self._console = Console(file=stream or sys.stderr, highlight=False)
         self._quiet = quiet
-        self._live = Live(console=self._console, auto_refresh=False, transient=True) if self._redraws else None
+        redraws = self._console.is_terminal and not quiet
+        self._live = Live(console=self._console, auto_refresh=False, transient=True) if redraws else None
         self._shown_at: tuple[str, float] | None = None
-
-    @property
-    def _redraws(self) -> bool:
-        return self._console.is_terminal and not self._quiet
 
     def __enter__(self) -> Self:
         """Take the lines."""
@@ -41,9 +37,7 @@ class ProgressLine:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_raised: object) -> None:
         """Give the lines back, whatever happened."""
         if self._live:
             self._live.stop()

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bench.cli.experiment import carry_out
+from bench.cli.hosts import hosts_options, led
 from bench.cli.options import (
     PLACE,
     Grouped,
@@ -47,8 +48,17 @@ _LOOK_S = 0.5
 @click.argument("scenario", required=False, type=ScenarioPlace())
 @scenario_options()
 @click.option("--name", metavar="TEXT", default="", help="what results and comparisons call it")
-@click.option("--repeat", metavar="N", type=click.IntRange(1, 1000), default=1, help="runs, each in a folder  [1]")
+@click.option(
+    "--repeats",
+    "--repeat",
+    "repeat",
+    metavar="N",
+    type=click.IntRange(1, 1000),
+    default=1,
+    help="runs, each in a folder  [1]",
+)
 @click.option("--csv", metavar="FILE", type=PLACE, help="append one line per run")
+@hosts_options
 @run_options("run")
 def run(scenario: Path | None, **values: Any) -> int:
     """One run: servers, Locust, record, verdict.
@@ -95,9 +105,11 @@ def run_and_show(command: str, scenario: Scenario, values: Values) -> int:
     from bench.run.interrupt import Interrupts
     from bench.run.run import Order, run_scenario
 
+    scenario, bind = led(scenario, values)
+
     def measure(order: ExperimentOrder[Scenario], show: ProgressLine) -> Done[RunResult]:
         allowed = {name: values[name] for name in ("allow_missing", "allow_skipped")}
-        one = Order(order.plan, order.run_id, order.command, order.folder, order.server, **allowed)
+        one = Order(order.plan, order.run_id, order.command, order.folder, order.server, **allowed, bind=bind)
         with Interrupts() as interrupts:
             done = run_scenario(replace(one, name=values.get("name", "")), interrupts, show)
         if values.get("csv") is not None:

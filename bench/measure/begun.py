@@ -9,13 +9,14 @@ import mmap
 import os
 import struct
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from io import FileIO
 from pathlib import Path
 
 import numpy as np
 
 from bench.errors import EnvironmentNotReadyError
+from bench.measure.clocks import Clock
 from bench.measure.timeline import Integers
 
 PLACES = 512  # operations in progress per page
@@ -74,11 +75,18 @@ def read_open(workdir: str | os.PathLike[str]) -> Counter[tuple[int, int]]:
     return found
 
 
-def read_lost(workdir: str | os.PathLike[str]) -> Integers:
-    """All attempts that lost: two columns, resource and when it was begun (ns). What is torn off an end is left out."""
-    parts = [np.fromfile(path, "<i8") for _, path in _files(workdir, LOST)]
-    rows = [part[: len(part) - len(part) % 2].reshape(-1, 2) for part in parts]
-    return np.concatenate(rows) if rows else np.empty((0, 2), np.int64)
+def read_lost(workdir: str | os.PathLike[str], clocks: Mapping[tuple[int, int], Clock] | None = None) -> Integers:
+    """All attempts that lost: resource and when it was begun (ns). What is torn off an end is left out. With `clocks`,
+    of the workers that have one of their own: when at the earliest and at the latest, on ours."""
+    found = []
+    for worker, path in _files(workdir, LOST):
+        part = np.fromfile(path, "<i8")
+        rows = part[: len(part) - len(part) % 2].reshape(-1, 2)
+        if clocks:
+            bounds = clocks[worker].bounds(rows[:, 1]) if worker in clocks else (0, 0)
+            rows = np.column_stack([rows[:, 0], *(rows[:, 1] + bound for bound in bounds)])
+        found.append(rows)
+    return np.concatenate(found) if found else np.empty((0, 2), np.int64)
 
 
 def _files(workdir: str | os.PathLike[str], kind: str) -> Iterator[tuple[tuple[int, int], Path]]:

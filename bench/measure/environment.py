@@ -58,7 +58,7 @@ def describe_environment() -> Environment:
         system=platform.platform(),
         boot_id=_read("/proc/sys/kernel/random/boot_id"),
         python=f"{platform.python_implementation()} {platform.python_version()}",
-        lockcore="source" if str(engine.__file__).endswith(".py") else "compiled",
+        lockcore=_core(),
         packages={name: version_of(name) for name in PACKAGES},
         git_commit=_git("rev-parse", "HEAD"),
         git_dirty=None if status is None else bool(status),
@@ -90,6 +90,25 @@ def scheduled_ns() -> tuple[int, int]:
     """
     counted = (_read("/proc/thread-self/schedstat") or "0 0").split()
     return int(counted[0]), int(counted[1])
+
+
+def clock_name() -> str:
+    """What tells CLOCK_MONOTONIC of this process from that of others: equal where it is the same clock, as of all
+    containers of a host. Source: time_namespaces(7)."""
+    try:
+        space = str(Path("/proc/self/ns/time").readlink())
+    except OSError:
+        space = ""
+    return f"{_read('/proc/sys/kernel/random/boot_id') or os.getpid()} {space}"
+
+
+def versions() -> str:
+    """What a load process runs, where figures of several are to be compared."""
+    return f"lockbench {version_of('lockbench')}, Python {platform.python_version()}, lockcore {_core()}"
+
+
+def _core() -> str:
+    return "source" if str(engine.__file__).endswith(".py") else "compiled"
 
 
 def _git(*arguments: str) -> str | None:

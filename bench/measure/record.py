@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.measure.begun import read_lost
+from bench.measure.clocks import Clock, read_clocks
 from bench.measure.section import Section, says
 from bench.measure.timeline import Integers
 
@@ -57,6 +58,7 @@ OUTCOMES = (
 )  # fmt: skip
 OUTCOME_CODES: dict[str, int] = {name: code for code, name in enumerate(OUTCOMES)}  # Outcome.value -> code
 
+TIMES = 9  # the first so many fields are times
 Records = NDArray[Any]  # a one-dimensional structured array of RECORD_DTYPE
 
 _SEGMENT_NAME = re.compile(r"history-(\d+)-(\d+)\.(\d+)\.bin")
@@ -67,7 +69,8 @@ class History:
     """All complete records of a run and what is known to be missing from them.
 
     `lost`: attempts of their acquires before the last one: resource, when it was begun (ns). `counts`: records of each
-    (worker, pid) that has a file.
+    (worker, pid) that has a file. All times are on our clock; `early` and `late`: the `records` at the earliest and at
+    the latest that they can be where another clock told some of them (`lost` has two times then), else None.
     """
 
     records: Records
@@ -75,6 +78,8 @@ class History:
     missing_segments: int  # files that should stand between others, and do not
     lost: Integers = field(default_factory=lambda: np.empty((0, 2), np.int64))
     counts: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    early: Records | None = None
+    late: Records | None = None
 
 
 def ends_ns(records: Records) -> Integers:
@@ -89,9 +94,9 @@ def read_history(workdir: str | os.PathLike[str], part: int = 0, parts: int = 1)
     operation: a long run is read in `parts`, each (0 ≤ `part` < `parts`) with all operations of its resources, those
     whose index modulo `parts` is `part`. What is torn, missing or there is counted in part 0 only.
     """
-    pieces: list[Records] = []
+    pieces: list[tuple[Records, Records, Records]] = []
     counts: Counter[tuple[int, int]] = Counter()
-    torn = missing = 0
+    torn, missing, clocks = 0, 0, read_clocks(workdir)
     for worker, segments in _by_worker(Path(workdir)).items():
         base, expected = 0, 0
         for number, path in segments:
@@ -100,14 +105,31 @@ def read_history(workdir: str | os.PathLike[str], part: int = 0, parts: int = 1)
                 base = -1
             raw = np.fromfile(path, dtype=RECORD_DTYPE)
             records, cut = _complete(raw, base)
-            pieces.append(records if parts == 1 else records[records["resource"] % parts == part])
+            chosen = records if parts == 1 else records[records["resource"] % parts == part]
+            pieces.append(placed(chosen, clocks.get(worker)))
             torn += cut
             counts[worker] += len(records)
             base, expected = (base + len(raw) if base >= 0 else -1), number + 1
-    records = np.concatenate(pieces) if pieces else np.empty(0, RECORD_DTYPE)
-    lost = read_lost(workdir)
+    wanted = 3 if clocks else 1
+    likely, *bounds = (
+        np.concatenate([piece[which] for piece in pieces] or [np.empty(0, RECORD_DTYPE)]) for which in range(wanted)
+    )
+    lost = read_lost(workdir, clocks)
     lost = lost[lost[:, 0] % parts == part]
-    return History(records, 0, 0, lost) if part else History(records, torn, missing, lost, counts)
+    said = (0, 0, lost, {}) if part else (torn, missing, lost, counts)
+    return History(likely, *said, *bounds)
+
+
+def placed(records: Records, clock: Clock | None) -> tuple[Records, Records, Records]:
+    """The records on our clock: most likely, at the earliest, at the latest; `clock`: that told them, None = ours."""
+    if clock is None or not len(records):
+        return records, records, records
+    whole = np.ascontiguousarray(records).view("<i8").reshape(len(records), -1)
+    found = tuple(whole.copy() for _ in range(3))
+    for version, times in zip(found, clock.place(whole[:, :TIMES]), strict=True):
+        version[:, :TIMES] = times
+    likely, early, late = (version.view(RECORD_DTYPE).reshape(-1) for version in found)
+    return likely, early, late
 
 
 def history_parts(workdir: str | os.PathLike[str], operations_per_part: int = 4_000_000) -> int:

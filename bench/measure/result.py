@@ -3,7 +3,7 @@
 Rules
 - Every top-level key is present; a key that nobody knows is refused. Units stand in the names.
 - Writing is atomic (temporary file, fsync, rename) and never replaces a result that exists.
-- What is written holds no secret: `masked_command` is what becomes of a command line.
+- What is written holds no secret (`masked_command` is what becomes of a command line); what is read is masked again.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
-from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.errors import EnvironmentNotReadyError, UsageError, secrets
 from bench.measure.environment import Environment
 from bench.measure.histogram import Histogram
 from bench.measure.latency import block_of_all
@@ -79,7 +79,16 @@ def read_result(place: Path) -> dict[str, Any]:
     version = result.get("schema_version") if isinstance(result, dict) else None
     if version != SCHEMA_VERSION:
         raise UsageError(f"{path} has schema_version {version!r}; this lockbench reads {SCHEMA_VERSION}")
-    return _upgraded(result)
+    return _upgraded(_masked(result))
+
+
+def _masked(value: Any) -> Any:
+    """The same without the secrets that somebody else may have left in it."""
+    if isinstance(value, dict):
+        return {key: _masked(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [*map(_masked, value)]
+    return secrets()(value) if isinstance(value, str) else value
 
 
 def result_of_kind(place: Path, kind: str, form: type[Found]) -> Found:

@@ -257,6 +257,24 @@ class InstanceReport(Section, frozen=True, kw_only=True):
         return self.state == "voting" and not self.errors
 
 
+class LoadWorker(Section, frozen=True, kw_only=True):
+    """A load process of another host. Its clock is known within ± clock_error; null: it is the leader's own."""
+
+    worker: Annotated[Count, says("its index")]
+    host: Annotated[str, says("name of its host")]
+    about: Annotated[str, says("versions of lockbench, Python and lockcore there")]
+    phase: Annotated[str, says("stopped: it told its end; running, lost: it did not, and its share is unknown")]
+    leases: Annotated[Count, says("leases it was granted, of those whose record is here")]
+    cpu_ratio: Annotated[float | None, says("of a core; null: it did not tell")] = None
+    lag_p99_s: Annotated[float | None, says("how late its scheduler ran")] = None
+    same_clock: Annotated[bool, says("whether its times are of the leader's clock, and exact")]
+    clock_error_s: Annotated[float | None, says("half the bound on its clock, at the middle one of its round trips")]
+    clock_error_max_s: Annotated[float | None, says("the widest, between two round trips")]
+    round_trip_s: Annotated[float | None, says("the shortest")]
+    round_trips: Annotated[Count, says("that bound its clock")]
+    clock_steps: Annotated[Count, says("times when nothing was known of its clock")]
+
+
 class InjectedFault(Section, frozen=True, kw_only=True):
     """What became of one fault on one target. Seconds count from the start of the measured window."""
 
@@ -315,6 +333,7 @@ class RunResult(Document, frozen=True, kw_only=True):
     cost: Annotated[Cost, says("what a lease costs")]
     instances: Annotated[tuple[InstanceReport, ...], says("one entry per instance")]
     generator: Annotated[GeneratorHealth, says("whether the load was what it claims to be")]
+    workers: Annotated[tuple[LoadWorker, ...], says("load processes of other hosts; none: all were of this one")] = ()
     safety: Annotated[SafetyReport, says("whether the lock held")]
     faults: Annotated[tuple[InjectedFault, ...], says("injected faults, one entry for each target")] = ()
     thresholds: Annotated[tuple[JudgedThreshold, ...], says("limits that were asked for")] = ()

@@ -9,7 +9,7 @@ Mann-Kendall test rejects "no trend" at 5 % (n = 10: |S| ≥ 23 has probability 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from math import inf, sqrt
+from math import ceil, inf, log2, sqrt
 from statistics import median
 from typing import Annotated, Self
 
@@ -92,10 +92,7 @@ def spread(differences: Sequence[float]) -> float | None:
 
 def least_pairs(confidence: float) -> int:
     """Return how many pairs an interval of this confidence takes: the least n with 2⁻ⁿ ≤ α/2."""
-    pairs = 1
-    while 0.5**pairs > (1 - confidence) / 2:
-        pairs += 1
-    return pairs
+    return ceil(log2(2 / (1 - confidence)))
 
 
 def _estimate(ordered: Array, depth: int, confidence: float, count: int) -> Shift:

@@ -108,7 +108,7 @@ NOT_TESTED = Word(
     "the figures hold, nothing is said of safety; --hold and fewer resources test it",
 )  # fmt: skip
 UNKNOWN = Word(
-    "UNKNOWN", Kind.UNKNOWN, "pass", 0, "a history with holes, a clock that stepped, several hosts",
+    "UNKNOWN", Kind.UNKNOWN, "pass", 0, "a history with holes, a clock that stepped or has no bound",
     "the figures hold, nothing is said of safety",
 )  # fmt: skip
 COMPARED = Word(
@@ -142,9 +142,11 @@ WORDS: Mapping[str, tuple[Word, ...]] = {  # by command, which is the `kind` of 
     "gate": (PASS, VIOLATED, FAIL, INVALID, INCONCLUSIVE, INTERRUPTED),
     "capacity": (FOUND, VIOLATED, NOT_KEPT, INCONCLUSIVE, INTERRUPTED),
     "safety": _EXPERIMENT,
+    "explore": _EXPERIMENT,
     "split-votes": _EXPERIMENT,
     "crash": _EXPERIMENT,
     "fsync": _EXPERIMENT,
+    "audit": _EXPERIMENT,
     "peers": (BARS_REACHED, BARS_MISSED, NOT_KNOWN, INTERRUPTED),
     "bench": (BARS_REACHED, BARS_MISSED, NOT_KNOWN),
 }

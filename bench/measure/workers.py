@@ -18,7 +18,7 @@ from bench.measure.latency import Latency
 from bench.measure.run_result import InstanceReport
 from bench.measure.section import Section, decoded, says
 
-Phase = Literal["running", "stopped"]
+Phase = Literal["running", "stopped", "lost"]
 _ADDED = (
     "commands", "bytes_sent", "bytes_received", "writes", "reads", "late_replies", "pending", "owed_releases",
     "reconnects",
@@ -32,7 +32,10 @@ class WorkerNote(Section, frozen=True, kw_only=True):
 
     worker: Annotated[int, says("its index")]
     pid: Annotated[int, says("of its process")]
-    phase: Annotated[Phase, says("stopped: these are its last words")] = "running"
+    phase: Annotated[Phase, says("stopped: these are its last words; lost: nothing more was heard of it")] = "running"
+    host: Annotated[str, says('the name of its host; "": that of the leader')] = ""
+    clock: Annotated[str, says('own: its times are of another clock than the leader\'s; "": of the same')] = ""
+    about: Annotated[str, says("versions of lockbench, Python and lockcore there")] = ""
     spawned_ns: Annotated[int, says("monotonic, when its users ran; 0: not yet")] = 0
     stopped_ns: Annotated[int, says("monotonic, when they had ended; 0: not yet")] = 0
     cpu_s: Annotated[float, says("CPU time since its users ran")] = 0.0
@@ -59,7 +62,7 @@ class WorkerNote(Section, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """What sentences call it."""
-        return f"worker {self.worker} (pid {self.pid})"
+        return f"worker {self.worker} (pid {self.pid}{f' on {self.host}' if self.host else ''})"
 
 
 def write_note(workdir: Path, note: WorkerNote) -> None:

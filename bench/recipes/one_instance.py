@@ -21,7 +21,15 @@ from lockcore.clock import NS_PER_MS, monotonic_ns
 FIRST_MS, LONGEST_MS = 100, 5_000  # of `backoff`
 
 
-class GetSet(PlainRecipe):
+class _Unchecked(PlainRecipe):
+    """Whoever gives back deletes whatever key is there."""
+
+    def give_back(self, lease: Lease) -> Outcome:
+        """DEL."""
+        return self.delete(lease.resource)
+
+
+class GetSet(_Unchecked):
     """Two commands where one is needed. Flawed, on purpose: do not copy it."""
 
     about = About(
@@ -41,12 +49,8 @@ class GetSet(PlainRecipe):
         self.ask("SET", key, "1")
         return self.leased(resource, b"1", ttl_ms, started_ns, valid_until_ns=started_ns + FOREVER_NS)
 
-    def give_back(self, lease: Lease) -> Outcome:
-        """The variable is 0 again."""
-        return self.delete(lease.resource)
 
-
-class Setnx(PlainRecipe):
+class Setnx(_Unchecked):
     """SETNX and DEL, no TTL. Flawed, on purpose: do not copy it."""
 
     about = About(
@@ -63,12 +67,8 @@ class Setnx(PlainRecipe):
             return HELD
         return self.leased(resource, b"1", ttl_ms, started_ns, valid_until_ns=started_ns + FOREVER_NS)
 
-    def give_back(self, lease: Lease) -> Outcome:
-        """DEL."""
-        return self.delete(lease.resource)
 
-
-class SetnxExpire(PlainRecipe):
+class SetnxExpire(_Unchecked):
     """SETNX, then the TTL. Flawed, on purpose: do not copy it."""
 
     about = About(
@@ -88,10 +88,6 @@ class SetnxExpire(PlainRecipe):
         started_ns = monotonic_ns()  # the TTL counts from here
         self.ask("PEXPIRE", key, ttl_ms)
         return self.leased(resource, b"1", ttl_ms, started_ns)
-
-    def give_back(self, lease: Lease) -> Outcome:
-        """DEL."""
-        return self.delete(lease.resource)
 
 
 class TimestampGetset(PlainRecipe):
@@ -169,7 +165,7 @@ class Company2013(TimestampGetset):
         return self.delete(lease.resource)
 
 
-class SetNxFixed(PlainRecipe):
+class SetNxFixed(_Unchecked):
     """The same value for everybody, a plain DEL. Flawed, on purpose: do not copy it."""
 
     about = About(
@@ -182,10 +178,6 @@ class SetNxFixed(PlainRecipe):
     def new_token(self) -> bytes:
         """The same for all."""
         return b"1"
-
-    def give_back(self, lease: Lease) -> Outcome:
-        """DEL."""
-        return self.delete(lease.resource)
 
 
 class SetNxGetDel(PlainRecipe):

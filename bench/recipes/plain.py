@@ -161,11 +161,15 @@ class PlainRecipe:
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
         """Try to lock once: one SET NX PX with an owner token of its own, unless the recipe says otherwise.
         Raises RedisError."""
-        return self.set_nx(resource, self.new_token(), ttl_ms)
+        token, started_ns = self.new_token(), monotonic_ns()
+        if self.ask("SET", self.key(resource), token, "NX", "PX", ttl_ms) is None:
+            return HELD
+        return self.leased(resource, token, ttl_ms, started_ns)
 
     def give_back(self, lease: Lease) -> Outcome:
         """Unlock: RELEASED or GONE; nobody else's lock unless the recipe says otherwise. Raises RedisError."""
-        return self.delete_own(lease)
+        deleted = self.servers[0].delete_own(self.key(lease.resource), lease.owner_token)
+        return Outcome.RELEASED if deleted else Outcome.GONE
 
     def abandon(self, lease: Lease) -> None:
         """What remains to be done for a caller that was killed while it had its lock. Raises RedisError."""
@@ -208,18 +212,6 @@ class PlainRecipe:
             valid_until_ns = started_ns + ttl_ms * NS_PER_MS - drift_ns(ttl_ms, DRIFT_FACTOR)
         return Lease(resource, token, ttl_ms, started_ns, monotonic_ns(), valid_until_ns, Closed(tally))
 
-    def set_nx(self, resource: str, token: bytes, ttl_ms: int) -> Lease | Refusal:
-        """One SET NX PX. Raises RedisError."""
-        started_ns = monotonic_ns()
-        if self.ask("SET", self.key(resource), token, "NX", "PX", ttl_ms) is None:
-            return HELD
-        return self.leased(resource, token, ttl_ms, started_ns)
-
-    def delete_own(self, lease: Lease) -> Outcome:
-        """Compare-and-delete: nobody else's lock."""
-        deleted = self.servers[0].delete_own(self.key(lease.resource), lease.owner_token)
-        return Outcome.RELEASED if deleted else Outcome.GONE
-
     def delete(self, resource: str) -> Outcome:
         """A plain DEL of whatever is there."""
         return Outcome.RELEASED if self.ask("DEL", self.key(resource)) else Outcome.GONE
@@ -234,7 +226,7 @@ class PlainRecipe:
         refused = [trouble for trouble in troubles if isinstance(trouble, InstanceRefusedError)]
         if refused or len(servers) - len(troubles) < cls.needed(len(servers)):
             trouble = (refused or troubles)[0]
-            raise EnvironmentNotReadyError(f"{trouble}; start it, or name another instance with --target")
+            raise EnvironmentNotReadyError(f"{trouble}; mend that, or name another instance with --target")
         return cls(servers, settings)
 
     def acquire(self, resource: str, ttl_ms: int, wait_ms: int, /) -> Lease | Denied:

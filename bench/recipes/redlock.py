@@ -92,7 +92,7 @@ class RedlockRecipe:
         except (ValueError, TypeError) as error:
             raise UsageError(str(error)) from error
         except InstanceError as error:
-            raise EnvironmentNotReadyError(f"{error}; start it, or name other instances with --target") from error
+            raise EnvironmentNotReadyError(f"{error}; mend that, or name other instances with --target") from error
         if settings.attempts is not None:
             reply_times.log = AttemptLog(settings.attempts, settings.process, len(targets), lock.observe_every)
         return cls(lock, reply_times, reach_of(settings.pause, settings.seed, settings.process, settings.gate))

@@ -60,7 +60,7 @@ class Watchdog(PlainRecipe):
         """No more renewals; compare-and-delete."""
         with self._changed:
             self._due.pop(lease.owner_token, None)
-        return self.delete_own(lease)
+        return super().give_back(lease)
 
     def abandon(self, lease: Lease) -> None:
         """A caller that is killed has no watchdog any more."""

@@ -1,8 +1,9 @@
 """What kind of result it is, and how each is told: *result → its sheet, its JUnit cases, its figures*.
 
 Rules: a kind is recognised by its own word (`kind`), else by the sections only it has. Each question tells its own
-result, in a module `words` with `sheet(result, place)` and `suite(result)`, if it has pictures `figures(result)`, and
-`beside(result, folder)` if another kind of result belongs to it; only where they lie is known here.
+result, in a module `words` with `sheet(result, place)` and `suite(result)`, if it has pictures `figures(result)`, if it
+has courses of events `evidence(result)`, and `beside(result, folder)` if another kind of result belongs to it; only
+where they lie is known here.
 """
 
 from collections.abc import Mapping
@@ -20,9 +21,11 @@ from bench.report.sheet import Sheet, Suite
 
 _SECTIONS = {"run": "latency_s", "split-votes": "calibration", "safety": "counts"}  # what only this kind has
 _FOLDERS = {
+    "audit": "audit",
     "capacity": "capacity",
     "compare": "compare",
     "crash": "crash",
+    "explore": "explore",
     "fsync": "fsync",
     "gate": "compare",
     "peers": "contest",

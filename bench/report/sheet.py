@@ -55,8 +55,9 @@ class Part:
 
     @property
     def plain_head(self) -> tuple[str, ...]:
-        """The head where a cell has room for one line."""
-        return tuple(" ".join(cell.replace("-\n", "").split()) for cell in self.head)
+        """The head where a cell has room for one line; a word may be parted at soft hyphens, U+2010 is its own."""
+        cells = (cell.replace("-\n", "\u00ad").replace("\u2010\n", "\u2010") for cell in self.head)
+        return tuple(" ".join(cell.split()) for cell in cells)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,8 @@ def sheet_markdown(sheet: Sheet) -> str:
         title = [f"### {part.name}{f': {part.about}' if part.about else ''}"] if part.name else []
         tables += [*title, part_markdown(part)]
     parts = [*tables, facts] if sheet.tables_first else [facts, *tables]
-    return "\n\n".join([f"## {sheet.verdict}: {sheet.headline}", sheet.conditions, *parts]) + "\n"
+    text = "\n\n".join([f"## {sheet.verdict}: {sheet.headline}", sheet.conditions, *parts]) + "\n"
+    return re.sub(r"([#@])(?=\w)", "\\1\u2060", text)  # a word joiner: #1 is an instance, no issue of the reader's
 
 
 def part_markdown(part: Part) -> str:
@@ -133,7 +135,7 @@ def part_markdown(part: Part) -> str:
     rule = ["---" if column in part.left else "--:" for column in range(len(part.head))]
     return "\n".join(
         "| " + " | ".join(cell.strip().replace("|", "\\|") for cell in row) + " |"
-        for row in (part.plain_head, rule, *part.rows)
+        for row in ([cell.replace("\n", "<br>") for cell in part.head], rule, *part.rows)
     )
 
 

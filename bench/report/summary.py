@@ -16,6 +16,7 @@ from bench.measure.run_result import (
     InjectedFault,
     InstanceReport,
     JudgedThreshold,
+    LoadWorker,
     RunResult,
     SafetyReport,
     fields_of,
@@ -161,6 +162,7 @@ def _lines(result: RunResult) -> Iterator[Sentence]:
     yield _safety(result.safety)
     yield from _faults(result.faults)
     yield _generator(result.generator)
+    yield from _workers(result)
     yield from _instances(result.instances, result.scenario)
 
 
@@ -259,6 +261,29 @@ def _generator(generator: GeneratorHealth) -> Sentence:
     parts += [f"{count(number)} {what}" for what, number in delayed.items() if number]
     word = "not known to be in time" if verdict == "unknown" else verdict
     return Sentence("generator", f"{word}: {', '.join(parts)}", "" if verdict == "valid" else DOUBTFUL)
+
+
+def _workers(result: RunResult) -> Iterator[Sentence]:
+    workers = result.workers
+    if not workers:
+        return
+    hosts, errors = len({worker.host for worker in workers}), [worker.clock_error_max_s or 0.0 for worker in workers]
+    clocks = "one clock" if all(worker.same_clock for worker in workers) else f"clocks within ±{latency(max(errors))}"
+    yield Sentence("workers", f"{len(workers)} on {counted(hosts, 'host')}, {clocks}")
+    for worker in workers:
+        well = worker.phase == "stopped" and not worker.clock_steps
+        if len(workers) <= MOST_INSTANCES or not well:
+            yield Sentence("", _worker(worker), "" if well else DOUBTFUL)
+
+
+def _worker(worker: LoadWorker) -> str:
+    parts = [f"{count(worker.leases)} leases", f"CPU {percent(worker.cpu_ratio, 0)}"]
+    parts += [f"lag p99 {latency(worker.lag_p99_s)}"] if worker.lag_p99_s is not None else []
+    if worker.clock_error_s is not None:
+        parts.append(f"clock ±{latency(worker.clock_error_s)}, at most {latency(worker.clock_error_max_s)}")
+    parts += [f"clock stepped {worker.clock_steps} ×"] if worker.clock_steps else []
+    parts += ["its share is unknown"] if worker.phase != "stopped" else []
+    return f"#{worker.worker} {worker.host}  {' · '.join(parts)}"
 
 
 def _instances(instances: Sequence[InstanceReport], scenario: Scenario) -> Iterator[Sentence]:

@@ -8,6 +8,7 @@ Rules
 - A run that Ctrl-C cut is not known, however well it began.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from bench.gates.threshold import read_thresholds, sentence
 from bench.measure import verdict as words
 from bench.measure import workers
 from bench.measure.begun import read_open
+from bench.measure.clocks import read_clocks
 from bench.measure.environment import describe_environment
 from bench.measure.facts import Due, Facts, Window
 from bench.measure.fold import Fold, Sections
@@ -39,6 +41,7 @@ from bench.recipes.fencing import OWN_KEYS
 from bench.recipes.registry import find_recipe
 from bench.run.faults import FaultTimeline
 from bench.run.follow import Course
+from bench.run.hosts import Clocks, clock_warnings, leases_by_worker, load_workers, unbounded
 from bench.run.servers import Servers
 from bench.safety.holders import Holders
 from bench.safety.judge import Circumstances, Judge, holes
@@ -70,7 +73,8 @@ def conclude(evidence: RunEvidence, *, run_id: str, command: Sequence[str], star
     """Return the result."""
     scenario, course = evidence.scenario, evidence.course
     reports = workers.read_workers(evidence.workdir)
-    folded, used = _judge(evidence, reports)
+    clocks = read_clocks(evidence.workdir)
+    folded, used, leases = _judge(evidence, reports, clocks)
     asked = sorted(used) if course.orderly else range(scenario.resources)  # a killed caller's last lock has no record
     leaks = leaked_keys(evidence.servers.urls, key_names(evidence.key_prefix, asked))
     if scenario.fencing:  # the counter and what it protects: no leaks, and not left either
@@ -92,6 +96,7 @@ def conclude(evidence: RunEvidence, *, run_id: str, command: Sequence[str], star
         environment=describe_environment(),
         fleet=evidence.servers.section(),
         instances=instances,
+        workers=load_workers(reports, clocks, leases),
         faults=evidence.timeline.section(),
         thresholds=thresholds,
         warnings=(*folded.warnings, *_warnings(evidence, instances, reports, measured.safety)),
@@ -99,25 +104,29 @@ def conclude(evidence: RunEvidence, *, run_id: str, command: Sequence[str], star
     )
 
 
-def _judge(evidence: RunEvidence, reports: Sequence[workers.WorkerNote]) -> tuple[Sections, set[int]]:
-    """Fold and judge the history part by part; also return which resources were ever asked for."""
+def _judge(
+    evidence: RunEvidence, reports: Sequence[workers.WorkerNote], clocks: Clocks
+) -> tuple[Sections, set[int], Counter[int]]:
+    """Fold and judge the history part by part; also return which resources were ever asked for, and how many leases
+    each worker was granted."""
     total = Fold(Facts.of(evidence.scenario, _due(evidence), cut=evidence.course.interrupted), evidence.window)
     parts = history_parts(evidence.workdir)
     history = read_history(evidence.workdir, 0, parts)
-    oracle = Judge(evidence.scenario.ttl_ms, _circumstances(evidence, reports, history.counts))
-    holders = Holders(evidence.window)
-    used: set[int] = set()
+    oracle = Judge(evidence.scenario.ttl_ms, _circumstances(evidence, reports, history.counts, clocks))
+    holders = Holders(evidence.window, [begun for begun, _ in evidence.timeline.spans_ns()])
+    used, leases = set[int](), Counter[int]()
     torn, missing = history.torn, history.missing_segments
     for part in range(parts):
         history = read_history(evidence.workdir, part, parts) if part else history
         total.add(history.records)
-        oracle.add(history.records, history.lost)
+        oracle.add(history)
         holders.add(history.records, oracle.violated_resources)
         used.update(np.unique(history.records["resource"]).tolist())
+        leases += leases_by_worker(history.records)
     safety = replaced(oracle.report(torn, missing), holders=holders.section())
     sections = total.sections(reports, evidence.server_cpu_s, safety)
     drift = trend_warning(total.leases_per_tenth)
-    return replace(sections, warnings=(*sections.warnings, *([drift] if drift else []))), used
+    return replace(sections, warnings=(*sections.warnings, *([drift] if drift else []))), used, leases
 
 
 def _due(evidence: RunEvidence) -> Due | None:
@@ -135,7 +144,10 @@ def _due(evidence: RunEvidence) -> Due | None:
 
 
 def _circumstances(
-    evidence: RunEvidence, reports: Sequence[workers.WorkerNote], recorded: Mapping[tuple[int, int], int]
+    evidence: RunEvidence,
+    reports: Sequence[workers.WorkerNote],
+    recorded: Mapping[tuple[int, int], int],
+    clocks: Clocks,
 ) -> Circumstances:
     about, course = find_recipe(evidence.scenario.recipe).about, evidence.course
     commands = [info.commands_processed for info in evidence.counters]
@@ -145,7 +157,7 @@ def _circumstances(
         unsafe_recipe=None if about.safe else about.flaw,
         fault_spans_ns=evidence.timeline.spans_ns(),
         clock=course.clock,
-        missing=(*ended, *missing),
+        missing=(*ended, *missing, *unbounded(reports, clocks)),
         commands=None if None in commands else sum(filter(None, commands)),
     )
 
@@ -193,6 +205,7 @@ def _warnings(
         yield f"{evidence.scenario.recipe} counted {number} × {name.replace('_', ' ')}"
     if safety.verdict == "UNKNOWN" and not evidence.course.deaths:  # deaths stand in the verdict
         yield f"safety is unknown: {safety.reason}"
+    yield from clock_warnings(reports, read_clocks(evidence.workdir))
     yield from evidence.timeline.warnings()
     yield from evidence.servers.warnings()
 

@@ -63,8 +63,8 @@ class Progress:
 
 @dataclass(slots=True)
 class Follower:
-    """Looks at a run's folder again and again. `processes`: workers expected; `ttl_ms`: the longest; `live.verdict`:
-    what the oracle knows by the last look, for any thread."""
+    """Looks at a run's folder again and again. `processes`: workers expected; `ttl_ms`: the longest; `wait_s`: how
+    long workers may take to come; `live.verdict`: what the oracle knows by the last look, for any thread."""
 
     workdir: Path
     processes: int
@@ -72,11 +72,13 @@ class Follower:
     duration_s: float
     began_ns: int
     ttl_ms: float = 10_000.0
+    wait_s: float = 0.0
     spawned_ns: int | None = None
     live: LiveJudge = field(init=False)
     _tail: HistoryTail = field(init=False)
     _looked_ns: int = field(init=False)
     _counts: Integers = field(init=False)
+    _told: tuple[int, int, float] = field(init=False, default=(0, 0, 0.0))  # when, leases by then, rate
     _cpu: dict[int, tuple[int, float]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -111,12 +113,13 @@ class Follower:
         interval_s = max((now_ns - self._looked_ns) / NS_PER_S, 1e-9)
         self._looked_ns = now_ns
         leases, latencies = self._count(records)
+        far = any(note.host for note in notes)  # their records come when they have ended
         phase, elapsed_s, remaining_s = self._clock(now_ns)
         return Progress(
             phase=phase,
             elapsed_s=elapsed_s,
             remaining_s=remaining_s,
-            acquires_per_s=leases / interval_s,
+            acquires_per_s=self._told_per_s(notes, now_ns) if far else leases / interval_s,
             p50_s=_seconds(latencies.percentile(50)),
             p99_s=_seconds(latencies.percentile(99)),
             outcomes={name: int(count) for name, count in zip(OUTCOMES, self._counts, strict=True) if count},
@@ -127,6 +130,15 @@ class Follower:
             safety=self.live.add(records),
             faults=tuple(f"{fault.kind} {fault.target}" for fault in faults),
         )
+
+    def _told_per_s(self, notes: Sequence[workers.WorkerNote], now_ns: int) -> float:
+        """Leases per second by the notes of other hosts, which come once a second each."""
+        granted = sum(asked - failed for asked, failed in (note.locust.get("acquire", (0, 0)) for note in notes))
+        since_ns, before, rate = self._told
+        if now_ns - since_ns >= TOLD_NS:
+            rate = (granted - before) * NS_PER_S / (now_ns - since_ns) if since_ns else 0.0
+            self._told = now_ns, granted, rate
+        return rate
 
     def _count(self, records: Records) -> tuple[int, Histogram]:
         codes = records["outcome"] & 0xFF
@@ -150,10 +162,10 @@ class Follower:
         """The CPU share of the busiest worker since the last look; None at the first."""
         shares = []
         for note in notes:
-            cpu_s = cpu_seconds(note.pid)
+            cpu_s = note.cpu_s if note.host else cpu_seconds(note.pid)
             if cpu_s is not None:
-                before_ns, before_s = self._cpu.get(note.pid, (now_ns, cpu_s))
-                self._cpu[note.pid] = (now_ns, cpu_s)
+                before_ns, before_s = self._cpu.get(note.worker, (now_ns, cpu_s))
+                self._cpu[note.worker] = (now_ns, cpu_s)
                 if now_ns > before_ns:
                     shares.append((cpu_s - before_s) * NS_PER_S / (now_ns - before_ns))
         return max(shares, default=None)
@@ -186,7 +198,8 @@ def _seconds(ns: int | None) -> float | None:
 
 
 LOOK_S = 1.0  # an interval short enough to follow, long enough for a p99
-START_S = 60.0  # from launch until all users run: connecting and spawning take a few seconds at most
+START_S = 60.0  # from launch (or once all hosts are there) until all users run: that takes a few seconds at most
+TOLD_NS = 2 * NS_PER_S  # over which the rate of other hosts is shown
 REPORT_S = 3.0  # for a worker that outlives Locust to leave its last note
 Show = Callable[[Progress], None]
 
@@ -303,8 +316,10 @@ def lost_workers(follower: Follower, faults: FaultTimeline) -> tuple[str, ...]:
 
 
 def _loss(note: workers.WorkerNote, window_ns: tuple[int, int] | None) -> str:
+    if note.phase == "lost":
+        return f"{note.name} was lost: no sign of life for 4 s; what it did since its last history is not known"
     if note.phase == "running":
-        return "" if is_alive(note.pid) else f"{note.name} died in the middle of the run"
+        return "" if note.host or is_alive(note.pid) else f"{note.name} died in the middle of the run"
     early_ns = window_ns[1] - note.stopped_ns if window_ns else 0
     return f"{note.name} ended {early_ns / NS_PER_S:.1f} s before the end of the run" if early_ns > 0 else ""
 
@@ -315,8 +330,8 @@ def _unreported(follower: Follower, faults: FaultTimeline) -> tuple[str, ...]:
     deadline_s = time.monotonic() + REPORT_S
     while True:
         notes = workers.read_workers(follower.workdir)
-        silent = [note for note in notes if note.phase == "running" and note.pid not in killed]
-        if time.monotonic() > deadline_s or not any(is_alive(note.pid) for note in silent):
+        silent = [note for note in notes if note.phase != "stopped" and note.pid not in killed]
+        if time.monotonic() > deadline_s or not any(is_alive(note.pid) for note in silent if not note.host):
             break
         time.sleep(0.01)  # orphaned workers are not our children: nobody tells when they end
     return tuple(f"{note.name} did not report its end: what it did last may have no record" for note in silent)
@@ -330,9 +345,10 @@ def _ended_ns(follower: Follower) -> int:
 
 
 def _require_start(load: LocustProcess, follower: Follower, now_ns: int) -> None:
-    if follower.window_ns is None and now_ns - follower.began_ns > START_S * NS_PER_S:
+    start_s = START_S + follower.wait_s
+    if follower.window_ns is None and now_ns - follower.began_ns > start_s * NS_PER_S:
         raise EnvironmentNotReadyError(
-            f"Locust did not start its users within {START_S:.0f} s; the end of its log:\n{load.log_tail()}"
+            f"Locust did not start its users within {start_s:.0f} s; the end of its log:\n{load.log_tail()}"
         )
 
 

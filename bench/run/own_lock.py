@@ -19,10 +19,10 @@ from msgspec import structs
 from bench.errors import InconclusiveError
 from bench.measure.facts import Facts, Window
 from bench.measure.fold import fold
-from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, Records
+from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, History, Records
 from bench.measure.run_result import Measured
 from bench.measure.timeline import Integers
-from bench.safety.judge import NO_ATTEMPTS, Judge
+from bench.safety.judge import Judge
 from lockcore.clock import NS_PER_S
 
 OwnLock = Callable[[str], AbstractContextManager[object]]
@@ -107,7 +107,7 @@ def _measured(course: _OwnRun, window: Window) -> Measured:
     load = course.load
     records = np.array(list(chain.from_iterable(course.rows)), RECORD_DTYPE)
     oracle = Judge(int(load.ttl_s * 1000))
-    oracle.add(records, _asked(records) if load.hold_s else NO_ATTEMPTS)
+    oracle.add(History(records, 0, 0, _asked(records)[: None if load.hold_s else 0]))
     folded = fold(records, window, Facts(instances=1, users=load.callers))
     return structs.replace(folded.values, safety=oracle.report())
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from bench.errors import EXIT_INTERRUPTED, BenchError
+from bench.errors import EXIT_INTERRUPTED, BenchError, UsageError
 from bench.gates.threshold import read_thresholds
 from bench.measure.run_result import RunResult
 from bench.measure.workers import read_workers
@@ -28,18 +28,20 @@ from bench.run.interrupt import Interrupts
 from bench.run.servers import Servers, counted, open_servers
 from bench.run.telemetry import RunTelemetry
 from bench.scenario import Scenario
+from bench.telemetry.run import Run
 from bench.topology.child import Guard
 from bench.topology.faults.injection import FaultOrder, Site
 from bench.topology.faults.kinds import injection, read_faults
 from bench.topology.probe import info_snapshot, leaked_keys
-from bench.workloads.launch import LocustProcess
+from bench.workloads.launch import WORKERS_S, LocustProcess
 from bench.workloads.plan import Plan, Ring
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
     """What to run and where its result belongs. `command`: as typed, without secrets; `folder`: can be made, None:
-    the result is only returned; `ring`: who takes turns with it; `name`: what its user calls it."""
+    the result is only returned; `ring`: who takes turns with it; `name`: what its user calls it; `bind`: where workers
+    of other hosts are awaited, as many as the scenario has processes."""
 
     scenario: Scenario
     run_id: str
@@ -50,6 +52,7 @@ class Order:
     allow_skipped: bool = False
     ring: Ring | None = None
     name: str = ""
+    bind: tuple[str, int] | None = None
 
 
 def run_scenario(order: Order, interrupts: Interrupts, show: Show) -> Done[RunResult]:
@@ -58,6 +61,8 @@ def run_scenario(order: Order, interrupts: Interrupts, show: Show) -> Done[RunRe
     Raises BenchError when the run cannot begin, KeyboardInterrupt when it was cut before anything was measured.
     """
     faults = _faults(order.scenario)
+    if order.bind and any(fault.target.startswith("worker") for fault in faults):
+        raise UsageError("a fault of a worker takes place on this host only; leave it out, or --expect-workers")
     read_thresholds(order.scenario.thresholds)  # a wrong name is refused before anything starts
     wanted = open_servers(order.scenario, server=order.server, allow_missing=order.allow_missing, faults=faults)
     try:
@@ -76,16 +81,16 @@ def run_on(
 ) -> Done[RunResult]:  # fmt: skip
     """Run `order` on servers that were opened for its faults: one run of several. Without `show` nobody looks while it
     runs: all is judged at its end. Raises as `run_scenario` does."""
-    scenario = order.scenario
+    scenario, started = order.scenario, f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
+    run = Run.of(scenario, order.run_id, scenario.processes, order.name, started)
     with (
         Guard(Path(tempfile.gettempdir()), "lockbench-run-") as guard,  # removes the folder even when we are killed
-        RunTelemetry(scenario, order.run_id, servers, guard.folder, environ) as telemetry,
+        RunTelemetry(run, servers, guard.folder, environ) as telemetry,
     ):
         plan = _plan(order, servers, guard.folder)
         before = info_snapshot(servers.urls)
         interrupts.raising = False
-        started_at = datetime.datetime.now(datetime.UTC)
-        follower = _follower(scenario, guard.folder)
+        follower = _follower(scenario, guard.folder, WORKERS_S if order.bind else 0.0)
         timeline = _timeline(order, servers.site, follower)
         telemetry.start(timeline, follower.live)
         with closing(LocustProcess.start(plan, environ)) as load, timeline:
@@ -98,7 +103,6 @@ def run_on(
             scenario, servers, guard.folder, plan.key_prefix, course, course.window, timeline,
             *counted(servers.urls, before),
         )  # fmt: skip
-        started = f"{started_at:%Y-%m-%dT%H:%M:%SZ}"
         result = conclude(evidence, run_id=order.run_id, command=order.command, started_at=started)
         troubles = telemetry.finish(result.safety, hurried=course.interrupted)
         code = exit_code(result.verdict, interrupted=interrupts.count > 0)  # also while it was judged
@@ -123,10 +127,11 @@ def _plan(order: Order, servers: Servers, workdir: Path) -> Plan:
         timed=True,
         allow_missing=order.allow_missing,
         ring=order.ring,
+        bind=order.bind,
     )
 
 
-def _follower(scenario: Scenario, workdir: Path) -> Follower:
+def _follower(scenario: Scenario, workdir: Path, wait_s: float) -> Follower:
     return Follower(
         workdir=workdir,
         processes=scenario.processes,
@@ -134,6 +139,7 @@ def _follower(scenario: Scenario, workdir: Path) -> Follower:
         duration_s=scenario.duration_ms / 1000,
         began_ns=time.monotonic_ns(),
         ttl_ms=scenario.ttl_ms,
+        wait_s=wait_s,
     )
 
 

@@ -17,7 +17,6 @@ from bench.measure.run_result import SafetyReport
 from bench.run.faults import FaultTimeline
 from bench.run.servers import Servers
 from bench.safety.judge import LiveJudge
-from bench.scenario import Scenario
 from bench.telemetry.run import FSYNCS, Run
 from bench.telemetry.settings import settings_of
 from bench.topology.faults.injection import Site
@@ -33,9 +32,13 @@ class RunTelemetry:
     """What a run exports, if `environ` asks for anything: `start` with the load, `finish` with the result."""
 
     def __init__(
-        self, scenario: Scenario, run_id: str, servers: Servers, workdir: Path, environ: Mapping[str, str] = os.environ
+        self,
+        run: Run,
+        servers: Servers,
+        workdir: Path,
+        environ: Mapping[str, str] = os.environ,
     ) -> None:
-        """Prepare it. Raises BenchError when it cannot be had."""
+        """Prepare it; what the servers are is added to `run`. Raises BenchError when it cannot be had."""
         self._export: tuple[Exporter, InfoWatch] | None = None
         self._timeline: FaultTimeline | None = None
         self._live: LiveJudge | None = None
@@ -43,10 +46,9 @@ class RunTelemetry:
         if settings := settings_of(environ):
             from bench.telemetry import exporter
 
-            run = Run.of(scenario, run_id, scenario.processes).seen(servers.facts)
             asked = InfoWatch(servers.urls, partial(_syncs, servers.site))
             sources = exporter.Sources(infos=lambda: asked.infos, faults=self.faults, judged=self.judged)
-            self._export = exporter.Exporter(settings, run, workdir, sources), asked
+            self._export = exporter.Exporter(settings, run.seen(servers.facts), workdir, sources), asked
 
     def start(self, timeline: FaultTimeline, live: LiveJudge) -> None:
         """The load starts, with these faults and this judge of what is known by now."""

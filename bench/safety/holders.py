@@ -3,12 +3,14 @@
 Rules
 - A lease is drawn as the oracle believes it, from its grant to its release or its end; the rule that finds service
   faults marks those that overlap.
-- At most `MOST_RESOURCES`: first those where a violation was seen, then those with the most leases; over all of them at
-  most `MOST_LEASES`: those around the first violations, else those in the middle of the run. `spans_us`: of which times
-  all are there.
+- At most `MOST_RESOURCES`: those where a violation was seen, by the time of their first, then those with the most
+  leases; over all of them at most `MOST_LEASES`: those around the first violations; where there is none, around the
+  first of another resource, else of the first fault, else of the slowest acquire. `spans_us`: of which times all are
+  there.
 """
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Iterable
 
 import numpy as np
 
@@ -28,10 +30,13 @@ Table = Integers  # all leases of a resource, by grant, with the `COLUMNS`
 
 
 class Holders:
-    """Collects the leases of the resources that matter, part by part. `window`: the measured time."""
+    """Collects the leases of the resources that matter, part by part. `window`: the measured time; `faults_ns`: when
+    faults began."""
 
-    def __init__(self, window: Window) -> None:
+    def __init__(self, window: Window, faults_ns: Iterable[int] = ()) -> None:
         self._window = window
+        self._fault_ns = min(faults_ns, default=None)
+        self._slowest = 0, (window.start_ns + window.stop_ns) // 2  # how long it took, when it was due
         self._held: list[tuple[int, Table]] = []
 
     def add(self, records: Records, violated: Collection[int] = ()) -> None:
@@ -42,16 +47,23 @@ class Holders:
             chosen = records[records["resource"] == resource]
             if len(chosen):
                 self._held.append((resource, self._table(chosen)))
-        self._held.sort(key=lambda held: (len(_faults(held[1])), len(held[1])), reverse=True)
+        self._held.sort(key=lambda held: (_first_fault(held[1]), -len(held[1])))
         del self._held[MOST_RESOURCES:]
+        due = records[acquired(records) & (records["intended_ns"] >= self._window.start_ns)]
+        if len(due):
+            took = due["granted_ns"] - due["intended_ns"]
+            self._slowest = max(self._slowest, (int(took.max()), int(due["intended_ns"][took.argmax()])))
 
     def section(self) -> tuple[Holder, ...]:
         """One entry per resource, the most troubled first; times in µs from the start of the measured window."""
         most = MOST_LEASES // max(len(self._held), 1)
-        middle_us = (self._window.stop_ns - self._window.start_ns) // 2_000
+        at_ns = self._slowest[1] if self._fault_ns is None else self._fault_ns
+        at_us = (at_ns - self._window.start_ns) // 1_000
+        violated_us = min((_first_fault(table) for _, table in self._held), default=math.inf)
+        focus_us = at_us if violated_us == math.inf else int(violated_us)
         entries = []
         for resource, table in self._held:
-            chosen = _chosen(table, most, middle_us)
+            chosen = _chosen(table, most, focus_us)
             spans = tuple((int(table[a, 0]), int(table[a:b, 1].max())) for a, b in chosen)
             rows = tuple(tuple(row) for a, b in chosen for row in table[a:b].tolist())
             entries.append(Holder(resource=resource, leases=len(table), spans_us=spans, rows=rows))
@@ -63,7 +75,7 @@ class Holders:
         if not any(len(column) for column in times):
             return np.empty((0, len(COLUMNS)), np.int64)
         ((timeline, rows),) = timelines(records["resource"], times)
-        leases = rules.order_leases(records[rows], timeline)
+        leases = rules.order_leases(rules.Operations.of(records[rows]), timeline)
         earlier, later = rules.service_faults(leases)
         granted = records["granted_ns"][leases.row]
         end = np.where(leases.sent > 0, np.minimum(leases.valid_until, leases.sent), leases.valid_until)
@@ -78,12 +90,18 @@ def _faults(table: Table) -> Integers:
     return np.flatnonzero(table[:, -1])
 
 
-def _chosen(table: Table, most: int, middle_us: int) -> list[tuple[int, int]]:
+def _first_fault(table: Table) -> float:
+    """When the first of them was granted, in µs; infinite when there is none."""
+    faults = _faults(table)
+    return float(table[faults[0], 0]) if len(faults) else math.inf
+
+
+def _chosen(table: Table, most: int, focus_us: int) -> list[tuple[int, int]]:
     """Ranges of rows to keep, at most about `most` rows, in order and apart from each other."""
     size = len(table)
     if size <= most:
         return [(0, size)] if size else []
-    focuses = _faults(table)[:_FOCUSES].tolist() or [int(np.searchsorted(table[:, 0], middle_us))]
+    focuses = _faults(table)[:_FOCUSES].tolist() or [int(np.searchsorted(table[:, 0], focus_us))]
     half = most // (2 * len(focuses))
     ranges: list[tuple[int, int]] = []
     for focus in focuses:

@@ -3,7 +3,7 @@
 Rules
 - VIOLATED when two leases were valid at once, a grant was accepted after its end, or a foreign lease was deleted: what
   was seen stays seen, whatever else is unknown. Client overstays and spurious refusals are counted and violate nothing.
-- UNKNOWN, never SAFE, when the history is incomplete or empty, the clock stepped, several hosts took part or the
+- UNKNOWN, never SAFE, when the history is incomplete or empty, a clock stepped, a host's clock has no bound or the
   checker failed.
 - A lease is *tested* when it was held for a time and another attempt's command was sent in it: only then could a lock
   that grants twice have been seen. With no violation in n of them the true rate is below 3 / n (95 % sure, the rule of
@@ -25,11 +25,11 @@ from bench.measure.timeline import Integers, timelines
 from bench.measure.verdict import TESTED_LEAST
 from bench.measure.workers import WorkerNote
 from bench.safety import rules
+from bench.safety.rules import Operations
 
 VIOLATIONS = ("service_fault", "granted_invalid", "foreign_delete")
 EXAMPLES_PER_KIND = 5
 MOST_KEPT = 20_000  # leases of earlier looks
-NO_ATTEMPTS: Integers = np.empty((0, 2), np.int64)
 
 ClockSample = tuple[int, int]  # monotonic ns, CLOCK_REALTIME − CLOCK_MONOTONIC in ns
 Who = tuple[int, int]  # worker, pid
@@ -41,7 +41,7 @@ class Circumstances:
 
     `unsafe_recipe`: the flaw of a recipe that is known to be unsafe, else None. `fault_spans_ns`: (begun, ended) of
     every injected fault; its effects may last one TTL longer. `clock`: samples over the run, in order. `missing`: one
-    sentence for each part of the history that is known to be lost (a killed worker). `hosts`: that recorded it.
+    sentence for each part of the history that is known to be lost (a killed worker), or whose clock has no bound.
     `commands`: what the servers took during the run; None if one of them does not say.
     """
 
@@ -49,7 +49,6 @@ class Circumstances:
     fault_spans_ns: tuple[tuple[int, int], ...] = ()
     clock: Sequence[ClockSample] = ()
     missing: tuple[str, ...] = ()
-    hosts: int = 1
     commands: int | None = None
 
 
@@ -63,26 +62,29 @@ class Judge:
         self._examples: list[Example] = []
         self._failure: str | None = None
 
-    def add(self, records: Records, lost: Integers = NO_ATTEMPTS) -> None:
-        """Judge all operations of some resources; `lost`: their earlier attempts, as in `History`.
+    def add(self, history: History) -> None:
+        """Judge all operations of some resources, with their earlier attempts.
 
         Never raises: a failure of the checker becomes UNKNOWN.
         """
         try:
+            records, operations = history.records, Operations.of(history.records, history.early, history.late)
             self._counts["operations"] += len(records)
             self._counts["acquired"] += int(acquired(records).sum())
-            resources, asked_ns = _asked(records, lost)
-            times = [*_times(records, self._ttl_ms), asked_ns]
-            for timeline, chosen in timelines(np.concatenate([records["resource"], resources]), times):
-                rows, asked = (chosen, chosen) if isinstance(chosen, slice) else np.split(chosen, [len(records)])
-                part = records[rows]
+            self._counts["lost"] += int(operations.lost.sum())
+            asked = _asked(operations, history.lost)
+            times = [*_times(operations, self._ttl_ms), *asked[1:]]
+            for timeline, chosen in timelines(np.concatenate([records["resource"], asked[0]]), times):
+                rows, sent = (chosen, chosen) if isinstance(chosen, slice) else np.split(chosen, [len(records)])
+                part = operations[rows]
                 leases = rules.order_leases(part, timeline)
+                resources, *bounds = (column[sent] for column in asked)
                 self._counts["contested"] += rules.contested(leases, part, timeline)
-                self._counts["tested"] += rules.tested(leases, timeline.keys(resources[asked], asked_ns[asked]))
+                self._counts["tested"] += rules.tested(leases, *(timeline.keys(resources, bound) for bound in bounds))
                 self._counts["held"] += int((leases.end > leases.granted).sum())
                 for kind, broken in rules.broken_rules(part, leases, timeline):
-                    self._note(kind, part, *broken)
-                self._note("spurious_refusal", part, rules.spurious_refusals(part, timeline, self._ttl_ms))
+                    self._note(kind, part.own, *broken)
+                self._note("spurious_refusal", part.own, rules.spurious_refusals(part, timeline, self._ttl_ms))
         except Exception as error:  # noqa: BLE001 - whatever it is, the answer is not SAFE
             self._failure = f"the checker failed: {type(error).__name__}: {error}"
 
@@ -97,7 +99,8 @@ class Judge:
         counts = self._counts
         tested = self._tested
         unknown = ignorance(counts["operations"], torn, missing_segments, self._circumstances)
-        verdict, reason = self._verdict("; ".join(filter(None, (self._failure, unknown))) or None)
+        lost = counts["lost"] > 0 and f"{counts['lost']:,} leases cannot be placed, as their host's clock stepped"
+        verdict, reason = self._verdict("; ".join(filter(None, (self._failure, unknown, lost or None))) or None)
         return SafetyReport(
             verdict=verdict,
             reason=reason,
@@ -143,18 +146,20 @@ class Judge:
         if kind in VIOLATIONS:
             causes = [blame(at, self._ttl_ms, self._circumstances) for at in at_ns.tolist()]
             self._counts["unexplained"] += causes.count("unexplained")
-        room = max(EXAMPLES_PER_KIND - self._counts[kind], 0)
-        for position in range(min(room, count)):
+        self._counts[kind] += count
+        found = [one for one in self._examples if one.kind == kind]
+        for position in np.argsort(at_ns, kind="stable")[:EXAMPLES_PER_KIND].tolist():
             operations = tuple(describe(records[int(row[position])]) for row in rows)
             cause, at = causes[position], int(at_ns[position])
-            self._examples.append(Example(kind=kind, at_ns=at, blame=cause, operations=operations))
-        self._counts[kind] += count
+            found.append(Example(kind=kind, at_ns=at, blame=cause, operations=operations))
+        others = (one for one in self._examples if one.kind != kind)
+        self._examples = [*others, *sorted(found, key=lambda one: one.at_ns)[:EXAMPLES_PER_KIND]]
 
 
 def judge(history: History, ttl_ms: int, circumstances: Circumstances | None = None) -> SafetyReport:
     """Judge a whole history at once; see `Judge`. `ttl_ms`: the longest TTL that was asked for."""
     oracle = Judge(ttl_ms, circumstances)
-    oracle.add(history.records, history.lost)
+    oracle.add(history)
     return oracle.report(history.torn, history.missing_segments)
 
 
@@ -166,15 +171,19 @@ def describe(record: np.void) -> OperationFacts:
     return OperationFacts(**{**fields, **words})
 
 
-def _asked(records: Records, lost: Integers) -> tuple[Integers, Integers]:
-    """The resource and time of every attempt of which something was sent."""
-    sent = records[records["attempt_ns"] > 0]
-    return np.concatenate([sent["resource"], lost[:, 0]]), np.concatenate([sent["attempt_ns"], lost[:, 1]])
+def _asked(operations: Operations, lost: Integers) -> tuple[Integers, Integers, Integers]:
+    """The resource and time (earliest, latest) of every attempt of which something was sent."""
+    early, late = (which[operations.own["attempt_ns"] > 0] for which in (operations.early, operations.late))
+    columns = (early["resource"], early["attempt_ns"], late["attempt_ns"])
+    resource, at_earliest, at_latest = (np.concatenate(pair) for pair in zip(columns, lost.T[[0, 1, -1]], strict=True))
+    return resource, at_earliest, at_latest
 
 
-def _times(records: Records, ttl_ms: int) -> list[Integers]:
+def _times(operations: Operations, ttl_ms: int) -> list[Integers]:
     """Every time that rules make keys of; 0 (did not happen) left out."""
-    return [records["start_ns"], records["ended_ns"], rules.trace_end_ns(records, ttl_ms), *_happened(records)]
+    early, late = operations.early, operations.late
+    found = [early["start_ns"], late["ended_ns"], rules.trace_end_ns(late, ttl_ms), *_happened(late)]
+    return found if late is early else [*found, late["start_ns"], early["ended_ns"], *_happened(early)]
 
 
 def _happened(records: Records) -> list[Integers]:
@@ -228,8 +237,6 @@ def ignorance(operations: int, torn: int, missing_segments: int, circumstances: 
         reasons.append(f"the history is incomplete: {torn} torn records, {missing_segments} missing files")
     if step := clock_step_ns(circumstances.clock):
         reasons.append(f"the wall clock stepped by {step / 1e6:.1f} ms during the run, and servers expire keys by it")
-    if circumstances.hosts > 1:
-        reasons.append(f"{circumstances.hosts} hosts recorded it, and their clocks cannot be compared")
     return "; ".join(reasons) or None
 
 
@@ -324,7 +331,7 @@ def _count(records: Records) -> Counter[str]:
     """How often each rule is broken among these leases."""
     counts: Counter[str] = Counter()
     for timeline, rows in timelines(records["resource"], _happened(records)):
-        part = records[rows]
+        part = Operations.of(records[rows])
         for kind, broken in rules.broken_rules(part, rules.order_leases(part, timeline), timeline):
             counts[kind] += len(broken[0])
     return counts

@@ -3,6 +3,9 @@
 Rules
 - A lease is believed valid in [granted, min(valid_until, release sent)]: the start is late and both ends are early, so
   every delay only shrinks the interval and an overlap is never an artefact.
+- Of leases on several clocks an interval is what it is at the least: its start at the latest, its ends at the earliest
+  that the bounds on the clocks allow. Every comparison of two operations holds for all times within their bounds; what
+  is left of no interval can overlap nothing. Comparisons within one operation are of its own clock, and exact.
 - Intervals may touch. Leases accepted at or after their end are not valid and stand apart.
 - Each function is one rule, vectorised over a timeline (every key of a resource is below every key of the next, so a
   comparison of keys compares times of one resource, or is settled by the resources). Pairs are (culprit or earlier row,
@@ -11,10 +14,12 @@ Rules
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.measure.clocks import LOST_NS
 from bench.measure.outcomes import acquired, attempts_of, votes_of
 from bench.measure.record import OUTCOME_CODES, Records, ends_ns
 from bench.measure.run_result import BrokenRule
@@ -27,10 +32,45 @@ _NONE = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
+class Operations:
+    """Operations as `own` clocks told them, and with all times at the earliest and at the latest they can be on one."""
+
+    own: Records
+    early: Records
+    late: Records
+
+    @classmethod
+    def of(cls, records: Records, early: Records | None = None, late: Records | None = None) -> Self:
+        """Without bounds all of one clock, which are exact."""
+        return cls(records, records if early is None else early, records if late is None else late)
+
+    def __getitem__(self, rows: Any) -> Self:
+        if self.early is self.own is self.late:
+            part = self.own[rows]
+            return type(self)(part, part, part)
+        return type(self)(self.own[rows], self.early[rows], self.late[rows])
+
+    @property
+    def lost(self) -> NDArray[np.bool_]:
+        """Which valid leases cannot be placed, as nothing is known of their clock when they were granted or ended."""
+        names, own = ["granted_ns", "release_sent_ns"], self.own
+        ends = np.where(own["release_sent_ns"] > 0, 0, self.late["valid_until_ns"] - self.early["valid_until_ns"])
+        width = np.max([ends, *(self.late[name] - self.early[name] for name in names)], axis=0)
+        return np.asarray(acquired(own) & (width >= LOST_NS))
+
+    @property
+    def spread_ns(self) -> int:
+        """The widest bound on a grant that can be placed."""
+        width = self.late["granted_ns"] - self.early["granted_ns"]
+        return int(width[width < LOST_NS].max(initial=0))
+
+
+@dataclass(frozen=True, slots=True)
 class Leases:
     """Valid leases of a timeline, by resource, then grant, then end. `row`: index into the records; the others are ns.
 
-    `granted` and `end` are keys of the timeline, the rest plain times; `sent` and `replied` are 0 without a release.
+    `granted` (at the latest; at the earliest by `spread` less) and `end` (at the earliest) are keys of the timeline,
+    the rest plain times; `sent` and `replied` are 0 without a release.
     """
 
     row: Integers
@@ -42,16 +82,16 @@ class Leases:
     sent: Integers
     replied: Integers
     release: Integers
+    spread: int
 
 
-def order_leases(records: Records, timeline: Timeline) -> Leases:
-    """The valid leases among `records`."""
+def order_leases(operations: Operations, timeline: Timeline) -> Leases:
+    """The valid leases among `operations`."""
+    records, early = operations.own, operations.early
     row = np.flatnonzero(acquired(records) & (records["granted_ns"] < records["valid_until_ns"]))
-    sent = records["release_sent_ns"][row]
-    valid_until = records["valid_until_ns"][row]
-    resource = records["resource"][row]
-    end = timeline.keys(resource, np.where(sent > 0, np.minimum(valid_until, sent), valid_until))
-    granted = timeline.keys(resource, records["granted_ns"][row])
+    resource, sent, valid_until = (early[name][row] for name in ("resource", "release_sent_ns", "valid_until_ns"))
+    end = timeline.keys(resource, np.where(sent != 0, np.minimum(valid_until, sent), valid_until))
+    granted = timeline.keys(resource, operations.late["granted_ns"][row])
     order = np.lexsort((end, granted))
     row = row[order]
     return Leases(
@@ -59,11 +99,12 @@ def order_leases(records: Records, timeline: Timeline) -> Leases:
         resource=resource[order],
         granted=granted[order],
         end=end[order],
-        valid_until=valid_until[order],
+        valid_until=records["valid_until_ns"][row],
         work_end=records["work_end_ns"][row],
-        sent=sent[order],
+        sent=records["release_sent_ns"][row],
         replied=records["release_replied_ns"][row],
         release=(records["outcome"][row] >> 8) & 0xFF,
+        spread=operations.spread_ns,
     )
 
 
@@ -92,31 +133,36 @@ def trace_end_ns(records: Records, ttl_ms: int) -> Integers:
 
 
 def broken_rules(
-    records: Records, leases: Leases, timeline: Timeline
+    operations: Operations, leases: Leases, timeline: Timeline
 ) -> Iterator[tuple[BrokenRule, tuple[Integers, ...]]]:
     """Yield every rule that leases can break, with the rows that break it."""
     yield "service_fault", service_faults(leases)
-    yield "client_overstay", client_overstays(leases, timeline)
-    yield "foreign_delete", foreign_deletes(leases, timeline)
-    yield "granted_invalid", (invalid_grants(records),)
+    yield "client_overstay", client_overstays(operations, leases, timeline)
+    yield "foreign_delete", foreign_deletes(operations, leases, timeline)
+    yield "granted_invalid", (invalid_grants(operations.own),)
 
 
 def service_faults(leases: Leases) -> Pairs:
     """Leases granted while an earlier one of the resource was valid: (the one valid longest, the later one)."""
-    if len(leases.row) < 2:
+    certain = leases.granted <= leases.end
+    row, granted, end = leases.row[certain], leases.granted[certain], leases.end[certain]
+    if len(row) < 2:
         return _NONE, _NONE
-    latest_end = np.maximum.accumulate(leases.end)
-    later = np.flatnonzero(leases.granted[1:] < latest_end[:-1]) + 1
+    latest_end = np.maximum.accumulate(end)
+    later = np.flatnonzero(granted[1:] < latest_end[:-1]) + 1
     earlier = np.searchsorted(latest_end, latest_end[later - 1], "left")  # where that end was first reached
-    return leases.row[earlier], leases.row[later]
+    return row[earlier], row[later]
 
 
-def client_overstays(leases: Leases, timeline: Timeline) -> Pairs:
+def client_overstays(operations: Operations, leases: Leases, timeline: Timeline) -> Pairs:
     """Clients that worked past their validity while the resource was granted to another: (the client, the other)."""
     worked = np.where(leases.sent > 0, np.minimum(leases.work_end, leases.sent), leases.work_end)
     late = np.flatnonzero(worked > leases.valid_until)
-    since = timeline.keys(leases.resource[late], leases.valid_until[late])
-    until = timeline.keys(leases.resource[late], worked[late])
+    row, resource = leases.row[late], leases.resource[late]
+    worked_early, sent_early = (operations.early[name][row] for name in ("work_end_ns", "release_sent_ns"))
+    over = np.where(worked[late] == leases.sent[late], sent_early, worked_early)
+    since = timeline.keys(resource, operations.late["valid_until_ns"][row]) + leases.spread
+    until = timeline.keys(resource, over)
     following = np.searchsorted(leases.granted, since, "left")
     hit = following < len(leases.row)
     late, following, until = late[hit], following[hit], until[hit]
@@ -124,7 +170,7 @@ def client_overstays(leases: Leases, timeline: Timeline) -> Pairs:
     return leases.row[late[harmful]], leases.row[following[harmful]]
 
 
-def foreign_deletes(leases: Leases, timeline: Timeline) -> Pairs:
+def foreign_deletes(operations: Operations, leases: Leases, timeline: Timeline) -> Pairs:
     """Releases that removed another's lease: (the one that released, the one that lost its lease).
 
     The other was granted after the first one's end, and either the release was sent after that grant, returned inside
@@ -134,57 +180,63 @@ def foreign_deletes(leases: Leases, timeline: Timeline) -> Pairs:
     """
     released = leases.release == OUTCOME_CODES["released"]
     after = np.flatnonzero(released & (leases.sent > 0) & (leases.replied > 0))
-    holder = np.searchsorted(leases.granted, timeline.keys(leases.resource[after], leases.sent[after]), "right") - 1
-    foreign = (leases.granted[holder] >= timeline.keys(leases.resource[after], leases.valid_until[after])) & (
-        leases.end[holder] >= timeline.keys(leases.resource[after], leases.replied[after])
-    )
-    return _joined((after[foreign], holder[foreign]), _deleted_under(leases, released, timeline), leases)
+    row, resource = leases.row[after], leases.resource[after]
+    sent = timeline.keys(resource, operations.early["release_sent_ns"][row])
+    over, replied = (timeline.keys(resource, operations.late[n][row]) for n in ("valid_until_ns", "release_replied_ns"))
+    holder = np.searchsorted(leases.granted, sent, "right") - 1
+    foreign = (holder >= 0) & (leases.granted[holder] - leases.spread >= over) & (leases.end[holder] >= replied)
+    under = _deleted_under(operations, leases, released, timeline)
+    return _joined((after[foreign], holder[foreign]), under, leases)
 
 
-def _deleted_under(leases: Leases, released: NDArray[np.bool_], timeline: Timeline) -> Pairs:
+def _deleted_under(operations: Operations, leases: Leases, released: NDArray[np.bool_], timeline: Timeline) -> Pairs:
     gone = leases.release == OUTCOME_CODES["gone"]
     victim = np.flatnonzero(gone & (leases.replied > 0) & (leases.replied < leases.valid_until))
     victim = victim[victim > 0]
     before = victim - 1
+    row, late = leases.row[before], operations.late
+    over = timeline.keys(leases.resource[before], late["valid_until_ns"][row])
     guilty = (
         (leases.resource[before] == leases.resource[victim])
-        & (leases.granted[victim] >= timeline.keys(leases.resource[before], leases.valid_until[before]))
+        & (leases.granted[victim] - leases.spread >= over)
         & released[before]
         & (leases.replied[before] > leases.valid_until[before])
-        & (leases.sent[before] <= leases.sent[victim])
+        & (late["release_sent_ns"][row] <= operations.early["release_sent_ns"][leases.row[victim]])
     )
     return before[guilty], victim[guilty]
 
 
-def spurious_refusals(records: Records, timeline: Timeline, ttl_ms: int) -> Integers:
+def spurious_refusals(operations: Operations, timeline: Timeline, ttl_ms: int) -> Integers:
     """Refused acquires during which no other operation can have held a key of the resource."""
-    refused = np.flatnonzero(contended(records))
+    early, late = operations.early, operations.late
+    refused = np.flatnonzero(contended(operations.own))
     if not len(refused):
         return refused
-    resource = records["resource"]
-    begun = np.sort(timeline.keys(resource, records["start_ns"]))
-    over = np.sort(timeline.keys(resource, trace_end_ns(records, ttl_ms)))
-    asked = timeline.keys(resource[refused], records["start_ns"][refused])
-    answered = timeline.keys(resource[refused], records["ended_ns"][refused])
+    resource = early["resource"]
+    begun = np.sort(timeline.keys(resource, early["start_ns"]))
+    over = np.sort(timeline.keys(resource, trace_end_ns(late, ttl_ms)))
+    asked = timeline.keys(resource[refused], early["start_ns"][refused])
+    answered = timeline.keys(resource[refused], late["ended_ns"][refused])
     around = np.searchsorted(begun, answered, "right") - np.searchsorted(over, asked, "left")
     return refused[around <= 1]  # itself
 
 
-def contested(leases: Leases, records: Records, timeline: Timeline) -> int:
+def contested(leases: Leases, operations: Operations, timeline: Timeline) -> int:
     """How many leases another operation asked for while they were valid, be it in a line of its own process."""
-    begun = np.sort(timeline.keys(records["resource"], records["start_ns"]))
-    ended = np.sort(timeline.keys(records["resource"], records["ended_ns"]))
+    begun = np.sort(timeline.keys(operations.late["resource"], operations.late["start_ns"]))
+    ended = np.sort(timeline.keys(operations.early["resource"], operations.early["ended_ns"]))
     around = np.searchsorted(begun, leases.end, "right") - np.searchsorted(ended, leases.granted, "left")
     return int((around > 1).sum())  # itself
 
 
-def tested(leases: Leases, asked: Integers) -> int:
-    """How many leases were held for a time in which another attempt's command was sent; `asked`: keys of all of them.
+def tested(leases: Leases, asked: Integers, at_latest: Integers) -> int:
+    """How many leases were held for a time in which another attempt's command was sent; `asked`: keys of all of them,
+    at the earliest, and `at_latest`.
 
     A lease's own attempts are begun before its grant.
     """
-    asked = np.sort(asked)
-    inside = np.searchsorted(asked, leases.end, "left") - np.searchsorted(asked, leases.granted, "right")
+    asked, at_latest = np.sort(asked), np.sort(at_latest)
+    inside = np.searchsorted(at_latest, leases.end, "left") - np.searchsorted(asked, leases.granted, "right")
     return int((inside > 0).sum())
 
 

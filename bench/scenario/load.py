@@ -73,10 +73,9 @@ def _read_file(path: Path, given: _Given) -> None:
     try:
         document = tomllib.loads(_place_of(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        ready = ", ".join(sorted(file.stem for file in READY.glob("*.toml")))
-        raise UsageError(
-            f"{path}: there is no such scenario file; ready ones: {ready}; `lockbench init` writes one of your own"
-        ) from None
+        names = sorted(file.stem for file in READY.glob("*.toml"))
+        ready = f"ready ones: {', '.join(names)}; `lockbench init` writes one of your own"
+        raise UsageError(f"{path}: there is no such scenario file{nearest(path.stem, names)} ({ready})") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'it is not UTF-8'})") from None
     except tomllib.TOMLDecodeError as error:

@@ -52,7 +52,8 @@ _GAUGES = {name: field for name, field in _FIELDS.items() if BY_NAME[name].kind 
 class Run:
     """One run, or one process's share of it. `addresses`: host and port of each instance (port 0: a unix socket).
 
-    `fsync`: one of table.POLICIES. `part`: tells the exporters of one run apart.
+    `fsync`: one of table.POLICIES. `part`: tells the exporters of one run apart. `name`: what its user calls it;
+    `started`: as in result.json; "" where nobody knows.
     """
 
     id: str
@@ -64,19 +65,26 @@ class Run:
     rate_per_s: float | None = None
     instance_timeout_ms: float = 0.0
     part: str = ""
+    name: str = ""
+    started: str = ""
 
     @classmethod
-    def of(cls, scenario: Scenario, run_id: str, processes: int) -> Self:
+    def of(cls, scenario: Scenario, run_id: str, processes: int, name: str = "", started: str = "") -> Self:
         """The run of a scenario, as far as it is known before its servers are asked."""
         return cls(
             run_id, scenario.recipe, users=scenario.users, processes=processes, rate_per_s=scenario.rate_per_s,
-            instance_timeout_ms=scenario.instance_timeout_ms,
+            instance_timeout_ms=scenario.instance_timeout_ms, name=name, started=started,
         )  # fmt: skip
 
     def seen(self, facts: Sequence[InstanceFacts], part: str = "") -> Self:
         """The same on servers that have said what they are."""
         addresses = [address_of(fact.address) for fact in facts]
         return replace(self, addresses=addresses, fsync=policy_of(fact.fsync for fact in facts), part=part)
+
+    def share_of(self, workers: int) -> Self:
+        """What one of so many `workers` that export for themselves is due: the shares add up to the whole."""
+        rate_per_s = self.rate_per_s / workers if self.rate_per_s is not None else None
+        return replace(self, rate_per_s=rate_per_s)
 
     @property
     def quorum(self) -> int:
@@ -127,7 +135,7 @@ def run_points(run: Run, *, running: bool) -> Iterator[DataPoint]:
     yield point(
         "redlock.run.info", 1, redlock_users=run.users, redlock_instances=len(run.addresses),
         redlock_processes=run.processes, redlock_loop="closed" if run.rate_per_s is None else "open",
-        service_version=_version(),
+        service_version=_version(), redlock_run_name=run.name, redlock_run_started=run.started,
     )  # fmt: skip
     yield point("redlock.quorum.size", run.quorum)
     if run.rate_per_s is not None:

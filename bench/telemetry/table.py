@@ -63,7 +63,13 @@ ERROR = Attribute(
 USERS = Attribute("redlock.users", "callers over all processes", origin="the scenario")
 INSTANCES = Attribute("redlock.instances", "N", origin="the scenario")
 PROCESSES = Attribute("redlock.processes", "load processes", origin="the scenario")
+FLEET = Attribute(
+    "redlock.fleet", "which instances, in a process that locks on several fleets", origin="the application"
+)
+CLASS = Attribute("redlock.resource.class", "one of a few classes of resources", origin="the application's mapping")
 LOOP = Attribute("redlock.loop", "closed: callers at once again; open: a schedule", ("closed", "open"))
+RUN_NAME = Attribute("redlock.run.name", "what its user calls the run", origin="--name")
+STARTED = Attribute("redlock.run.started", "when the run began, UTC", origin="the run")
 VERSION = Attribute("service.version", "of lockbench", origin="the installation")
 
 BOUNDS: tuple[float, ...] = (
@@ -148,7 +154,7 @@ _SAFETY = (
     _counter("redlock.crash.double_grants", "{lease}", "leases valid beside another one after a crash"),
 )
 _LOAD = (
-    _gauge("redlock.load.offered", "{acquire}/s", "the schedule's rate; open loop only"),
+    _gauge("redlock.load.offered", "{acquire}/s", "the schedule's rate, of each exporter its share; open loop only"),
     _gauge("redlock.load.achieved", "{acquire}/s", "leases acquired per second, in the last interval"),
     _counter("redlock.load.time", "s", "since the run's users ran, until they had ended"),
     _counter("redlock.load.late_starts", "{acquire}", "operations the timer started late: the generator's fault"),
@@ -159,7 +165,7 @@ _LOAD = (
     _gauge("redlock.run.active", "{run}", "1 while its users run, 0 once they have ended"),
     _gauge(
         "redlock.run.info", "{run}", "1; what the run is, in its attributes",
-        USERS, INSTANCES, PROCESSES, LOOP, VERSION,
+        USERS, INSTANCES, PROCESSES, LOOP, VERSION, RUN_NAME, STARTED,
     ),
     _counter("redlock.telemetry.dropped", "{item}", "telemetry that was made and did not arrive", DROPPED_KIND),
 )  # fmt: skip
@@ -187,13 +193,19 @@ _SERVERS = (
 )  # fmt: skip
 
 INSTRUMENTS: tuple[Instrument, ...] = (*_LOCK, *_SAFETY, *_LOAD, *_SERVERS)
-BY_NAME: dict[str, Instrument] = {instrument.name: instrument for instrument in INSTRUMENTS}
+IN_APPLICATIONS: tuple[Instrument, ...] = (
+    _counter("redlock.acquire.slow", "{acquire}", "leases that took longer to get than the application wants", CLASS),
+    _gauge(
+        "redlock.leases.overdue", "{lease}", "leases that ran out without being given back, for up to an hour", CLASS
+    ),
+)  # of lockcore.otel only, besides some of the others
+BY_NAME: dict[str, Instrument] = {instrument.name: instrument for instrument in (*INSTRUMENTS, *IN_APPLICATIONS)}
 
 
 def instruments_table() -> str:
     """Return every instrument as a row of Markdown."""
     lines = ["| metric | unit | kind | attributes | meaning |", "|---|---|---|---|---|"]
-    for one in INSTRUMENTS:
+    for one in BY_NAME.values():
         keys = " ".join(f"`{attribute.name}`" for attribute in one.attributes) or "–"
         lines.append(f"| `{one.name}` | {one.unit} | {one.kind.value} | {keys} | {one.meaning} |")
     return "\n".join(lines)

@@ -1,8 +1,9 @@
 """Traces of a run, made afterwards: *records and what was observed, look by look → spans of a few*. Pure.
 
-    redlock.acquire                    intended start → acquire returned     links to the acquire that held the lock
-    ├─ SET                             one per attempt and instance: sent → replied (silent: until the round closed)
-    ├─ redlock.retry_wait              between two attempts
+    redlock.lease                      intended start → the last answer about it; only if it was held
+    ├─ redlock.acquire                 intended start → acquire returned     links to the acquire that held the lock
+    │  ├─ SET                          one per attempt and instance: sent → replied (silent: until the round closed)
+    │  └─ redlock.retry_wait           between two attempts
     ├─ redlock.extend                  extension sent → returned
     └─ redlock.release                 release sent → returned
 
@@ -48,12 +49,14 @@ Known = TypeVar("Known")
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """An operation to trace: `record` has one row. `holder`: trace and span id of whom it waited for, if known."""
+    """An operation to trace: `record` has one row. `span_id`: of the acquire; `lease_id`: of the
+    lease's span; `holder`: trace and span id of whom it waited for, if known."""
 
     record: Records
     reason: str
     trace_id: int
     span_id: int
+    lease_id: int
     holder: tuple[int, int] | None = None
 
     def number(self, field: str) -> int:
@@ -80,7 +83,7 @@ def choose(records: Records, observed: Flags, without_vote: Flags, one_in: int, 
         reasons.setdefault(holder, "holder")
     ids = {row: (_draw_id(rng, 128), _draw_id(rng, 64)) for row in reasons}
     return [
-        Chosen(records[row : row + 1].copy(), reason, *ids[row], holder=ids[holders[row]] if row in holders else None)
+        Chosen(records[row : row + 1].copy(), reason, *ids[row], _draw_id(rng, 64), ids.get(holders.get(row, -1)))
         for row, reason in reasons.items()
     ]
 
@@ -158,7 +161,13 @@ class Spans:
         """All spans of an operation. `attempts`: the observed ones of its acquire; `extensions`: of its lease."""
         if len(attempts) > MOST_ATTEMPTS:
             attempts = (*attempts[: MOST_ATTEMPTS // 2], *attempts[-MOST_ATTEMPTS // 2 :])
-        yield self._acquire(chosen)
+        held = [*self._extensions(chosen, extensions), *self._release(chosen)]
+        if held:
+            ended_ns = max(one.ended_ns for one in held)
+            times_ns = chosen.number("intended_ns"), max(ended_ns, chosen.number("ended_ns"))
+            yield TraceSpan("redlock.lease", chosen.trace_id, chosen.lease_id, 0, *times_ns, self.common)
+        yield self._acquire(chosen, chosen.lease_id if held else 0)
+        yield from held
         before: ObservedAttempt | None = None
         for attempt in attempts:
             if before is not None and before.number + 1 == attempt.number:
@@ -166,14 +175,15 @@ class Spans:
                 yield self._child(chosen, "redlock.retry_wait", (before.decided_ns, attempt.started_ns), number)
             yield from self._sets(chosen, attempt)
             before = attempt
+
+    def _extensions(self, chosen: Chosen, extensions: Sequence[Extension]) -> Iterator[TraceSpan]:
         for one in extensions:
             failed = "" if one.outcome == "extended" else one.outcome
             attributes = {**self.common, "redlock.outcome": one.outcome}
-            yield self._child(chosen, "redlock.extend", (one.sent_ns, one.replied_ns), attributes, failed)
-        if chosen.number("release_sent_ns"):
-            yield self._release(chosen)
+            times_ns = one.sent_ns, one.replied_ns
+            yield self._child(chosen, "redlock.extend", times_ns, attributes, failed, of_lease=True)
 
-    def _acquire(self, chosen: Chosen) -> TraceSpan:
+    def _acquire(self, chosen: Chosen, parent: int) -> TraceSpan:
         record, outcome = chosen.record, chosen.outcome
         count = {kind: int(outcomes.votes_of(record, kind)[0]) for kind in outcomes.KINDS}
         attributes: dict[str, Value] = {
@@ -191,7 +201,7 @@ class Spans:
             if not count["undecided"]:
                 attributes["redlock.vote.margin"] = count["granted"] - self.quorum
         return TraceSpan(
-            "redlock.acquire", chosen.trace_id, chosen.span_id, 0, chosen.number("intended_ns"),
+            "redlock.acquire", chosen.trace_id, chosen.span_id, parent, chosen.number("intended_ns"),
             chosen.number("ended_ns"), attributes,
             failed="" if outcome in ROUTINE else f"{outcome} after {attributes['redlock.attempts']} attempts",
             holder=chosen.holder,
@@ -210,19 +220,22 @@ class Spans:
             times_ns = ask.sent_ns, ask.replied_ns or max(attempt.closed_ns, ask.sent_ns)
             yield self._child(chosen, "SET", times_ns, attributes, failed)
 
-    def _release(self, chosen: Chosen) -> TraceSpan:
+    def _release(self, chosen: Chosen) -> Iterator[TraceSpan]:
+        if not chosen.number("release_sent_ns"):
+            return
         outcome = OUTCOMES[(chosen.number("outcome") >> 8) & 0xFF]
         sent_ns, replied_ns = chosen.number("release_sent_ns"), chosen.number("release_replied_ns")
         times_ns = sent_ns, max(replied_ns, sent_ns)
-        if outcome == "none":
-            return self._child(chosen, "redlock.release", times_ns, self.common, "cut short")
-        attributes = {**self.common, "redlock.outcome": outcome}
-        return self._child(chosen, "redlock.release", times_ns, attributes, "" if outcome == "released" else outcome)
+        cut = outcome == "none"
+        attributes = self.common if cut else {**self.common, "redlock.outcome": outcome}
+        failed = "cut short" if cut else "" if outcome == "released" else outcome
+        yield self._child(chosen, "redlock.release", times_ns, attributes, failed, of_lease=True)
 
     def _child(
-        self, chosen: Chosen, name: str, times_ns: tuple[int, int], attributes: Mapping[str, Value], failed: str = ""
-    ) -> TraceSpan:
-        span_id, parent = _draw_id(self.rng, 64), chosen.span_id
+        self, chosen: Chosen, name: str, times_ns: tuple[int, int], attributes: Mapping[str, Value], failed: str = "",
+        *, of_lease: bool = False,
+    ) -> TraceSpan:  # fmt: skip
+        span_id, parent = _draw_id(self.rng, 64), chosen.lease_id if of_lease else chosen.span_id
         return TraceSpan(name, chosen.trace_id, span_id, parent, *times_ns, attributes, failed)
 
 

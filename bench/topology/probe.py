@@ -105,6 +105,18 @@ class LeakCount:
     not_checked: Annotated[str | None, says("why they could not be looked for")]
 
 
+_CURES = {  # what a reason begins with → what helps; some ask that themselves
+    "connection refused": "start it, or mend its port",
+    "wrong or missing user name": "redis://user:password@host:port gives them",
+    "not allowed": "give the user these rights",
+    "it does not speak": "mend its port",
+    f"no answer within {TIMEOUT_S:g} s": "is it up, and no firewall between?",
+    "name or service not known": "mend the host's name",
+    "DB index": "name a database it has",
+    "no such file": "start it, or mend its path",
+}
+
+
 def inspect(urls: Sequence[str], *, allow_missing: bool = False) -> tuple[InstanceFacts, ...]:
     """Ask every instance what it is, in the order of `urls`. Raises UsageError, and EnvironmentNotReadyError naming
     every unreachable instance and why, unless `allow_missing`."""
@@ -116,17 +128,20 @@ def inspect(urls: Sequence[str], *, allow_missing: bool = False) -> tuple[Instan
     facts = tuple(replace(fact, index=index) for index, fact in enumerate(answers))
     if not allow_missing:
         there = sum(fact.unreachable is None for fact in facts)
-        without = ", or go on without them by --allow-missing" if there > len(facts) // 2 else ""
-        require_reachable(facts, f"start them{without}")
+        _require_reachable(facts, ["go on without by --allow-missing"] if there > len(facts) // 2 else [])
     return facts
 
 
-def require_reachable(facts: Sequence[InstanceFacts], advice: str) -> None:
-    """Raise EnvironmentNotReadyError, naming who does not answer and why, with `advice`, unless all of them do."""
-    missing = [f"{fact.address} ({fact.unreachable})" for fact in facts if fact.unreachable]
+def _require_reachable(facts: Sequence[InstanceFacts], also: Sequence[str]) -> None:
+    """Raise EnvironmentNotReadyError, naming who does not answer, why, and what helps, unless all of them do. `also`:
+    what helps besides."""
+    missing = {fact.address: fact.unreachable for fact in facts if fact.unreachable}
     if missing:
-        told = "; ".join(missing)
-        raise EnvironmentNotReadyError(f"{len(missing)} of {len(facts)} targets cannot be used: {told}; {advice}")
+        told = "; ".join(f"{address} ({reason})" for address, reason in missing.items())
+        bare = [reason for reason in missing.values() if "?" not in reason]
+        cures = [cure for begin, cure in _CURES.items() if any(reason.startswith(begin) for reason in bare)]
+        advice = "".join(f"; {cure}" for cure in (*cures, *also))
+        raise EnvironmentNotReadyError(f"{len(missing)} of {len(facts)} targets cannot be used: {told}{advice}")
 
 
 def require_independent(facts: Sequence[InstanceFacts]) -> None:

@@ -81,7 +81,7 @@ def identify(path: str, source: str) -> ServerBinary:
         first = said.strip().partition("\n")[0]
         raise EnvironmentNotReadyError(
             f"{path} ({source}) does not answer --version like Redis or Valkey: {first[:120] or 'it said nothing'}; "
-            f"set {SETTING} to one that does"
+            f"name one that does (--server, {SETTING})"
         )
     name, version = match[1].lower(), match[2]
     try:
@@ -130,5 +130,5 @@ def _said(command: list[str], path: str, source: str) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         silent = f"did not answer within {_ANSWER_S:g} s"
         why = f"does not run: {error.strerror}" if isinstance(error, OSError) else silent
-        raise EnvironmentNotReadyError(f"{path} ({source}) {why}; set {SETTING} to another server") from error
+        raise EnvironmentNotReadyError(f"{path} ({source}) {why}; name another server (--server, {SETTING})") from error
     return done.stdout.decode(errors="replace")

@@ -4,6 +4,7 @@ Rules: lockcore reads the URL, here as everywhere. It holds secrets, so only `ad
 Clients never retry; our time-outs win.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,8 +25,16 @@ class TlsConnection(SSLConnection):
 
     def can_read(self, timeout: float = 0) -> bool:
         """Whether bytes of a reply are there within `timeout` (s). Raises redis-py's ConnectionError."""
-        if not super().can_read(timeout):
-            return False
+        until_s = time.monotonic() + timeout
+        while super().can_read(max(until_s - time.monotonic(), 0.0)):
+            if self._holds_a_reply():
+                return True
+            if time.monotonic() >= until_s:
+                break
+        return False
+
+    def _holds_a_reply(self) -> bool:
+        """Whether what has come is more than a ticket."""
         parser = self._parser
         if not hasattr(parser, "_reader"):  # redis-py's own parser has read what there was
             return True

@@ -13,17 +13,21 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 
 import gevent
+from gevent import get_hub
 from locust.env import Environment
 from locust.rpc.protocol import Message
-from locust.runners import STATE_MISSING, STATE_STOPPING, LocalRunner, MasterRunner, WorkerNode
+from locust.runners import STATE_INIT, STATE_MISSING, STATE_STOPPING, LocalRunner, MasterRunner, WorkerNode
 
-from bench.errors import BenchError
+from bench.errors import BenchError, EnvironmentNotReadyError
+from bench.measure.environment import versions
 from bench.measure.histogram import Histogram
-from bench.workloads.launch import error_of, is_alive, note_failure
+from bench.workloads.hosts import Hosts
+from bench.workloads.launch import WORKERS_S, error_of, is_alive, note_failure, note_of
 from bench.workloads.member import BEGIN, FAILED, FINISH, FINISHED, HERE, THERE
-from bench.workloads.plan import FLEET, RUN_ID, Plan, plan_of
+from bench.workloads.plan import FLEET, PLAN, RUN_ID, Plan, plan_of
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
 LEAD_NS = 50 * NS_PER_MS  # from making the origin to the origin: time for the message to arrive
@@ -57,6 +61,7 @@ class Conductor:
         self._finished: set[str] = set()
         self._pids: dict[str, int] = {}
         self._there: dict[str, int] = {}  # callers that run, by worker
+        self._fetches: list[gevent.Greenlet] = []
         events = environment.events
         events.test_start.add_listener(self._start)
         events.spawning_complete.add_listener(self._spawned)
@@ -64,13 +69,30 @@ class Conductor:
         runner.register_message(THERE, self._note_there)
         runner.register_message(FAILED, self._fail)
         runner.register_message(FINISHED, self._note_finished)
+        self._hosts = Hosts(runner) if isinstance(runner, MasterRunner) else None
         if isinstance(runner, MasterRunner):
             events.test_stopping.add_listener(self._finish)
+            gevent.spawn_later(WORKERS_S, self._give_up, runner)
+
+    def _give_up(self, runner: MasterRunner) -> None:
+        """Workers of other hosts that have not come by now are not waited for."""
+        options = self._environment.parsed_options
+        wanted = options.expect_workers if options is not None and options.headless else 0
+        came = sorted(client.id.split("_")[0] for client in runner.clients.values())
+        if runner.state == STATE_INIT and len(came) < wanted:
+            who = f": {', '.join(came)}" if came else ""
+            note_failure(
+                EnvironmentNotReadyError(
+                    f"{len(came)} of {wanted} workers came within {WORKERS_S:.0f} s{who}; "
+                    "start lockbench worker --master with this host's address on the others"
+                )
+            )
+            get_hub().handle_system_error(SystemExit, SystemExit(EnvironmentNotReadyError.exit_code))
 
     def _start(self, **_: object) -> None:
         """A new run begins: workers get its name with Locust's options."""
         self._begun = self._finishing = self._failed = False
-        self._latencies, self._finished, self._there = {}, set(), {}
+        self._latencies, self._finished, self._there, self._fetches = {}, set(), {}, []
         environment = self._environment
         setattr(environment.parsed_options, RUN_ID, secrets.token_hex(4))
         if isinstance(self._runner, MasterRunner):
@@ -79,6 +101,10 @@ class Conductor:
         with suppress(BenchError):  # the workers will say it
             self._plan = plan_of(environment.parsed_options or Namespace())
             environment.stop_timeout = environment.stop_timeout or self._plan.grace_s
+            if self._plan.bind is not None:
+                setattr(environment.parsed_options, PLAN, replace(self._plan, workdir=None).text.decode())
+        if self._hosts is not None:
+            self._hosts.begin(self._plan.workdir if self._plan and self._plan.bind else None)
 
     def _spawned(self, user_count: int, **_: object) -> None:
         """Locust has made all users. Those of a planned run begin when the last of them runs."""
@@ -92,25 +118,29 @@ class Conductor:
 
     def _begin_when_there(self, plan: Plan, users: int) -> None:
         deadline_s = time.monotonic() + THERE_S
-        while sum(self._there.values()) < users and time.monotonic() < deadline_s:
+        while not self._are_there(users) and time.monotonic() < deadline_s:
             if self._failed or self._finishing:
                 return
             gevent.sleep(LOOK_S / 5)
         self._begin(plan)
 
+    def _are_there(self, users: int) -> bool:
+        return sum(self._there.values()) >= users and (self._hosts is None or self._hosts.ready())
+
     def _begin(self, plan: Plan) -> None:
         """All users run."""
-        runner, origin_ns = self._runner, time.time_ns()
-        if isinstance(runner, MasterRunner):
-            origin_ns += LEAD_NS
+        runner, origin_ns = self._runner, monotonic_ns()
+        if isinstance(runner, MasterRunner) and self._hosts is not None:
+            origin_ns += LEAD_NS + self._hosts.far_ns
             clients = sorted(runner.clients, key=runner.get_worker_index)
             for part, client in enumerate(clients):
-                runner.send_message(BEGIN, {"origin_wall_ns": origin_ns, "part": part, "parts": len(clients)}, client)
+                theirs_ns = self._hosts.theirs(client, origin_ns)
+                runner.send_message(BEGIN, {"origin_ns": theirs_ns, "part": part, "parts": len(clients)}, client)
         else:
-            runner.send_message(BEGIN, {"origin_wall_ns": origin_ns, "part": 0, "parts": 1})
+            runner.send_message(BEGIN, {"origin_ns": origin_ns, "part": 0, "parts": 1})
         end_ns = plan.window_ns[1]
         if end_ns is not None and plan.ring is None:
-            gevent.spawn(self._end_at, origin_ns - time.time_ns() + monotonic_ns() + end_ns + TAIL_NS)
+            gevent.spawn(self._end_at, origin_ns + end_ns + TAIL_NS)
 
     def _end_at(self, due_ns: int) -> None:
         while (left_ns := due_ns - monotonic_ns()) > 0:  # gevent's timers count from the turn's begin
@@ -129,6 +159,7 @@ class Conductor:
         deadline_s = time.monotonic() + self._grace_s() + 5.0
         while time.monotonic() < deadline_s:
             if all(client.id in self._finished or self._is_gone(client) for client in runner.clients.values()):
+                gevent.joinall(self._fetches)
                 self._summarise()
                 return
             gevent.sleep(LOOK_S)
@@ -137,11 +168,20 @@ class Conductor:
     def _is_gone(self, client: WorkerNode) -> bool:
         """Whether it will never finish. Locust finds that out after 4 s; of a process of this host the kernel knows."""
         pid = self._pids.get(client.id)
-        planned = self._plan is not None and self._plan.workdir is not None  # then all workers are on this host
+        planned = self._plan is not None and self._plan.workdir is not None and self._plan.bind is None  # all are here
         return client.state == STATE_MISSING or (planned and pid is not None and not is_alive(pid))
 
     def _note_here(self, msg: Message, **_: object) -> None:
         self._pids[msg.node_id] = msg.data["pid"]
+        if self._hosts is not None:
+            self._hosts.note_here(msg.node_id, msg.data)
+            theirs, ours = (about.partition(",")[0] for about in (msg.data["about"], versions()))
+            if theirs != ours:
+                host = msg.data["host"]
+                error = EnvironmentNotReadyError(
+                    f"{host} has {theirs}, and {ours} leads; install the same on all hosts"
+                )
+                self._fail(Message(FAILED, dict(note_of(error)), msg.node_id))
 
     def _note_there(self, msg: Message, **_: object) -> None:
         self._there[msg.node_id] = msg.data["callers"]
@@ -153,6 +193,8 @@ class Conductor:
         if msg.node_id in self._finished:
             return
         self._finished.add(msg.node_id)
+        if self._hosts is not None:
+            self._fetches.append(gevent.spawn(self._hosts.fetch, msg.node_id))
         for name, text in msg.data.items():
             self._latencies.setdefault(name, []).append(Histogram.decode(text))
         if isinstance(self._runner, LocalRunner):

@@ -34,8 +34,8 @@ class ExportOrder:
     run: Run
 
 
-def export_beside(plan: Plan, index: int, folder: Path) -> Callable[[], None]:
-    """Export what the worker `index` writes into `folder`; call what is returned when its files are complete."""
+def export_beside(plan: Plan, index: int, folder: Path, workers: int) -> Callable[[], None]:
+    """Export what the worker `index` of `workers` writes into `folder`; call what is returned when that is complete."""
     child = Child("the exporter", "bench.workloads.export")
 
     def tell(message: object) -> None:
@@ -49,7 +49,8 @@ def export_beside(plan: Plan, index: int, folder: Path) -> Callable[[], None]:
             logger.warning(line)
         child.close()
 
-    tell(ExportOrder(folder, index, tuple(plan.targets), Run.of(plan.scenario, plan.run_id, 1)))
+    run = Run.of(plan.scenario, plan.run_id, 1).share_of(workers)
+    tell(ExportOrder(folder, index, tuple(plan.targets), run))
     return finish
 
 

@@ -3,8 +3,8 @@
 Rules: imports neither Locust nor gevent, which patch whole processes. Locust and its workers form one process group
 and end with us: each asks the kernel for a SIGTERM at its parent's death, which lets Locust give its locks back (start
 this in a thread that lives as long as the run). Quiet and private: no web UI, no files but in the plan's folder, the
-master's port on loopback only, no LOCUST_ variable of the caller's environment. Source: Locust's command line;
-proc(5), state Z.
+master's port on loopback unless other hosts take part, no LOCUST_ variable of the caller's environment. Source:
+Locust's command line; proc(5), state Z.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,6 +39,7 @@ LOG_FILE, TABLE_FILE = "locust.log", "locust.json"
 FAILURE_FILE = "failure.json"  # beside the plan: why Locust ended the run, and the exit code
 _LOCUSTFILE = Path(__file__).with_name("locustfile.py")
 _LOG_LINES = 12
+WORKERS_S = 300.0  # how long workers of other hosts may take to come
 _GROUP_ENDS_S = 3.0
 _ERRORS = {kind.exit_code: kind for kind in (UsageError, EnvironmentNotReadyError, InconclusiveError)}
 
@@ -50,13 +52,29 @@ def command_line(plan: Plan) -> list[str]:
     words += ["-u", str(users), "-r", str(users), "--stop-timeout", f"{plan.grace_s:.0f}"]
     # by its bare name: given a path, Locust would make the folder anew when its orphan's end comes after the clean-up
     words += ["--json-file", TABLE_FILE.removesuffix(".json"), "--exit-code-on-error", "0"]
-    if processes > 1:
+    if plan.bind is not None:
+        words += ["--master", "--expect-workers", str(processes)]
+        words += ["--master-bind-host", plan.bind[0], "--master-bind-port", str(plan.bind[1])]
+    elif processes > 1:
         kept = KeptPort()
         port = str(kept.number)
         kept.release()
         words += ["--processes", str(processes), "--master-host", "127.0.0.1", "--master-port", port]
         words += ["--master-bind-host", "127.0.0.1", "--master-bind-port", port]
     return words
+
+
+def join(host: str, port: int, processes: int) -> subprocess.Popen[bytes]:
+    """A Locust that waits for who leads at `host`, works for it, and ends with us. It logs on stderr."""
+    words = [sys.executable, "-m", "locust", "-f", str(_LOCUSTFILE), "--worker"]
+    words += ["--master-host", host, "--master-port", str(port)]
+    words += ["--processes", str(processes)] if processes > 1 else []
+    environment = {**_without_locust(os.environ), PARENT_VARIABLE: str(os.getpid())}
+    return subprocess.Popen(words, env=environment, cwd=tempfile.gettempdir(), start_new_session=True)
+
+
+def _without_locust(environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environ.items() if not name.startswith("LOCUST_")}
 
 
 class FailureNote(TypedDict):
@@ -94,8 +112,7 @@ class LocustProcess:
     def start(cls, plan: Plan, environ: Mapping[str, str] = os.environ) -> Self:
         """Write the plan into its workdir, start Locust on it and return at once. Raises EnvironmentNotReadyError."""
         assert plan.workdir is not None
-        environment = {name: value for name, value in environ.items() if not name.startswith("LOCUST_")}
-        environment[PARENT_VARIABLE] = str(os.getpid())
+        environment = {**_without_locust(environ), PARENT_VARIABLE: str(os.getpid())}
         command = command_line(plan)
         try:
             environment[PLAN_VARIABLE] = str(plan.write())

@@ -12,6 +12,7 @@ from pathlib import Path
 from flask import Response
 from gevent import get_hub
 from locust import events
+from locust.argument_parser import get_parser
 from locust.env import Environment
 from locust.runners import STATE_INIT, LocalRunner, MasterRunner, WorkerRunner
 from locust.web import WebUI
@@ -22,6 +23,7 @@ if str(Path(__file__).parents[2]) not in sys.path:  # run from a checkout that i
 from bench.errors import BenchError
 from bench.topology.child import PARENT_VARIABLE, die_with_parent
 from bench.workloads.conductor import Conductor
+from bench.workloads.judged import become, is_wanted, words_of
 from bench.workloads.launch import note_failure
 from bench.workloads.member import LockUser, Member, interrupt_main_only
 from bench.workloads.plan import add_options, plan_of, take_plan
@@ -70,10 +72,23 @@ def _check(options: Namespace) -> None:
     try:
         plan_of(options)
     except BenchError as error:
-        sys.stderr.write(f"lockbench: {error}\n")
-        note_failure(error)
-        sys.exit(error.exit_code)
+        sys.exit(_complain(error))
+
+
+def _complain(error: BenchError) -> int:
+    sys.stderr.write(f"lockbench: {error}\n")
+    note_failure(error)
+    return error.exit_code
+
+
+def _become_judged() -> None:
+    try:
+        become(*words_of(get_parser().parse_args(), os.environ))
+    except BenchError as error:
+        sys.exit(_complain(error))
 
 
 events.init_command_line_parser.add_listener(add_options)
 events.init.add_listener(_connect)
+if is_wanted(sys.argv[1:]):
+    _become_judged()

@@ -9,7 +9,7 @@ SIGTERM of the worker itself, whichever comes first. Source: locust.runners (Wor
 import logging
 import os
 import signal
-import time
+import socket
 from argparse import Namespace
 from collections.abc import Callable
 from itertools import count
@@ -27,11 +27,12 @@ from locust.runners import STATE_CLEANUP, STATE_STOPPED, LocalRunner, WorkerRunn
 from locust.user.task import LOCUST_STATE_RUNNING, LOCUST_STATE_STOPPING
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
-from bench.measure.environment import scheduled_ns
+from bench.measure.environment import clock_name, scheduled_ns, versions
+from bench.workloads.away import Away
 from bench.workloads.demand import ALONE, Seat
 from bench.workloads.launch import note_failure, note_of
 from bench.workloads.operation import Caller, CallerSetup
-from bench.workloads.plan import FLEET, Plan, plan_of
+from bench.workloads.plan import FLEET, Plan, plan_of, planned
 from bench.workloads.worker import Worker
 from lockcore.clock import NS_PER_S, monotonic_ns
 
@@ -151,15 +152,16 @@ class Member:
     def __init__(self, environment: Environment, runner: LocalRunner | WorkerRunner) -> None:
         self._environment, self._runner = environment, runner
         self._worker: Worker | None = None
+        self._waiting: Worker | None = None  # for the run to begin
         self._quitting = False
         self._finished = Event()
         self._finished.set()
         runner.register_message(BEGIN, self._begin)
         events = environment.events
         events.test_start.add_listener(self._open)
-        events.spawning_complete.add_listener(self._spawned)
         events.test_stop.add_listener(self._close)
         events.quitting.add_listener(self._quit)
+        self._away = Away(runner) if isinstance(runner, WorkerRunner) else None
         if isinstance(runner, WorkerRunner):
             runner.register_message(FINISH, self._finish, concurrent=True)
 
@@ -167,9 +169,12 @@ class Member:
         environment = self._environment
         self._worker = None
         self._finished.clear()
-        self._runner.send_message(HERE, {"pid": os.getpid()})
+        about = {"host": socket.gethostname(), "clock": clock_name(), "about": versions()}
+        self._runner.send_message(HERE, {"pid": os.getpid(), **about})
         try:
             plan = plan_of(environment.parsed_options or Namespace())
+            if plan.bind is not None and self._away is not None:
+                plan = self._away.open(plan)
             environment.stop_timeout = environment.stop_timeout or plan.grace_s
             index = max(self._runner.worker_index, 0)
             worker = Worker.open(plan, index, environment, self._failed, self._seat(plan))
@@ -179,8 +184,9 @@ class Member:
         if self._quitting:  # Ctrl-C while connecting: Locust has stopped already, and will spawn all the same
             worker.finish()
         else:
-            self._worker = LockUser.worker = worker
-            forked = plan.workdir is not None and isinstance(self._runner, WorkerRunner)
+            self._worker = LockUser.worker = self._waiting = worker
+            gevent.spawn(self._say_there, worker)
+            forked = planned(os.environ) is not None and isinstance(self._runner, WorkerRunner)
             end_when_stuck(worker, os.getppid() if forked else None)
 
     def _seat(self, plan: Plan) -> Seat:
@@ -197,19 +203,20 @@ class Member:
     def _failed(self, error: BenchError) -> None:
         self._runner.send_message(FAILED, dict(note_of(error)))
 
-    def _spawned(self, **_: object) -> None:
-        """Locust has made all users; say how many are here once they run."""
-        if self._worker is not None:
-            gevent.spawn(self._say_there, self._worker, self._runner.user_count)
-
-    def _say_there(self, worker: Worker, callers: int) -> None:
-        while worker.callers < callers and not worker.finished:
+    def _say_there(self, worker: Worker) -> None:
+        """Until the run begins: how many callers run here. Locust says that it has made them a second later at most,
+        be they there or not."""
+        told = 0
+        while self._waiting is worker and not worker.finished:
+            if worker.callers != told:
+                told = worker.callers
+                self._runner.send_message(THERE, {"callers": told})
             gevent.sleep(THERE_LOOK_S)
-        self._runner.send_message(THERE, {"callers": callers})
 
     def _begin(self, msg: Message, **_: object) -> None:
+        self._waiting = None
         if self._worker is not None:
-            origin_ns = msg.data["origin_wall_ns"] - time.time_ns() + monotonic_ns()
+            origin_ns = msg.data["origin_ns"]
             self._worker.begin(origin_ns, msg.data["part"], msg.data["parts"])
             if self._worker.turns is not None:
                 gevent.spawn(self._worker.take_turns, origin_ns, self._runner.quit)
@@ -242,6 +249,8 @@ class Member:
         end_within(self._environment.stop_timeout + _AFTER_GRACE_S)
         if isinstance(self._runner, WorkerRunner):
             self._finish()
+            if self._away is not None:
+                self._away.leave()
 
     def _report(self) -> None:
         runner = self._runner

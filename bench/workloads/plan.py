@@ -31,8 +31,10 @@ from lockcore.mask import is_secretive
 PLAN_VARIABLE = "LOCKBENCH_PLAN"
 PLAN_FILE = "plan.json"
 TARGETS_VARIABLE = "LOCKBENCH_TARGETS"
+RESULT = "--result"  # with it plain `locust` is led by `lockbench run`
 RUN_ID = "lockbench_run_id"  # the hidden option by which a master names a run to its workers
 FLEET = "lockbench_fleet"  # with it travels who takes part: the ids of the workers, each in its place
+PLAN = "lockbench_plan"  # and, of a run that `lockbench run` leads, the whole plan
 
 _LOCUSTS_OWN = {"instances", "fsync", "users", "processes", "duration", "warmup"}
 _RUNS_OWN = {"faults", "thresholds"}  # `lockbench run` injects and judges from outside
@@ -53,7 +55,9 @@ class Ring:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """One run. `workdir` None: nobody reads the history, so a private folder will do. `timed`: warm-up and duration of
-    the scenario end the run. `allow_missing`: a quorum of the targets is enough. `ring`: who takes turns with it."""
+    the scenario end the run. `allow_missing`: a quorum of the targets is enough. `ring`: who takes turns with it.
+    `bind`: the address and port at which workers of any host are awaited, as many as the scenario has processes; each
+    of them has a workdir of its own. None: all are forked here."""
 
     run_id: str
     targets: tuple[str, ...]
@@ -63,6 +67,7 @@ class Plan:
     timed: bool = False
     allow_missing: bool = True
     ring: Ring | None = None
+    bind: tuple[str, int] | None = None
 
     @property
     def recipe_settings(self) -> RecipeSettings:
@@ -97,10 +102,15 @@ class Plan:
 
     @property
     def others_s(self) -> float:
-        """How much longer it may take (s) as others run in between: they start late, and need their turns."""
-        if self.ring is None:
-            return 0.0
-        return 60.0 + 3 * self.ring.places * (self.scenario.warmup_ms + self.scenario.duration_ms) / 1000
+        """How much longer it may take (s) as others run in between, which start late and need their turns, or until
+        the history of other hosts has arrived."""
+        parts = 3 * self.ring.places if self.ring else 2 if self.bind else 0
+        return 60.0 + parts * (self.scenario.warmup_ms + self.scenario.duration_ms) / 1000 if parts else 0.0
+
+    @property
+    def text(self) -> bytes:
+        """As JSON: it holds passwords."""
+        return msgspec.json.encode(replace(self, scenario=self.scenario.shown()), enc_hook=str)  # a Path
 
     def write(self) -> Path:
         """Write the plan into its workdir, readable by its owner only: it holds passwords. Raises OSError."""
@@ -108,14 +118,20 @@ class Plan:
         path = self.workdir / PLAN_FILE
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.json.encode(replace(self, scenario=self.scenario.shown()), enc_hook=str))  # a Path
+            file.write(self.text)
         return path
 
 
 def plan_of(options: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Plan:
     """The plan of this process. Raises UsageError with one sentence, without secrets."""
     path = planned(environ)
-    plan = _taken.get(path) or _read(path) if path is not None else _from_options(options, environ)
+    text = getattr(options, PLAN, None)
+    if path is not None:
+        plan = _taken.get(path) or _read(path)
+    elif text:
+        plan = _decoded(text, "the leader's plan")
+    else:
+        plan = _from_options(options, environ)
     find_recipe(plan.scenario.recipe).require(len(plan.targets), plan.scenario.pause)
     return plan
 
@@ -136,18 +152,27 @@ def planned(environ: Mapping[str, str]) -> Path | None:
 
 def _read(path: Path) -> Plan:
     try:
-        plan = decoded(path.read_bytes(), Plan, lambda part, value: part(value))  # a Path
-    except (OSError, msgspec.DecodeError) as error:
+        return _decoded(path.read_bytes(), f"{path}, which {PLAN_VARIABLE} names,")
+    except OSError as error:
         raise UsageError(
-            f"{PLAN_VARIABLE} names {path}, which is no plan of this lockbench ({type(error).__name__}: {error}); "
-            "unset it to use locust by itself"
+            f"{PLAN_VARIABLE} names {path}, which cannot be read ({error.strerror}); unset it to use locust by itself"
+        ) from error
+
+
+def _decoded(text: bytes, what: str) -> Plan:
+    try:
+        plan = decoded(text, Plan, lambda part, value: part(value))  # a Path
+    except msgspec.DecodeError as error:
+        raise UsageError(
+            f"{what} is no plan of this lockbench ({error}); install the same version on all hosts"
         ) from error
     for url in plan.targets:
         secrets().learn(url)
     return plan
 
 
-def _from_options(options: argparse.Namespace, environ: Mapping[str, str]) -> Plan:
+def given_of(options: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> dict[str, object]:
+    """What Locust's command line, form and environment say of a scenario, as texts by key. Raises UsageError."""
     given: dict[str, object] = {}
     for key in OPTIONS:
         text = getattr(options, _dest(key), None)
@@ -160,7 +185,11 @@ def _from_options(options: argparse.Namespace, environ: Mapping[str, str]) -> Pl
             f"or set {TARGETS_VARIABLE} (`lockbench fleet` starts some)"
         )
     given["users"] = str(getattr(options, "num_users", None) or 1)
-    scenario = load(options=given)
+    return given
+
+
+def _from_options(options: argparse.Namespace, environ: Mapping[str, str]) -> Plan:
+    scenario = load(options=given_of(options, environ))
     run_id = getattr(options, RUN_ID, None) or "plain"
     return Plan(run_id, scenario.targets, f"lockbench:{run_id}:", scenario, allow_missing=False)
 
@@ -192,6 +221,12 @@ def add_options(parser: Any) -> None:
             **shown,
         )
     parser.add_argument(f"--{RUN_ID.replace('_', '-')}", help=argparse.SUPPRESS, include_in_web_ui=False)
+    parser.add_argument(
+        RESULT,
+        metavar="DIR",
+        help="headless: judge the run and put its result there, as `lockbench run --out DIR`, which leads it then",
+        include_in_web_ui=False,
+    )
 
 
 class _Joined(argparse.Action):

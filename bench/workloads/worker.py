@@ -112,7 +112,7 @@ class Worker:
             if plan.workdir is None and is_wanted(os.environ):  # nobody follows the history and exports what it says
                 from bench.workloads.export import export_beside
 
-                worker._end_export = export_beside(plan, index, workdir)
+                worker._end_export = export_beside(plan, index, workdir, seat[1])
         except BaseException:
             if recipe is not None:
                 recipe.close()
@@ -276,9 +276,10 @@ class Worker:
                 gevent.sleep(PAUSE_S)
                 if self._ending.is_set():
                     return
-            if self.plan.workdir is None:  # by itself: somebody looks at Locust's table, and nobody at the history
+            if self.plan.workdir is None or self.plan.bind is not None:  # its table is looked at
                 for row in self.rows:
                     row.report(self._stats)
+            if self.plan.workdir is None:
                 self._forget_history()
             if self._origin_ns:
                 if seconds % ENCODE_EVERY == 1:
@@ -394,5 +395,5 @@ def _require_all(recipe: Recipe) -> None:
         if status.state in ("down", "refused"):
             raise EnvironmentNotReadyError(
                 f"{status.address} cannot be used ({status.reason or status.state}); "
-                "start it, or name other instances with --target"
+                "mend that, or name other instances with --target"
             )

@@ -56,36 +56,45 @@ class AsyncDriver(LoopDriver):
 
     async def try_acquire(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Lease | Denied:
         """See AsyncRedlock.try_acquire."""
-        short, engine = self._shortcut, self.engine
-        round_ = short.set_round(resource, ttl_ms, wait_ms)
-        if round_ is None:
-            now_ns = monotonic_ns()
-            line = Acquisition(engine, resource, engine.terms(ttl_ms), wait_ms, now_ns, self.random)
-            return await self.drive(line.steps(now_ns))
+        short, engine, told, result = self._shortcut, self.engine, self.engine.listener, None
+        begun_ns = 0 if told is None else told.begun()
         try:
+            round_ = short.set_round(resource, ttl_ms, wait_ms)
+            if round_ is None:
+                now_ns = monotonic_ns()
+                line = Acquisition(engine, resource, engine.terms(ttl_ms), wait_ms, now_ns, self.random)
+                result = await self.drive(line.steps(now_ns))
+                return result
             try:
-                future = short.submit(round_)
+                try:
+                    future = short.submit(round_)
+                except BaseException:
+                    self.interrupted()
+                    raise
+                if future is not None:
+                    await future
+                else:
+                    self.check_open()
+                    await asyncio.sleep(0)  # settled without waiting: who tries again at once must not starve the loop
+                result = short.lease(round_)
+                if result is None:
+                    self.check_open()
+                    first = Acquisition(engine, resource, round_.terms, wait_ms, round_.started_ns, self.random)
+                    result = await self.drive(first.after(round_, short.now()))
+                return result
             except BaseException:
-                self.interrupted()
+                round_.abandon()
                 raise
-            if future is not None:
-                await future
-            else:
-                self.check_open()
-                await asyncio.sleep(0)  # settled without waiting: who tries again at once must not starve the loop
-            lease = short.lease(round_)
-            if lease is not None:
-                return lease
-            self.check_open()
-            first = Acquisition(engine, resource, round_.terms, wait_ms, round_.started_ns, self.random)
-            return await self.drive(first.after(round_, short.now()))
-        except BaseException:
-            round_.abandon()
-            raise
+        finally:
+            if told is not None:
+                told.ended(resource, result, begun_ns)
 
     async def try_release(self, lease: Lease) -> Outcome:
         """See AsyncRedlock.try_release."""
+        told, begun_ns = self.engine.listener, 0
         try:
+            if told is not None:
+                begun_ns = monotonic_ns()
             round_ = self._shortcut.release(lease)
         except Exception:
             raise
@@ -98,7 +107,10 @@ class AsyncDriver(LoopDriver):
         except BaseException:
             round_.waiter = None
             raise
-        return round_.outcome or Outcome.UNREACHABLE
+        outcome = round_.outcome or Outcome.UNREACHABLE
+        if told is not None:
+            told.released(lease, outcome, begun_ns)
+        return outcome
 
     async def drive(self, steps: Generator[Wanted, int, T]) -> T:
         """Run an operation's steps in this task."""

@@ -40,6 +40,8 @@ _OPEN: weakref.WeakSet[ThreadDriver] = weakref.WeakSet()
 class ThreadDriver(PolledDriver):
     """The driver for plain threads: usable from any thread of the process that made it."""
 
+    for_threads = True
+
     def __init__(self, targets: Sequence[InstanceTarget], settings: Settings) -> None:
         super().__init__(targets, settings)
         self._own = threading.local()
@@ -65,6 +67,16 @@ class ThreadDriver(PolledDriver):
 
     def try_acquire(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Lease | Denied:
         """See Redlock.try_acquire."""
+        told, result = self.engine.listener, None
+        begun_ns = 0 if told is None else told.begun()
+        try:
+            result = self._try_acquire(resource, ttl_ms, wait_ms)
+            return result
+        finally:
+            if told is not None:
+                told.ended(resource, result, begun_ns)
+
+    def _try_acquire(self, resource: str, ttl_ms: int, wait_ms: float) -> Lease | Denied:
         if self.engine.retired or threading.get_ident() == self._io:
             self.check_caller()
             self.check_open()
@@ -95,16 +107,22 @@ class ThreadDriver(PolledDriver):
 
     def try_release(self, lease: Lease) -> Outcome:
         """See Redlock.try_release."""
+        told, begun_ns = self.engine.listener, 0
         try:
+            if told is not None:
+                begun_ns = monotonic_ns()
             self.check_caller()
             if self.keepers:
                 self.stop_keeping(lease)
-            return self._carry(self._release(lease, monotonic_ns()))
+            outcome = self._carry(self._release(lease, monotonic_ns()))
         except Exception:
             raise
         except BaseException:
             self._post(partial(_give_back, lease))  # once more, should it have been sent
             raise
+        if told is not None:
+            told.released(lease, outcome, begun_ns)
+        return outcome
 
     def drive(self, steps: Generator[Wanted, int, T]) -> T:
         """Run an operation's steps for this thread."""

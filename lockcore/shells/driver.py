@@ -28,6 +28,8 @@ FEW = 4
 class LoopDriver(Connections):
     """The common half of a shell. Subclasses give the underscored hooks that raise here."""
 
+    for_threads = False  # its callers are, and come at any moment
+
     def __init__(self, targets: Sequence[InstanceTarget], settings: Settings) -> None:
         super().__init__(targets, settings)
         self.random = Random()
@@ -231,6 +233,8 @@ class LoopDriver(Connections):
 
         def done(denied: Denied) -> None:
             self.keepers.pop(token, None)
+            if self.engine.listener is not None and not keeper.stopped:
+                self.engine.listener.gone(keeper.lease)
             keeper.ended(denied)
 
         stop = self.background(steps, done)

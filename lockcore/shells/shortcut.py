@@ -69,6 +69,19 @@ class Shortcut:
 
     def try_acquire(self, resource: object, ttl_ms: object, wait_ms: object = NO_WAIT) -> Lease | Denied:
         """See Redlock.try_acquire."""
+        told = self._engine.listener
+        if told is None:
+            return self._acquire(resource, ttl_ms, wait_ms)
+        begun_ns = told.begun()
+        try:
+            result = self._acquire(resource, ttl_ms, wait_ms)
+        except BaseException:  # no `finally`: in it, machine code believes what it was assigned
+            told.ended(resource, None, begun_ns)
+            raise
+        told.ended(resource, result, begun_ns)
+        return result
+
+    def _acquire(self, resource: object, ttl_ms: object, wait_ms: object) -> Lease | Denied:
         engine, me = self._engine, self._current()
         if me.parent is not self._hub or self.inside:
             self._driver.check_caller()
@@ -116,8 +129,10 @@ class Shortcut:
 
     def try_release(self, lease: Lease) -> Outcome:
         """See Redlock.try_release."""
-        engine = self._engine
+        engine, told, begun_ns = self._engine, self._engine.listener, 0
         try:
+            if told is not None:
+                begun_ns = self.now()
             me = self._current()
             if me.parent is not self._hub or self.inside:
                 self._driver.check_caller()
@@ -144,4 +159,7 @@ class Shortcut:
             except BaseException:
                 round_.waiter = None
                 raise
-        return round_.outcome or Outcome.UNREACHABLE
+        outcome = round_.outcome or Outcome.UNREACHABLE
+        if told is not None:
+            told.released(lease, outcome, begun_ns)
+        return outcome

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from bench.experiments.audit.experiment import judge_cells
+from bench.experiments.audit.result import Cell, CellWord
 from bench.experiments.capacity.judge import CapacityPlan, Findings, SweepPoint, judge_capacity, point_of
 from bench.experiments.capacity.probe import read_slo
 from bench.experiments.capacity.result import ClosedLoop, Probe, Seen
@@ -19,6 +21,8 @@ from bench.experiments.contest.judge import judge_peers, judge_speed
 from bench.experiments.contest.result import SpeedBar
 from bench.experiments.crash.judge import judge_crash
 from bench.experiments.crash.result import CrashResult, CrossCheck
+from bench.experiments.explore.experiment import judge_explored, row_of
+from bench.experiments.explore.search_process import SearchAnswer
 from bench.experiments.fsync.judge import findings_of, judge_fsync
 from bench.experiments.fsync.planner import plan_page
 from bench.experiments.safety_matrix.result import MatrixWord, SafetyRow
@@ -29,6 +33,7 @@ from bench.measure.result import read_result
 from bench.measure.section import typed
 from bench.measure.statistics import Spread
 from bench.measure.verdict import WORDS, Kind, word_of
+from bench.recipes.registry import find_recipe
 from bench.report.generated import words_table
 from bench.run.conclude import judge_run
 from bench.scenario import load
@@ -49,6 +54,10 @@ def safety_rows(*verdicts: MatrixWord) -> Verdict:
         SafetyRow("?", one, part="claim", recipe="redlock", fault="votes", expected="confirmed") for one in verdicts
     ]
     return judge_rows(rows)
+
+
+def audit(*cells: tuple[str, CellWord]) -> Verdict:
+    return judge_cells([Cell(library=name, schedule="forked", verdict=verdict) for name, verdict in cells])
 
 
 def crash(word: RowWord, checked: CrossCheck = CROSS_CHECK) -> Verdict:
@@ -99,6 +108,11 @@ def run(safety: str = "SAFE", *, tested: int = 500, acquired: int = 500, generat
     return judge_run(run_of(sections, safety=judged), ())
 
 
+def explored(played: int, tested: int, raised: str = "", *, recipe: str = "set-nx-lua") -> Verdict:
+    total = SearchAnswer(played=played, tested=tested, raised=raised)
+    return judge_explored([row_of(recipe, find_recipe(recipe).about, total)], 1)
+
+
 def peers(*ends: tuple[float, float]) -> Verdict:
     bars = [{"name": "cycles/s", "low": low, "high": high, "bar": 1.0, "at_least": True} for low, high in ends]
     return judge_peers(attributes(bars))
@@ -119,6 +133,8 @@ CLEAN = (*HELD, *((rate, Seen.MISSED) for rate in (1_000.0, 1_020.0, 1_050.0, 1_
 GREEN: dict[str, Callable[[], Verdict]] = {
     "run": run,
     "safety": lambda: safety_rows(AS_EXPECTED),
+    "explore": lambda: explored(200, 150),
+    "audit": lambda: audit(("redlock-py", "does not"), ("control: forked", "does not"), ("control: none", "holds")),
     "crash": lambda: crash(AS_EXPECTED),
     "split-votes": lambda: split_votes(200),
     "fsync": lambda: fsync(visit("none", 6000), visit("everysec", 5000), visit("always", 250)),
@@ -137,6 +153,21 @@ NEVER_GREEN: dict[str, tuple[Callable[[], Verdict], ...]] = {  # nothing, a cont
         lambda: run(generator="INVALID"),
     ),
     "safety": (safety_rows, lambda: safety_rows("skipped"), lambda: safety_rows(noisy_row())),
+    "explore": (
+        lambda: judge_explored([], 0),
+        lambda: judge_explored([], 1),
+        lambda: explored(5_000, 20),  # nobody asked for a lock that was held
+        lambda: explored(5_000, 4_000, "TypeError: ?"),
+        lambda: explored(5_000, 4_000, recipe="get-set"),  # which is known to be flawed
+    ),
+    "audit": (
+        audit,
+        lambda: audit(("control: forked", "does not"), ("control: none", "holds")),  # no library could be had
+        lambda: audit(("redlock-py", "holds")),  # nobody knows whether a fault would have been seen
+        lambda: audit(("redlock-py", "not known"), ("control: forked", "does not")),
+        lambda: audit(("redlock-py", "holds"), ("control: forked", "holds")),
+        lambda: audit(("lockcore gevent", "does not"), ("control: forked", "does not")),
+    ),
     "crash": (
         lambda: judge_crash([], [], CROSS_CHECK),
         lambda: crash(AS_EXPECTED, CrossCheck("differs", "?")),
@@ -150,7 +181,7 @@ NEVER_GREEN: dict[str, tuple[Callable[[], Verdict], ...]] = {  # nothing, a cont
     ),
     "fsync": (
         fsync,
-        lambda: fsync(visit("none", 4000), visit("everysec", 5000), visit("always", 250)),
+        lambda: fsync(visit("no", 4000), visit("everysec", 5000), visit("always", 250)),
         lambda: fsync(visit("none", 6000, cpu=0.99), visit("everysec", 5000, cpu=0.99), planned=2),
         lambda: fsync(visit("none", 6000), visit("everysec", 5000), visit("always", 250), planned=10),
         lambda: fsync(visit("none", 6000), visit("everysec", 5000), visit("always", 250), count=5),  # no interval

@@ -93,7 +93,14 @@ class Prometheus:
         except urllib.error.HTTPError as refusal:
             return Answer(complaints=[json.load(refusal)["error"]])
         series = [
-            (one["metric"], [n for _, text in one.get("values") or [one["value"]] if math.isfinite(n := float(text))])
+            (one["metric"], [n for text in _texts(one) if math.isfinite(n := float(text))])
             for one in reply["data"]["result"]
         ]
         return Answer(series, [*reply.get("warnings", ()), *reply.get("infos", ())])
+
+
+def _texts(series: dict[str, Any]) -> list[str]:
+    """The values of a series; of native histograms their counts."""
+    histograms = series.get("histograms") or [series[key] for key in ("histogram",) if key in series]
+    values = series.get("values") or [series[key] for key in ("value",) if key in series]
+    return [text for _, text in values] + [one["count"] for _, one in histograms]

@@ -82,8 +82,8 @@ def test_a_service_is_guarded(name: str) -> None:
     assert limits["memory"]
     assert limits["cpus"]
     assert limits["pids"]
-    tag = service["image"].rpartition(":")[2]
-    assert re.match(r"v?\d+\.\d+\.\d+", tag), f"{service['image']} is not pinned"
+    pinned = r".+:v?\d+\.\d+\.\d+" + ("" if "build" in service else r"(-\w+)?@sha256:[0-9a-f]{64}")
+    assert re.fullmatch(pinned, service["image"]), f"{service['image']} is not pinned"
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -138,8 +138,6 @@ def test_the_secrets_are_drawn_once_for_those_who_need_them(tmp_path: Path) -> N
     assert (tmp_path / "redis" / "redis.conf").read_text() == f"requirepass {password}\n"
     targets = (tmp_path / "redis" / "targets").read_text().split()
     assert targets == [f"redis://:{password}@{name}:6379" for name in INSTANCES]
-    exporter = json.loads((tmp_path / "redis" / "exporter.json").read_text())
-    assert exporter == {f"redis://{name}:6379": password for name in INSTANCES}
     subprocess.run(["sh", "-c", script], capture_output=True, timeout=30, check=True)
     assert (tmp_path / "redis" / "password").read_text() == password, "a second start keeps them"
 
@@ -152,3 +150,32 @@ def test_the_containers_command_gets_the_targets_without_their_password_on_a_com
     assert arguments(["lockbench", "recipes"], urls) == ["lockbench", "recipes"]
     own = ["lockbench", "run", "--target", "redis://other"]
     assert arguments(own, urls) == own
+
+
+def test_no_network_leads_out_but_the_door_of_published_ports() -> None:
+    assert {name for name, network in STACK["networks"].items() if not network.get("internal")} == {"door"}
+    for name, service in SERVICES.items():
+        assert ("door" in service.get("networks", [])) == bool(service.get("ports")), name
+
+
+def test_prometheus_sends_its_alerts_to_a_contact_point_of_the_stack() -> None:
+    folder = ROOT / "dashboards" / "prometheus"
+    route = yaml.safe_load((folder / "prometheus.yml").read_text("utf-8"))["alerting"]["alertmanagers"]
+    assert route == [{"static_configs": [{"targets": ["alertmanager:9093"]}]}]
+    (receiver,) = yaml.safe_load((folder / "alertmanager.yml").read_text("utf-8"))["receivers"]
+    assert receiver["webhook_configs"][0]["url"] == "http://alerts:9095/"
+    assert SERVICES["alerts"]["command"][-1].endswith(":9095")
+
+
+def test_the_contact_point_writes_every_alert_as_a_line() -> None:
+    from dashboards.alerts import lines_of
+
+    alert = {
+        "status": "firing", "startsAt": "2026-11-23T08:00:00.1Z",
+        "labels": {"alertname": "A\n", "severity": "critical"},
+        "annotations": {"summary": "nothing can be locked", "runbook_url": "dashboards/README.md#a"},
+    }  # fmt: skip
+    (line,) = lines_of(json.dumps({"alerts": [alert]}).encode())
+    assert line == "2026-11-23T08:00:00.1Z firing critical 'A\\n': nothing can be locked (dashboards/README.md#a)"
+    assert lines_of(b"no alert")[0].startswith("unreadable: ")
+    assert lines_of(b'{"alerts": [7]}')[0].startswith("unreadable: ")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.telemetry.table import INSTRUMENTS
+from bench.telemetry.table import BY_NAME
 
 yaml = pytest.importorskip("yaml")
 FOLDER = Path(__file__).parents[2] / "dashboards" / "prometheus"
@@ -20,18 +20,27 @@ promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool
 def _promtool(*words: str) -> str:
     done = subprocess.run(["promtool", *words], cwd=FOLDER, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return done.stdout + done.stderr
 
 
 @promtool
 def test_rules_and_configuration_pass_promtools_checks() -> None:
-    assert "9 rules found" in _promtool("check", "rules", "rules.yml")
+    assert "22 rules found" in _promtool("check", "rules", "rules.yml")
     _promtool("check", "config", "prometheus.yml")
 
 
 @promtool
 def test_every_alert_fires_when_it_must_and_only_then() -> None:
     assert "SUCCESS" in _promtool("test", "rules", "rules.test.yml")
+
+
+@promtool
+def test_every_rule_answers_on_native_histograms_too() -> None:
+    """Shown by a promtool 3; that of Debian 12 is 2.42 and knows the functions, but no such series."""
+    version = re.search(r"version (\d+)", _promtool("--version"))
+    if version and int(version[1]) < 3:
+        pytest.skip("not shown here: promtool is older than 3 (build github.com/prometheus/prometheus/cmd/promtool)")
+    assert "SUCCESS" in _promtool("test", "rules", "rules.native.test.yml")
 
 
 @promtool
@@ -43,14 +52,23 @@ def test_a_rule_that_is_blind_turns_its_test_red(tmp_path: Path) -> None:
     assert subprocess.run(words, cwd=tmp_path, capture_output=True, timeout=60, check=False).returncode != 0
 
 
-def test_the_five_alerts_are_there_each_with_severity_summary_and_a_test() -> None:
+def test_the_alerts_are_there_each_with_severity_summary_runbook_and_a_test() -> None:
     alerts = {rule["alert"]: rule for rule in RULES if "alert" in rule}
     assert set(alerts) == {
         "LockSafetyViolated", "LockQuorumLost", "LoadGeneratorSaturated", "LockInstanceSlow", "TargetDown",
+        "LocksFailing", "LocksFailingSlowly", "LocksSlow", "LocksQuorumLost", "LocksInstanceOut", "LocksLost",
+        "LocksOverdue",
     }  # fmt: skip
     tests = yaml.safe_load((FOLDER / "rules.test.yml").read_text("utf-8"))["tests"]
     tested = {one["alertname"] for each in tests for one in each.get("alert_rule_test", []) if one["exp_alerts"]}
     assert tested == set(alerts)
+    short = {
+        one["alertname"]
+        for each in tests
+        for one in each.get("alert_rule_test", [])
+        if "20 s" in each["name"] and one["eval_time"] == "20s" and one["exp_alerts"]
+    }
+    assert short == {name for name in alerts if not name.startswith("Locks")}, "those of a run fire within 20 s of it"
     for rule in alerts.values():
         assert rule["labels"]["severity"] in ("critical", "warning")
         assert rule["annotations"]["summary"]
@@ -61,8 +79,15 @@ def test_the_five_alerts_are_there_each_with_severity_summary_and_a_test() -> No
 
 
 def test_a_rule_asks_for_metrics_of_the_table_only() -> None:
-    known = {f"{one.prometheus}{part}" for one in INSTRUMENTS for part in ("", "_bucket", "_sum", "_count")}
+    known = {f"{one.prometheus}{part}" for one in BY_NAME.values() for part in ("", "_bucket", "_sum", "_count")}
     for rule in RULES:
         names = set(re.findall(r"\b((?:redlock|db_client|redis)_\w+)(?=[\[{ )]|$)", rule["expr"]))
-        labels = {"redlock_run_id", "redlock_recipe", "redlock_fsync", "redlock_outcome", "redlock_worker"}
+        labels = {
+            "redlock_fleet",
+            "redlock_run_id",
+            "redlock_recipe",
+            "redlock_fsync",
+            "redlock_outcome",
+            "redlock_worker",
+        }
         assert names - labels <= known, rule

@@ -9,7 +9,7 @@ import numpy as np
 
 from bench.experiments.crash.result import CrashResult
 from bench.experiments.fsync import rows as product
-from bench.experiments.fsync.plan import PASSES
+from bench.experiments.fsync.command import REPEATS
 from bench.experiments.fsync.result import FsyncRow, LoadSeen, VisitSeen
 from bench.measure.histogram import Histogram
 from bench.measure.section import typed
@@ -20,7 +20,7 @@ def rows_of(visits: Iterable[dict[str, Any]]) -> list[FsyncRow]:
     return product.rows_of(typed(list(visits), list[VisitSeen]))
 
 
-def turns(visits: Iterable[dict[str, Any]], count: int = PASSES) -> list[dict[str, Any]]:
+def turns(visits: Iterable[dict[str, Any]], count: int = REPEATS) -> list[dict[str, Any]]:
     """Each of these visits as often as policies take turns, so that all make pairs."""
     return [visit | {"repeat": turn} for visit in visits for turn in range(count)]
 

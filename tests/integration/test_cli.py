@@ -64,7 +64,10 @@ def refused(done: Ended, code: int) -> str:
         (["safety", "--recipe", "nope"], "no recipe 'nope'; the recipes are redlock, "),
         (["split-votes", "--contenders", "3,many"], "'--contenders': 'many' is not a valid whole number"),
         (["split-votes", "--spread", "2s"], "'--spread': 2s is too long"),
-        (["split-votes", "--retry", "exponential:5ms"], "'--retry': 'exponential:5ms' is not a retry policy"),
+        (
+            ["split-votes", "--retry-policy", "exponential:5ms"],
+            "'--retry-policy': 'exponential:5ms' is not a retry policy",
+        ),
     ],
 )
 def test_a_wrong_command_line_is_one_sentence_and_exit_2(

@@ -186,7 +186,7 @@ def cuts_in(folder: Path) -> int:
 def test_a_matrix_that_was_ended_goes_on_where_it_stopped(
     lockbench: Callable[..., Ended], tmp_path: Path, number: signal.Signals
 ) -> None:
-    folder, options = tmp_path / "out", ("--policy", "none", "--kind", "kill", "--cuts", "3", "--seed", "5")
+    folder, options = tmp_path / "out", ("--fsync", "none", "--kind", "kill", "--cuts", "3", "--seed", "5")
     words = ("crash", "--instances", "1", "--rate", "60", *options, "--fleets", "3", "--out", folder)
     with started(tmp_path, *words) as process:
         until(lambda: cuts_in(folder) >= 3, "three cuts", PATIENCE_S)

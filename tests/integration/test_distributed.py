@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("ip"), reason="namespaces need root and ip"),
 ]
-LEAD, SERVERS = "10.77.0.1", 3
+LEAD, DATA, SERVERS = "10.77.0.1", "10.77.3.2", 3
 # The locustfile of every host: ours, and a count of what this worker hands to its master, told when it leaves.
 LOCUSTFILE = """
 import sys
@@ -43,22 +43,26 @@ def _tell(exit_code, **_):
 """
 
 
+def run(*words: str) -> None:
+    subprocess.run(words, check=True, capture_output=True, timeout=30)
+
+
 def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True)
+    run("ip", *words)
 
 
 @pytest.fixture
 def hosts() -> Iterator[dict[str, tuple[str, ...]]]:
-    """Three hosts and how to run a command on each: `lead` has the servers' address, the others a route to it."""
+    """Four hosts and how to run a command on each: `data` is for servers, and all meet at `lead`."""
     tag = f"lb{os.getpid() % 10_000}"
-    names = {host: f"{tag}-{host}" for host in ("lead", "one", "two")}
+    names = {host: f"{tag}-{host}" for host in ("lead", "one", "two", "data")}
     with ExitStack() as stack:
         for name in names.values():
             ip("netns", "add", name)
             stack.callback(subprocess.run, ["ip", "netns", "del", name], check=False, capture_output=True)
             ip("-n", name, "link", "set", "lo", "up")
         ip("-n", names["lead"], "addr", "add", f"{LEAD}/32", "dev", "lo")
-        for number, host in enumerate(("one", "two"), 1):
+        for number, host in enumerate(("one", "two", "data"), 1):
             near, far = f"{tag}a{number}", f"{tag}b{number}"
             ip("link", "add", near, "netns", names["lead"], "type", "veth", "peer", "name", far, "netns", names[host])
             ip("-n", names["lead"], "addr", "add", f"10.77.{number}.1/24", "dev", near)
@@ -66,18 +70,20 @@ def hosts() -> Iterator[dict[str, tuple[str, ...]]]:
             ip("-n", names["lead"], "link", "set", near, "up")
             ip("-n", names[host], "link", "set", far, "up")
             ip("-n", names[host], "route", "add", "default", "via", f"10.77.{number}.1")
-        yield {host: ("ip", "netns", "exec", name) for host, name in names.items()}
+        found = {host: ("ip", "netns", "exec", name) for host, name in names.items()}
+        run(*found["lead"], "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
+        yield found
 
 
 @pytest.fixture
 def urls(hosts: dict[str, tuple[str, ...]], tmp_path: Path) -> Iterator[list[str]]:
-    """Servers on the lead host, reachable from the others."""
+    """Servers on a host of their own."""
     started = []
     for number in range(SERVERS):
         options = ("--port", str(7000 + number), "--bind", "0.0.0.0", "--protected-mode", "no", "--save", "")
-        command = (*hosts["lead"], find_server().path, *options, "--dir", str(tmp_path))
+        command = (*hosts["data"], find_server().path, *options, "--dir", str(tmp_path))
         started.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-    yield [f"redis://{LEAD}:{7000 + number}" for number in range(SERVERS)]
+    yield [f"redis://{DATA}:{7000 + number}" for number in range(SERVERS)]
     for process in started:
         process.terminate()
     for process in started:

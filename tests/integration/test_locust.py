@@ -115,7 +115,7 @@ def test_an_unreachable_target_is_one_sentence_and_exit_code_3(fleet: Fleet, tmp
     assert code == 3, log
     assert rows == []
     assert log.count("cannot be used") == 1
-    assert "start it, or name other instances with --target" in log
+    assert "mend that, or name other instances with --target" in log
     assert "sesame" not in log
 
 

@@ -15,13 +15,10 @@ import pytest
 
 from bench.experiments.safety_matrix import claims as restarts
 from bench.experiments.safety_matrix import leases
-from bench.experiments.safety_matrix.experiment import look_at
 from bench.experiments.safety_matrix.row import SKIPPED, PlannedRow, RowSetup, judge_rows
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
 from bench.recipes.plain import PlainInstance
 from bench.recipes.registry import find_recipe
-from bench.recipes.schedules.stage import Stage
-from bench.recipes.schedules.table import SCHEDULES
 from bench.run.experiment import exit_code
 from bench.safety import judge as judge_module
 from bench.safety import rules
@@ -30,6 +27,8 @@ from lockcore import claims, engine
 from lockcore.errors import LockcoreError
 from tests.conftest import Ended as Typed
 from tests.integration.locust_runs import ROOT
+from tests.schedules.stage import Stage
+from tests.schedules.table import SCHEDULES, look_at
 
 pytestmark = pytest.mark.integration
 NOBODY = "redis://127.0.0.1:1"

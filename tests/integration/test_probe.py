@@ -252,6 +252,20 @@ def test_an_unread_reply_is_still_noticed(fresh: TlsConnection) -> None:
     assert fresh.read_response() == b"PONG"
 
 
+def test_a_ticket_that_comes_first_does_not_end_the_wait(fresh: TlsConnection, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[bool] = []
+    holds = fresh._holds_a_reply
+
+    def first_a_ticket() -> bool:
+        looks.append(holds() if looks else False)
+        return looks[-1]
+
+    monkeypatch.setattr(fresh, "_holds_a_reply", first_a_ticket)
+    fresh.send_command("PING")
+    assert fresh.can_read(2.0)
+    assert looks[0] is False and looks[-1] is True, "one look found nothing, and the wait went on"
+
+
 def test_a_connection_closed_by_the_server_is_still_noticed(fresh: TlsConnection, urls: Urls) -> None:
     fresh.send_command("CLIENT", "ID")
     number = fresh.read_response()

@@ -10,10 +10,10 @@ import pytest
 from redis import Redis
 
 from bench.recipes.registry import RECIPES
-from bench.recipes.schedules.stage import Shown
-from bench.recipes.schedules.table import SCHEDULES, play
 from bench.topology.fleet import Fleet
 from tests.conftest import Ended
+from tests.schedules.stage import Shown
+from tests.schedules.table import SCHEDULES, play
 
 pytestmark = pytest.mark.integration
 Run = Callable[..., tuple[int, dict[str, Any]]]

@@ -13,12 +13,12 @@ import pytest
 
 from bench.experiments.safety_matrix import experiment as safety_matrix
 from bench.experiments.safety_matrix import loads as safety_matrix_loads
-from bench.experiments.safety_matrix.experiment import SafetyPlan, look_at, run_safety
+from bench.experiments.safety_matrix.experiment import SafetyPlan, look_at_recipe, run_safety
 from bench.experiments.safety_matrix.loads import look_at_load
 from bench.experiments.safety_matrix.result import Finding, SafetyResult
 from bench.experiments.safety_matrix.row import PlannedRow, RowSetup
 from bench.measure.result import read_result
-from bench.recipes.schedules.table import SCHEDULES
+from bench.recipes.registry import find_recipe
 from bench.run.experiment import ExperimentOrder
 from bench.topology.fleet import start_fleet
 from tests.conftest import Ended
@@ -32,23 +32,22 @@ SAFETY = ("safety", "--quick")
 
 
 def test_one_recipe_shows_its_flaw_in_the_table_and_as_markdown(lockbench: Lockbench, tmp_path: Path) -> None:
-    ended = lockbench(*SAFETY, "--recipe", "backoff", "--out", "out", "--markdown", "table.md", "--junit", "rows.xml")
-    if ended.returncode == 4 and "not known" in ended.stdout:
-        pytest.skip(f"not known here: {ended.stdout}")
+    words = ("--out", "out", "--markdown", "table.md", "--junit", "rows.xml")
+    ended = lockbench(*SAFETY, "--recipe", "replica-failover", *words)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.startswith("AS EXPECTED")
-    assert "leaked locks 1" in ended.stdout
-    assert "| backoff | raise-in-body | the flaw | the flaw |" in (tmp_path / "table.md").read_text("utf-8")
-    assert 'name="schedule backoff raise-in-body"' in (tmp_path / "rows.xml").read_text("utf-8")
+    assert "steps 7" in ended.stdout
+    assert "| replica-failover | explored | the flaw | the flaw |" in (tmp_path / "table.md").read_text("utf-8")
+    assert 'name="schedule replica-failover explored"' in (tmp_path / "rows.xml").read_text("utf-8")
 
 
 def test_ctrl_c_in_a_load_keeps_the_rows_before_it(tmp_path: Path) -> None:
-    out = cut_short(started(tmp_path, *SAFETY, "--out", "out", "--recipe", "get-set"), "load: ")
+    out = cut_short(started(tmp_path, *SAFETY, "--out", "out", "--recipe", "set-nx-lua"), "load: ")
     result = result_in(tmp_path / "out", SafetyResult)
     assert result["interrupted"]
-    assert [row["fault"] for row in result["rows"]] == ["both-read-first", "killed-holder"]
-    assert result["verdict"]["reasons"] == ["interrupted after 2 of 3 rows"]
-    assert out.startswith("INTERRUPTED   2 rows, then interrupted")
+    assert [row["fault"] for row in result["rows"]] == ["explored"]
+    assert result["verdict"]["reasons"] == ["interrupted after 1 of 4 rows"]
+    assert out.startswith("INTERRUPTED   1 row, then interrupted")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
@@ -128,13 +127,15 @@ def test_claims_come_with_the_figures_they_are_known_for(lockbench: Lockbench, t
 
 
 @pytest.mark.parametrize(
-    "recipe, flawed, verdict, code",
-    [("set-nx-fixed", False, "violated", 5), ("set-nx-lua", True, "not shown", 4)],
+    "recipe, claims_safe, verdict, code",
+    [("set-nx-fixed", True, "violated", 5), ("set-nx-lua", False, "not shown", 4)],
 )
 def test_a_row_that_comes_out_otherwise_is_told_by_the_exit_code(
-    recipe: str, flawed: bool, verdict: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: str, claims_safe: bool, verdict: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look = partial(look_at, SCHEDULES["overslept-holder"], recipe, flawed)
+    about = replace(find_recipe(recipe).about, safe=claims_safe)
+    monkeypatch.setattr(find_recipe(recipe).recipe, "about", about)
+    look = partial(look_at_recipe, recipe)
     planted = PlannedRow("schedule", recipe, "planted", "otherwise", "a wrong expectation", look)
     monkeypatch.setattr(safety_matrix, "choose_cases", lambda *_names: [planted])
     done = run_safety(ExperimentOrder(SafetyPlan((), (), True, 1), "abcd", [], tmp_path), lambda _text: None)

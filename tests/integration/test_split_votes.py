@@ -154,7 +154,18 @@ def test_a_small_run_is_as_expected_stored_and_shown(
 ) -> None:
     monkeypatch.setattr(split_plan, "RETRY_CONTENDERS", 6)
     monkeypatch.setattr(split_votes, "CALIBRATION_ROUNDS", 1000)
-    small = ("--contenders", "4", "--order", "random", "--spread", "0", "--rounds", "5", "--retry", "full-jitter:5ms")
+    small = (
+        "--contenders",
+        "4",
+        "--order",
+        "random",
+        "--spread",
+        "0",
+        "--repeats",
+        "5",
+        "--retry-policy",
+        "full-jitter:5ms",
+    )
     files = ("--out", "here", "--markdown", "shown.md", "--json")
     done = lockbench("split-votes", *small, *files, "--quick")
     assert done.returncode == 0, done.stderr
@@ -171,8 +182,8 @@ def test_a_small_run_is_as_expected_stored_and_shown(
 
 
 def test_ctrl_c_in_the_middle_keeps_what_was_measured_and_nothing_else(tmp_path: Path) -> None:
-    few = ("--contenders", "4", "--order", "parallel", "--spread", "0", "--retry", "none")
-    out = cut_short(started(tmp_path, "split-votes", *few, "--rounds", "2000", "--out", "here"), "contention", 5 + 4)
+    few = ("--contenders", "4", "--order", "parallel", "--spread", "0", "--retry-policy", "none")
+    out = cut_short(started(tmp_path, "split-votes", *few, "--repeats", "2000", "--out", "here"), "contention", 5 + 4)
     result = result_in(tmp_path / "here", SplitVotesResult)
     assert result["interrupted"]
     assert [row["rounds"] for row in result["calibration"]] == [2000]

@@ -58,7 +58,7 @@ def judged(folder: Path) -> tuple[SafetyReport, int]:
     torn = missing = 0
     for part in range(parts):
         history = read_history(folder, part, parts)
-        oracle.add(history.records, history.lost)
+        oracle.add(history)
         operations += len(history.records)
         torn, missing = torn + history.torn, missing + history.missing_segments
     return oracle.report(torn, missing), operations

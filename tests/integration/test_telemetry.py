@@ -73,7 +73,8 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Exported]:
 
 # -- metrics --------------------------------------------------------------------------------------------------------
 
-NOT_IN_A_PLAIN_RUN = {  # what only other commands, other recipes or open loop can show
+NOT_IN_A_PLAIN_RUN = {  # what only other commands, other recipes, open loop or an application can show
+    "redlock.acquire.slow", "redlock.leases.overdue",
     "redlock.extend.duration", "redlock.crash.lost_locks", "redlock.crash.lost_window", "redlock.crash.double_grants",
     "redlock.load.offered", "redis.aof.fsyncs", "redlock.instance.errors",
 }  # fmt: skip
@@ -215,8 +216,9 @@ def test_counters_never_fall_and_start_when_the_run_did(told: Exported) -> None:
 
 COMMON_KEYS = {attribute.name for attribute in COMMON}
 SPANS = {  # name -> parent, attributes; redlock.extend has those of redlock.release
+    "redlock.lease": ("", COMMON_KEYS),
     "redlock.acquire": (
-        "",
+        "redlock.lease",
         COMMON_KEYS | {
             "redlock.outcome", "redlock.attempts", "redlock.split_votes", "redlock.queued", "redlock.validity",
             "redlock.trace.reason", "redlock.vote.margin",
@@ -231,7 +233,7 @@ SPANS = {  # name -> parent, attributes; redlock.extend has those of redlock.rel
         },
     ),
     "redlock.retry_wait": ("redlock.acquire", {"redlock.attempt"}),
-    "redlock.release": ("redlock.acquire", COMMON_KEYS | {"redlock.outcome"}),
+    "redlock.release": ("redlock.lease", COMMON_KEYS | {"redlock.outcome"}),
 }  # fmt: skip
 
 
@@ -246,11 +248,12 @@ def test_every_span_of_the_table_arrives_with_its_parent_and_attributes(told: Ex
         parent, allowed = SPANS[span.name]
         assert set(attributes_of(span)) <= allowed
         assert span.start_time_unix_nano <= span.end_time_unix_nano
-        if parent:
+        if parent and (span.parent_span_id or span.name != "redlock.acquire"):  # one that failed has no lease
             above = by_id[span.trace_id, span.parent_span_id]
             assert above.name == parent
-            if span.name != "redlock.release":
-                assert above.start_time_unix_nano <= span.start_time_unix_nano
+            assert above.start_time_unix_nano <= span.start_time_unix_nano
+            if span.name != "SET":  # a late reply comes when the acquire has returned
+                assert span.end_time_unix_nano <= above.end_time_unix_nano
         else:
             assert not span.parent_span_id
 
@@ -307,19 +310,25 @@ def test_nothing_that_is_exported_names_a_resource_key_owner_or_password(told: E
 # -- collectors -----------------------------------------------------------------------------------------------------
 
 
-def test_a_collector_that_is_down_costs_one_warning_and_shows_no_secret(tmp_path: Path) -> None:
-    with socket.socket() as taken:  # bound, not listening: refused at once
-        taken.bind(("127.0.0.1", 0))
-        endpoint = f"http://ann:{PASSWORD}@127.0.0.1:{taken.getsockname()[1]}"
+@pytest.mark.parametrize("does", ["refuses", "hangs", "answers 500"])
+def test_a_bad_collector_costs_one_warning_and_shows_no_secret(tmp_path: Path, does: str) -> None:
+    with Collector() as collector, socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound, not listening: refused at once
+        port = taken.getsockname()[1] if does == "refuses" else collector.endpoint.rpartition(":")[2]
+        if does == "hangs":
+            collector.free.clear()
+        collector.status = 500
         result, stderr = short(
             tmp_path,
-            OTEL_EXPORTER_OTLP_ENDPOINT=endpoint,
+            OTEL_EXPORTER_OTLP_ENDPOINT=f"http://ann:{PASSWORD}@127.0.0.1:{port}",
             OTEL_EXPORTER_OTLP_HEADERS=f"authorization={PASSWORD}",
             OTEL_EXPORTER_OTLP_TIMEOUT="1",
         )
+        assert collector.asked.is_set() == (does != "refuses")
     (warning,) = [text for text in result["warnings"] if "telemetry" in text]
     assert "took 0 of" in warning
     assert PASSWORD not in json.dumps(result) + stderr
+    assert result["totals"]["acquired"] > 0
 
 
 def test_grpc_on_request(tmp_path: Path) -> None:
@@ -341,7 +350,7 @@ def test_without_an_endpoint_nothing_of_it_is_imported() -> None:
         "import sys\n"
         "import bench.run.run, bench.workloads.locustfile, bench.cli.run\n"
         "from bench.run.telemetry import RunTelemetry\n"
-        "RunTelemetry(None, '', None, None, {})\n"
+        "RunTelemetry(None, None, None, {})\n"
         "print('\\n'.join(sys.modules))\n"
     )
     env = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}

@@ -111,3 +111,11 @@ def test_secrets_do_not_stay_in_the_command() -> None:
     assert masked[:4] == ["lockbench", "run", "--target", "redis://user:***@db:6379/0"]
     assert masked[-3:] == ["--users", "64", "a.toml"]
     assert len(masked) == len(command)
+
+
+def test_what_is_masked_stays_as_it_is_when_it_is_masked_again() -> None:
+    once = Mask()("see redis://ann:hunter2@db:7000/3, redis://:hunter2@[::1]:1 and bob:hunter2@db")
+    assert "ann:***@db:7000/3" in once
+    assert "hunter2" not in once
+    assert Mask()(once) == once
+    assert "hun:ter2" not in Mask()("redis://db bob:hun:ter2:***@db")

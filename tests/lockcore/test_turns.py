@@ -20,7 +20,6 @@ from tests.lockcore.by_hand import Caller, Killed, acquiring
 from tests.lockcore.interrupt import Interrupt
 from tests.lockcore.scripted import EVALSHA, TTL_MS, ScriptedFleet, settings_of
 from tests.lockcore.source import needs_source
-from tests.lockcore.storm import Plan, Storm
 
 
 class Line:
@@ -298,10 +297,6 @@ def test_a_turn_that_is_not_passed_on_is_noticed(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Turns, "leave", keeping)
     with pytest.raises(AssertionError):
         test_a_line_is_served_first_come_first_served_each_time_at_the_release()
-    storm = Storm(Plan(seed=1, instances=3, resources=1, callers=6, for_ms=300, faults=()))
-    storm.run()
-    with pytest.raises(AssertionError):
-        storm.check_nothing_is_left()
 
 
 def test_a_release_that_pokes_nobody_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,7 @@ def _budget_s(text: str) -> float:
     help=f"how long a point may take; what was not measured then is said  [{FULL_BUDGET}; --quick {QUICK_BUDGET}]",
 )
 @click.option("--quick", is_flag=True, help=f"a glance: probes of {QUICK['duration']}  [{FULL['duration']}]")
-@scenario_options()
+@scenario_options(refused=SEARCHED)
 @experiment_options("capacity", seed=None)
 def capacity(scenario: Path | None, **values: Any) -> int:
     """The rate of acquires up to which an SLO is kept, as a 95 % interval, with what limits it next.

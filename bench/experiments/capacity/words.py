@@ -19,7 +19,7 @@ from bench.experiments.capacity.result import (
     point_name,
 )
 from bench.report.figures import MISSING, count, counted, decimals, latency, milliseconds, percent
-from bench.report.html.figure import Column, Data, Figure, Legend
+from bench.report.html.figure import Column, Data, Figure
 from bench.report.html.plot import X_RANGE, Y_RANGE, Axes, Band, Line, Mark, Spot, plot
 from bench.report.html.scale import duration_tick, linear, logarithmic, number_tick
 from bench.report.sheet import Case, Part, Sheet, Suite, made, sheet_of
@@ -28,7 +28,7 @@ from bench.scenario.quantity import delay_text, duration_text, skew_text
 _PROBES = ("step", "offered\n/s", "done\n/s", "p50\nms", "p99\nms", "late\nms", "within", "callers", "gener-\nator", "")
 _INSTANCES = ("instance", "CPU of\na core", "CPU µs\n/command", "reply p50\nms", "p99\nms", "waited\nfor fsync")
 _CALLERS = ("callers", "leases\n/s", "p50\nms", "p99\nms", "gener-\nator")
-_STYLES = {Seen.HELD: "good", Seen.MISSED: "bad", Seen.CLEARLY_MISSED: "bad"}
+_SEEN = {Seen.HELD: ("good", "held the SLO")} | dict.fromkeys((Seen.MISSED, Seen.CLEARLY_MISSED), ("bad", "missed it"))
 _TABLE = ("leases/s\nwithin the SLO", "p99\nms", "attained", "knee\n/s", "next limit")
 
 
@@ -283,15 +283,14 @@ def _search_picture(point: CapacityPoint, result: CapacityResult, number: int) -
     x = logarithmic([probe.rate_per_s for probe, _ in probes], *X_RANGE)
     y = logarithmic([*(at for _, at in probes), *limits], *Y_RANGE)
     low, high = point.capacity.low, point.capacity.high
-    marks: list[Mark] = [] if low is None else [Band(low, high or x.high, "capacity", "found")]
-    marks += [Line([x.low, x.high], [limit, limit], "c2") for limit in sorted(limits)]
-    marks += [
-        Spot(probe.rate_per_s, at, _STYLES.get(probe.seen, "c5"), hollow=probe.seen is not Seen.HELD)
-        for probe, at in probes
-    ]
+    marks: list[Mark] = [] if low is None else [Band(low, high or x.high, "capacity", "the capacity", "found")]
+    marks += [Line([x.low, x.high], [limit, limit], "c2", "the SLO's limit") for limit in sorted(limits)]
+    for probe, at in probes:
+        style, key = _SEEN.get(probe.seen, ("c5", "spoilt by the generator"))
+        marks.append(Spot(probe.rate_per_s, at, style, key, hollow=probe.seen is not Seen.HELD))
     knee = point.knee
     if knee:
-        marks.append(Spot(knee.rate_per_s, y.low, "c4"))
+        marks.append(Spot(knee.rate_per_s, y.low, "c4", "knee"))
     title = answer(point, result).partition("; next limit")[0]
     title += f"; knee at {rate_text(knee.rate_per_s)}/s" if knee else ""
     about = (
@@ -301,11 +300,7 @@ def _search_picture(point: CapacityPoint, result: CapacityResult, number: int) -
     names = (("rate_per_s", "per_s"), ("seen", "text"), ("p99_s", "s"), ("achieved_per_s", "per_s"))
     rows = [[p.rate_per_s, p.seen.value, p.acquire_s.p99, p.achieved_per_s] for p in point.probes]
     data = Data(tuple(Column(*name) for name in names), rows)
-    spoilt = [("c5", "spoilt by the generator")] if any(p.seen is Seen.SATURATED for p, _ in probes) else []
-    drawn = [("good", "held the SLO"), ("bad", "missed it"), *spoilt, *([("c4", "knee")] if knee else [])]
-    keys = (*(Legend(style, text, area=True) for style, text in drawn), Legend("c2", "the SLO's limit"))
-    picture = plot(axes, marks, name=title, about=about)
-    return Figure(f"search-{number}", title, about, picture, data, keys)
+    return plot(f"search-{number}", title, about, axes=axes, marks=marks, data=data)
 
 
 def _callers_picture(point: CapacityPoint, number: int) -> Figure | None:
@@ -314,12 +309,11 @@ def _callers_picture(point: CapacityPoint, number: int) -> Figure | None:
         return None
     users, rates = [loop.users for loop in loops], [loop.achieved_per_s or 0.0 for loop in loops]
     x, y = logarithmic(users, *X_RANGE), linear([max(rates)], *Y_RANGE)
-    marks: list[Mark] = [Spot(n, rate, "c1") for n, rate in zip(users, rates, strict=True)]
+    marks: list[Mark] = [Spot(n, rate, "c1", "measured") for n, rate in zip(users, rates, strict=True)]
     title = f"{count(max(rates))} leases/s at most in closed loop, with {users[rates.index(max(rates))]} callers"
     about = "Leases per second by callers, closed loop; where more callers bring less, they wait for each other"
     axes = Axes(x, y, "callers (log scale)", "leases per second", number_tick, number_tick)
     names = (("callers", "count"), ("leases_per_s", "per_s"), ("p50_s", "s"), ("p99_s", "s"))
     rows = [[loop.users, loop.achieved_per_s, loop.acquire_s.p50, loop.acquire_s.p99] for loop in loops]
     data = Data(tuple(Column(*name) for name in names), rows, [x(n) for n in users])
-    keys = (Legend("c1", "measured", area=True),)
-    return Figure(f"callers-{number}", title, about, plot(axes, marks, name=title, about=about), data, keys)
+    return plot(f"callers-{number}", title, about, axes=axes, marks=marks, data=data)

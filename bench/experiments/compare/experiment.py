@@ -137,7 +137,16 @@ def _judged(question: Question, rounds: Rounds) -> Iterator[Judged]:
                 metrics=len(question.judged), looks=len(question.looks) or 1,
             )  # fmt: skip
             role = "noise" if index == question.again else "judged" if metric in question.judged else "shown"
-            yield structs.replace(found, side=index, label=label, role=role)
+            yield structs.replace(_at_a_look(found, question, rounds), side=index, label=label, role=role)
+
+
+def _at_a_look(found: Judged, question: Question, rounds: Rounds) -> Judged:
+    """A figure of a gate that was cut between two looks is not judged: who watches may cut it when it suits him."""
+    ahead = [look for look in question.looks if look >= rounds.finished]
+    if not ahead or rounds.finished in ahead or found.verdict == "inconclusive":
+        return found
+    reason = f"cut after {rounds.finished} of {ahead[0]} pairs that it is judged after"
+    return structs.replace(found, verdict="inconclusive", reason=reason, noisy=False)
 
 
 def _thresholds(question: Question, rounds: Rounds) -> Iterator[SideThreshold]:

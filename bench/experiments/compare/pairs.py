@@ -9,7 +9,7 @@ Rules
 - Where a scenario has faults every run gets servers of its own, as a fault may outlive it; and what the faults of one
   side need (proxies, the shim) is put under the servers of all, so that only the fault differs.
 - A round with an INVALID run is repeated, at most one round in two. So is one of an open loop whose timer was late: the
-  same delay on both sides hides what differs between them.
+  same delay on both sides hides what differs between them. Of sides that take turns, one that dies ends the others.
 """
 
 from __future__ import annotations
@@ -144,6 +144,9 @@ def run_pairs(
             try:
                 found = run_round(fleets, draw.sample(sides, len(sides)), number, interrupts)
             except (BenchError, KeyboardInterrupt) as error:
+                if isinstance(error, _TornError) and done.repeated < allowed:
+                    done.repeated += 1
+                    continue
                 if not done.runs:
                     raise
                 done.interrupted = isinstance(error, KeyboardInterrupt)
@@ -181,11 +184,23 @@ def _in_turns(fleets: _Fleets, there: Sequence[int], number: int, interrupts: In
             for place, index in enumerate(there)
         ]
         while (ended := wait(runs, LOOK_S)).not_done:
-            wishes.count = interrupts.count or int(any(run.exception() for run in ended.done))
+            wishes.count = interrupts.count or int(any(run.exception() or _is_torn(run.result()) for run in ended.done))
     errors = [error for run in runs if (error := run.exception()) is not None]
+    torn = next((run.result() for run in runs if not run.exception()), None)
     for error in sorted(errors, key=lambda error: isinstance(error, KeyboardInterrupt)):
+        if isinstance(error, KeyboardInterrupt) and torn and not interrupts.count:  # it was ended for the other's sake
+            raise _TornError(f"a side's load ended early: {'; '.join(torn.verdict.reasons)}")
         raise KeyboardInterrupt if interrupts.count else error
     return [(index, run.result()) for index, run in zip(there, runs, strict=True)]
+
+
+class _TornError(BenchError):
+    """A round of which a side died, and the others were ended with it."""
+
+
+def _is_torn(result: RunResult) -> bool:
+    """Whether a run ended before its time."""
+    return result.interrupted or result.duration_s * 1000 < result.scenario.duration_ms - 1
 
 
 def _run(

@@ -8,7 +8,8 @@
 Rules
 - Runs made only to be compared are short, unless a duration was asked for or faults come later.
 - The load generator stays the one that is running; what is imported in the end is asked of a fresh interpreter and must
-  be the version meant. A checkout lies in a private folder that a guard removes, however this process ends.
+  be the version meant; "the code here" beside a revision must be its repository's. A checkout lies in a private folder
+  that a guard removes, however this process ends.
 - Stored results of one place must agree in everything; what differs between places must have been declared. Scenario,
   servers, machine and packages (that both results name) count; what only names a run (ids, times, seed, thresholds,
   ports) and the code under test (commit, lockbench's own version) do not.
@@ -123,6 +124,10 @@ def opened(given: list[Named], load: Load, options: Mapping[str, object]) -> Ite
                 "the lock here is compiled, a revision of it would run from source, and every change would pass: name "
                 "the change as a revision, too (--candidate git:HEAD)"
             )
+        here = [side for one, side in zip(given, sides, strict=True) if one.kind == "here"]
+        for one, side in zip(given, sides, strict=True):
+            if one.kind == "revision":
+                _require_here(here, one.where, side.python_path)
         yield sides
 
 
@@ -174,7 +179,7 @@ def checked_out(commit: str, repository: Path) -> Iterator[tuple[str, ...]]:
             wanted = [member for member in tar if member.name.partition("/")[0] not in _THE_BENCH]
             tar.extractall(guard.folder, wanted, filter="data")
         folders = tuple(str(path) for path in (guard.folder, guard.folder / "src") if path.is_dir())
-        packages = [path.parent.name for folder in folders for path in Path(folder).glob("*/__init__.py")]
+        packages = _packages(folders)
         if not packages:
             raise UsageError(f"{commit[:12]} of {repository} holds no Python package to compare")
         for package in packages:
@@ -199,19 +204,37 @@ def installed(folder: Path) -> tuple[str, ...]:
 def _require_from(package: str, folders: Sequence[str]) -> None:
     """Refuse a checkout that would not be used: a comparison of a version with itself says nothing."""
     path = os.pathsep.join([*folders, os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-c", _ASK, package],
-        env={**os.environ, "PYTHONPATH": path},
-        cwd=os.sep,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    origin = done.stdout.strip()
+    origin = _origin(package, {**os.environ, "PYTHONPATH": path})
     if not any(Path(origin).is_relative_to(folder) for folder in folders):
         raise EnvironmentNotReadyError(
             f"the package {package} would be imported from {origin or 'nowhere'}, not from git"
         )
+
+
+def _require_here(here: Sequence[Side], repository: Path, checkout: Sequence[str]) -> None:
+    """Refuse to judge "the code here" where another is imported than what lies in the revision's repository: an
+    installed version knows of no change, and every gate would pass."""
+    root = Path(_lines(repository, "rev-parse", "--show-toplevel")[0]).resolve()
+    for side in here:
+        for package in _packages(checkout):
+            origin = _origin(package, side.environ())
+            if Path(origin).resolve().parent.parent not in (root, root / "src"):
+                raise UsageError(
+                    f"the code here is not that of {root}: {package} is imported from {origin or 'nowhere'}, which "
+                    "knows of no change there; install it editable (pip install --editable .), or name the change as "
+                    "a revision, too (--candidate git:HEAD)"
+                )
+
+
+def _packages(folders: Sequence[str]) -> list[str]:
+    return [path.parent.name for folder in folders for path in Path(folder).glob("*/__init__.py")]
+
+
+def _origin(package: str, environ: Mapping[str, str]) -> str:
+    """Which file a fresh interpreter imports, "" for none."""
+    command = [sys.executable, "-c", _ASK, package]
+    done = subprocess.run(command, env=environ, cwd=os.sep, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
 
 
 def _lines(repository: Path, *arguments: str) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from bench.experiments.compare.result import ComparedRun, ComparisonResult, Exact, Judged
 from bench.gates.threshold import FOREVER_S
 from bench.report.figures import INFINITE, MISSING, count, counted, in_unit, threshold_text
-from bench.report.html.figure import Column, Data, Figure, Legend
+from bench.report.html.figure import Column, Data, Figure
 from bench.report.html.plot import RANGE, Bar, forest
 from bench.report.html.scale import Label, Scale, exact, logarithmic
 from bench.report.sheet import Case, Part, Sheet, Suite, sheet_of
@@ -233,7 +233,9 @@ def suite(result: ComparisonResult) -> Suite:
 
 
 _MULTIPLE = 3.0
-_STYLES = {"pass": "good", "better": "good", "fail": "bad", "worse": "bad"}
+_STYLES = dict.fromkeys(("pass", "better"), ("good", "pass or better")) | dict.fromkeys(
+    ("fail", "worse"), ("bad", "fail or worse")
+)
 
 
 def figures(result: ComparisonResult) -> list[Figure]:
@@ -258,16 +260,15 @@ def _side(result: ComparisonResult, side: int) -> Figure | None:
     )
     title = f"{second} against {first}: {said}"
     tolerance = result.tolerance_ratio
-    allowed = f"; {tolerance * 100:g} % worse is allowed, less of CPU: the mark in each row" if tolerance else ""
+    marked = ": the mark in each row" if any(map(limit_of, entries)) else ""
+    allowed = f"; {tolerance * 100:g} % worse is allowed, less of CPU{marked}" if tolerance else ""
     about = f"Change of each figure with its interval{allowed}; one that crosses 0 may be chance"
     columns = (Column("metric", "text"), *(Column(name, "ratio") for name in ("ratio", "low", "high", "allowed")))
     rows = [[entry.metric, entry.ratio, entry.low, entry.high, limit_of(entry)] for entry in entries]
-    bars = [_bar(entry) for entry in entries]
-    picture = forest(bars, x, tick, axis, name=title, about=about, lines=[(1.0, "equal")])
-    said_by = {"good": "pass or better", "bad": "fail or worse", "c5": "neither is shown"}
-    keys = tuple(Legend(style, text, area=True) for style, text in said_by.items())
-    keys += (Legend("mean", "allowed"),) if tolerance else ()
-    return Figure(f"change-{side}", title, about, picture, Data(columns, rows), keys)
+    return forest(
+        f"change-{side}", title, about, bars=[_bar(entry) for entry in entries], x=x, x_label=tick, x_name=axis,
+        data=Data(columns, rows), lines=[(1.0, "equal")], limit="allowed",
+    )  # fmt: skip
 
 
 def _scale(ratios: Sequence[float]) -> tuple[Scale, Label, str]:
@@ -281,8 +282,8 @@ def _scale(ratios: Sequence[float]) -> tuple[Scale, Label, str]:
 def _bar(entry: Judged) -> Bar:
     whole = entry.low is not None and entry.high is not None
     text = interval_text(entry).replace(" % …", " …") if whole else change_text(entry.ratio)
-    style = _STYLES.get(word_of(entry), "c5")
-    return Bar(metric_text(entry.metric), entry.ratio, entry.low, entry.high, text, style, limit_of(entry))
+    style, key = _STYLES.get(word_of(entry), ("c5", "neither is shown"))
+    return Bar(metric_text(entry.metric), entry.ratio, entry.low, entry.high, text, style, key, limit_of(entry))
 
 
 def _change(ratio: float) -> str:

@@ -53,8 +53,8 @@ def bench(rounds: int, seconds: float, seed: int, grow: bool, out: Path | None) 
 
 @contest.command(context_settings=_HELP)
 @click.option("--rounds", default=3, show_default=True, type=click.IntRange(1, 100), help="rounds of all contestants")
-@click.option("--seconds", default=1.5, show_default=True, type=FiniteRange(0.2, 600), help="load per turn")
-@click.option("--hot-seconds", default=4.0, show_default=True, type=FiniteRange(0.5, 600), help="on the hot key")
+@click.option("--seconds", default=1.2, show_default=True, type=FiniteRange(0.2, 600), help="load per turn")
+@click.option("--hot-seconds", default=3.0, show_default=True, type=FiniteRange(0.5, 600), help="on the hot key")
 @click.option("--part", "parts", multiple=True, type=click.Choice(list(LOADS)), help="only this part (repeatable)")
 @click.option("--only", multiple=True, metavar="WORD", help="only contestants with this in their name (repeatable)")
 @click.option("--cache", default=".peers", show_default=True, type=PLACE, help="the environments")
@@ -66,7 +66,7 @@ def peers(*, only: tuple[str, ...], parts: tuple[str, ...], readme: Path | None,
     files = Outputs.of(values)
     done = measured("peers", plan, values, run_peers, program="peers")
     code = show(done, files, values)
-    if readme is not None and not code:
+    if readme is not None and not done.result.interrupted:
         if only or parts:
             click.echo(f"{readme} keeps its table: only a part was measured", err=True)
         else:

@@ -1,10 +1,11 @@
 """`make peers`: *other libraries and lockcore in turn on the same servers → their rows, medians over rounds*.
 
     cycles   acquire + release of a free resource, N = 1, 3, 5, by 1 and by 64 callers
-    hot      64 callers want one resource, each holds it for 1 ms
-    stopped  one of three instances stands still for 5 s under 64 callers; ours in every round, others once
+    hot      64 callers want one resource, each holds it for 1 ms: in one process, and in four
+    stopped  one of three instances stands still for 4 s under 64 callers
 
-Rules: as in speed.py. Libraries run as they come.
+Rules: as in speed.py. Libraries run as they come. Everybody takes part in the first round; in the others, under each
+load, ours and the fastest three, who decide the bars.
 """
 
 import random
@@ -16,7 +17,7 @@ from typing import Any
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.contest.installed import Contestant, install
-from bench.experiments.contest.judge import HOT_N, INSTANCES, MANY, bars, judge_peers
+from bench.experiments.contest.judge import HOT, INSTANCES, MANY, bars, in_processes, judge_peers
 from bench.experiments.contest.result import (
     Missing,
     PeersConditions,
@@ -32,9 +33,10 @@ from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.server import find_server
 
 HOT_HOLD_S = 0.001
+FASTEST = 3
 LOADS = {
     "cycles": tuple(TurnLoad(instances, callers, own=True) for instances in (1, 3, 5) for callers in (1, MANY)),
-    "hot": tuple(TurnLoad(instances, MANY, own=False, hold_s=HOT_HOLD_S) for instances in HOT_N),
+    "hot": tuple(TurnLoad(n, MANY, own=False, hold_s=HOT_HOLD_S, processes=processes) for n, processes in HOT),
     "stopped": (TurnLoad(3, MANY, own=True),),
 }
 
@@ -54,7 +56,7 @@ class PeersPlan:
 
 
 @dataclass(slots=True)
-class Cell:
+class Standing:
     """One contestant under one load: its figures, one per round."""
 
     contestant: Contestant
@@ -62,7 +64,8 @@ class Cell:
     rounds: list[TurnFigures] | list[StopFigures] = field(default_factory=list)
 
     def __str__(self) -> str:
-        return f"{self.contestant.peer.name}, N={self.load.instances}, {self.load.callers} callers"
+        load = self.load
+        return f"{self.contestant.peer.name}, N={load.instances}, {load.callers} callers{in_processes(load.processes)}"
 
 
 def run_peers(order: ExperimentOrder[PeersPlan], show: Show) -> Done[PeersResult]:
@@ -78,7 +81,9 @@ def run_peers(order: ExperimentOrder[PeersPlan], show: Show) -> Done[PeersResult
         reasons = "; ".join(f"{one.name}: {one.reason}" for one in absent)
         raise EnvironmentNotReadyError(f"no contestant can run here: {reasons or 'none has such a name'}")
     cells = {
-        part: [Cell(one, load) for load in LOADS[part] for one in contestants if load.instances in one.peer.instances]
+        part: [
+            Standing(one, load) for load in LOADS[part] for one in contestants if load.instances in one.peer.instances
+        ]
         for part in plan.parts
     }
     server = find_server(order.server) if order.server else next(iter(servers_by_kind().values()))
@@ -102,28 +107,42 @@ def run_peers(order: ExperimentOrder[PeersPlan], show: Show) -> Done[PeersResult
         return experiment.store(result)
 
 
-def _measure(plan: PeersPlan, fleet: Fleet, cells: Mapping[str, Sequence[Cell]], show: Show) -> None:
-    """Round after round. An instance is stopped in every round for ours, once for others."""
+def _measure(plan: PeersPlan, fleet: Fleet, cells: Mapping[str, Sequence[Standing]], show: Show) -> None:
+    """Round after round."""
     rng, seconds = random.Random(plan.seed), {"cycles": plan.seconds, "hot": plan.hot_seconds}
     for number in range(1, plan.rounds + 1):
         for part, some in cells.items():
-            for cell in _shuffled(some, rng):
-                if part == "stopped" and number > 1 and cell.contestant.peer.kind != "lockcore":
-                    continue
+            for cell in _shuffled(some if number == 1 else leading(some), rng):
                 show(f"round {number} of {plan.rounds}, {part}: {cell}")
                 turn: Any = contest_stopped if part == "stopped" else partial(contest, seconds=seconds[part])
                 cell.rounds.append(turn(cell.contestant, fleet, cell.load))
 
 
-def _shuffled(cells: Sequence[Cell], rng: random.Random) -> list[Cell]:
+def leading(cells: Sequence[Standing]) -> list[Standing]:
+    """Those that go on after the first round: ours, and under each load the fastest of the others. What an instance
+    stopped costs is compared with nobody's."""
+    chosen = [cell for cell in cells if cell.contestant.peer.kind == "lockcore"]
+    rates = [
+        (one.cycles_per_s, place)
+        for place, one in enumerate(cell.rounds[0] for cell in cells)
+        if isinstance(one, TurnFigures) and cells[place] not in chosen
+    ]
+    by_rate = [cells[place] for _, place in sorted(rates, reverse=True)]
+    for load in dict.fromkeys(cell.load for cell in by_rate):
+        chosen += [cell for cell in by_rate if cell.load == load][:FASTEST]
+    return chosen
+
+
+def _shuffled(cells: Sequence[Standing], rng: random.Random) -> list[Standing]:
     """Loads in random order, and within a load the contestants: who is compared runs close together."""
     places = {load: rng.random() for load in dict.fromkeys(cell.load for cell in cells)}
     return sorted(cells, key=lambda cell: (places[cell.load], rng.random()))
 
 
-def row_of(cell: Cell) -> Any:
+def row_of(cell: Standing) -> Any:
     """A cell's rounds as one row: a TurnRow or a StopRow."""
     peer, load = cell.contestant.peer, cell.load
-    return (StopRow if isinstance(cell.rounds[0], StopFigures) else TurnRow)(
-        name=peer.name, kind=peer.kind, instances=load.instances, callers=load.callers, **over_rounds(cell.rounds)
-    )
+    about: dict[str, Any] = {"name": peer.name, "kind": peer.kind, "instances": load.instances, "callers": load.callers}
+    if isinstance(cell.rounds[0], StopFigures):
+        return StopRow(**about, **over_rounds(cell.rounds))
+    return TurnRow(**about, processes=load.processes, **over_rounds(cell.rounds))

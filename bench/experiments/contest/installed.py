@@ -1,6 +1,6 @@
 """Other libraries, each in its own environment: *a cache folder → contestants that can run, and why others cannot*.
 
-Rules: exact versions; one virtual environment per Python library, one folder for Node, a built program for Go and Rust;
+Rules: exact versions; an environment per Python library, one folder for Node, a built program for Go, Rust and Java;
 what is there already is used again; what cannot be installed is a reason, never an end. Source: each library's package.
 """
 
@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[3]
 DRIVERS = Path(__file__).with_name("clients")
 INSTALL_S = 600.0
 REDIS = "redis[hiredis]==8.1.0"
+IOREDIS = "ioredis 5.11.1"
 
 
 PEERS = (
@@ -29,22 +30,42 @@ PEERS = (
     Peer("redis-py Lock", "python", "redis-py", (REDIS,), (1,)),
     Peer("redis.asyncio Lock", "python", "redis-py", (REDIS,), (1,)),
     Peer("python-redis-lock", "python", "python-redis-lock", ("python-redis-lock==4.0.1", REDIS), (1,)),
+    Peer("coredis Lock", "python", "coredis", ("coredis==6.9.0",), (1,)),
     Peer("redlock-py", "python", "redlock-py", ("redlock-py==1.0.8", REDIS)),
+    Peer("redlock-ng", "python", "redlock-ng", ("redlock-ng==2.0.4", "redis[hiredis]==5.3.1")),
+    Peer("redlock-ng asyncio", "python", "redlock-ng", ("redlock-ng==2.0.4", "redis[hiredis]==5.3.1")),
     Peer("pottery", "python", "pottery", ("pottery==3.0.1", REDIS)),
     Peer("pottery asyncio", "python", "pottery", ("pottery==3.0.1", REDIS)),
     Peer("aioredlock", "python", "aioredlock", ("aioredlock==0.7.3", "hiredis==3.5.0", "setuptools<81")),
-    Peer("node-redlock 4", "node", "node", ("redlock 4.2.0", "ioredis 5.4.1")),
-    Peer("node-redlock 5", "node", "node", ("redlock 5.0.0-beta.2", "ioredis 5.4.1")),
+    Peer("node-redlock 4", "node", "node", ("redlock 4.2.0", IOREDIS)),
+    Peer("node-redlock 5", "node", "node", ("redlock 5.0.0-beta.2", IOREDIS)),
+    Peer("@sesamecare-oss/redlock", "node", "node", ("@sesamecare-oss/redlock 1.4.0", IOREDIS)),
+    Peer("redlock-universal", "node", "node", ("redlock-universal 0.8.5", IOREDIS)),
+    Peer("redis-semaphore", "node", "node", ("redis-semaphore 5.8.0", IOREDIS)),
     Peer("redsync redigo", "go", "go", ("redsync 4.18.1", "redigo 1.9.3")),
     Peer("redsync go-redis", "go", "go", ("redsync 4.18.1", "go-redis 9.23.0")),
     Peer("redsync rueidis", "go", "go", ("redsync 4.18.1", "rueidis 1.0.79")),
+    Peer("bsm/redislock", "go", "go", ("redislock 0.9.4", "go-redis 9.23.0"), (1,)),
+    Peer("rueidislock", "go", "go", ("rueidis 1.0.79",), (1,)),
+    Peer("Redisson RLock", "java", "java", ("redisson 4.7.0",), (1,)),
+    Peer("Redisson MultiLock", "java", "java", ("redisson 4.7.0",)),
+    Peer("Redisson RedLock", "java", "java", ("redisson 4.7.0",)),
     Peer("rslock, one thread", "rust", "rust", ("rslock 0.10.0", "tokio 1.54.1")),
     Peer("rslock, all threads", "rust", "rust", ("rslock 0.10.0", "tokio 1.54.1")),
 )
 
 _BUILT: Mapping[str, tuple[Sequence[str], Sequence[str], Sequence[str]]] = {  # programs, sources, and how they build
-    "node": (("node", "npm"), ("node/package.json",), ("npm", "install", "--silent", "--no-audit", "--no-fund")),
-    "go": (("go",), ("go/go.mod", "go/go.sum", "go/main.go"), ("go", "build", "-o", "driver", ".")),
+    "node": (
+        ("node", "npm"),
+        ("node/package.json",),
+        ("npm", "install", "--silent", "--no-audit", "--no-fund", "--legacy-peer-deps"),
+    ),
+    "go": (("go",), ("go/go.mod", "go/go.sum", "go/main.go", "go/steps.go"), ("go", "build", "-o", "driver", ".")),
+    "java": (
+        ("java", "mvn"),
+        ("java/pom.xml", "java/Driver.java", "java/Steps.java"),
+        ("mvn", "--quiet", "--batch-mode", "process-classes"),
+    ),
     "rust": (("cargo",), ("rust/Cargo.toml", "rust/main.rs"), ("cargo", "build", "--release", "--quiet")),
 }
 _PROGRAMS = {"go": "driver", "rust": "target/release/driver"}  # where what was built is
@@ -90,6 +111,8 @@ def ours(name: str) -> Contestant:
 def _contestant(peer: Peer, home: Path) -> Contestant:
     if peer.kind == "node":
         return Contestant(peer, ("node", str(DRIVERS / "node" / "driver.mjs")), {"LOCKBENCH_NODE": str(home)})
+    if peer.kind == "java":
+        return Contestant(peer, ("java", "-cp", f"{home / 'target/classes'}:{home / 'target/dependency'}/*", "Driver"))
     if peer.kind in _PROGRAMS:
         return Contestant(peer, (str(home / _PROGRAMS[peer.kind]),))
     words = ("-m", "bench.experiments.contest.clients.driver")

@@ -16,9 +16,10 @@ from bench.measure.verdict import BARS_MISSED, BARS_REACHED, INTERRUPTED, NOT_KN
 
 PYTHON_BAR, STOPPED_BAR = 20.0, 0.9
 RATE_BARS = {1: 1.1, 3: 2.0, 5: 2.5}  # by N: of the fastest peer's rate, in any language
+CLIENT_BARS = {1: 1.0, 3: 1.0, 5: 1 / 3}  # by N: of the lowest client CPU
 MANY = 64  # callers
 INSTANCES = 5
-HOT_N = (1, 5)
+HOT = ((1, 1), (5, 1), (5, 4))  # N, processes
 
 Figure = Literal["cycles_per_s", "client_us", "p50_us", "p99_us"]
 _OF_HOT: tuple[tuple[str, Figure], ...] = (("leases/s ÷ the most", "cycles_per_s"), ("p99 wait ÷ the lowest", "p99_us"))
@@ -35,15 +36,21 @@ def bars(cycles: Sequence[TurnRow], hot: Sequence[TurnRow], stopped: Sequence[St
     for n, bar in RATE_BARS.items():
         found += [
             _ratio(f"N={n}, 64 callers: cycles/s ÷ the fastest peer's", many[n], "cycles_per_s", bar),
-            _ratio(f"N={n}, 64 callers: client CPU ÷ the lowest of the peers", many[n], "client_us", 1.0),
+            _ratio(f"N={n}, 64 callers: client CPU ÷ the lowest of the peers", many[n], "client_us", CLIENT_BARS[n]),
             _ratio(f"N={n}, 1 caller: acquire p50 ÷ the lowest of the peers", single[n], "p50_us", 1.0),
         ]
-    for instances in HOT_N:
-        fair = [row for row in hot if row.instances == instances and (_is_ours(row) or not row.gave_up)]
-        for of, figure in _OF_HOT:
-            found.append(_ratio(f"hot key, N={instances}: {of} of those that never give up", fair, figure, 1.0))
+    for instances, processes in HOT:
+        same = [row for row in hot if (row.instances, row.processes) == (instances, processes)]
+        fair = [row for row in same if _is_ours(row) or not row.gave_up]
+        where = f"hot key, N={instances}{in_processes(processes)}"
+        found += [_ratio(f"{where}: {of} of those that never give up", fair, figure, 1.0) for of, figure in _OF_HOT]
     found.append(_stopped(stopped))
     return tuple(bar for bar in found if bar is not None)
+
+
+def in_processes(count: int) -> str:
+    """What a name says of a load in several processes."""
+    return f" in {count} processes" if count > 1 else ""
 
 
 def judge_peers(judged: Sequence[PeerBar], *, interrupted: bool = False) -> Verdict:

@@ -14,7 +14,7 @@ from bench.measure.run_result import ServerBinary
 from bench.measure.section import Amount, Count, Section, says
 from bench.measure.statistics import Spread
 
-Kind = Literal["lockcore", "python", "node", "go", "rust"]
+Kind = Literal["lockcore", "python", "node", "go", "rust", "java"]
 EVERY_N = (1, 3, 5)
 BUSY_RATIO = 0.05  # of the cores, spent elsewhere: such a turn is not compared
 
@@ -62,6 +62,7 @@ class TurnRow(TurnFigures, frozen=True, kw_only=True):
     kind: Annotated[Kind, says("what it is written for")]
     instances: Annotated[Count, says("N")]
     callers: Annotated[Count, says("at once")]
+    processes: Annotated[Count, says("that share the callers")] = 1
     rounds: Annotated[tuple[TurnFigures, ...], says("what the figures are of")]
 
 

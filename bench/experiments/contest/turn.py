@@ -10,7 +10,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -28,9 +28,10 @@ from bench.topology.target import client_of, parse_targets
 
 TTL_MS, WAIT_MS = 10_000, 10_000
 WARMUP_S = 0.3  # at least
+STARTS_S = 2.0  # of several processes: none measures before all have begun
 PATIENCE_S = 45.0  # beyond the load's time
 SENT_BY_CLIENTS = ("set", "setnx", "eval", "evalsha", "delifeq", "delex", "blpop", "fcall")
-BEFORE_S, STOPPED_S, AFTER_S = 3.0, 5.0, 4.0
+BEFORE_S, STOPPED_S, AFTER_S = 2.5, 4.0, 3.5
 EDGE_S = 0.5  # around a change that belongs to neither side
 SETTLE_S = 1.5
 LOOK_S = 0.01
@@ -49,6 +50,7 @@ class TurnLoad:
     hold_s: float = 0.0
     merge: bool = False
     waiting: int = 0
+    processes: int = 1  # that share the callers
 
 
 def servers_by_kind() -> dict[str, ServerBinary]:
@@ -79,12 +81,38 @@ def contest(contestant: Contestant, fleet: Fleet, load: TurnLoad, seconds: float
     """The figures of one turn."""
     urls = fleet.urls[: load.instances]
     before = info_snapshot(urls)
-    warmup_s = max(WARMUP_S, seconds / 10)
-    with _started(contestant, fleet, load, seconds, warmup_s) as child:
-        answer = _answer(child, seconds + warmup_s)
+    warmup_s = max(WARMUP_S if load.processes == 1 else STARTS_S, seconds / 10)
+    with ExitStack() as children:
+        started = [
+            children.enter_context(_started(contestant, fleet, load, seconds, warmup_s)) for _ in range(load.processes)
+        ]
+        answer = together([_answer(child, seconds + warmup_s) for child in started])
     counts = [delta(*pair) for pair in zip(before, info_snapshot(urls), strict=True)]
     _forget(fleet)
     return figures_of(answer, sum(change.calls.get(name, 0) for change in counts for name in SENT_BY_CLIENTS))
+
+
+def together(answers: Sequence[DriverAnswer]) -> DriverAnswer:
+    """What several processes say as one: counts and client CPU summed; each saw all of the servers' CPU."""
+    if len(answers) == 1:
+        return answers[0]
+
+    def summed(name: str) -> Any:
+        return sum((Counter(getattr(one, name)) for one in answers), Counter[Any]())
+
+    return DriverAnswer(
+        answers[0].seconds,
+        cycles=sum(one.cycles for one in answers),
+        client_us=sum(one.client_us for one in answers),
+        server_us=median(one.server_us for one in answers),
+        acquires=summed("acquires"),
+        failed=sum(one.failed for one in answers),
+        leases_by_caller=[count for one in answers for count in one.leases_by_caller],
+        bins=summed("bins"),
+        gave_up=sum(one.gave_up for one in answers),
+        all_cycles=sum(one.all_cycles for one in answers),
+        errors=summed("errors"),
+    )
 
 
 def contest_stopped(contestant: Contestant, fleet: Fleet, load: TurnLoad) -> StopFigures:
@@ -183,7 +211,7 @@ def _started(contestant: Contestant, fleet: Fleet, load: TurnLoad, seconds: floa
         pids=[instance.pid for instance in instances],
         seconds=seconds,
         warmup_s=warmup_s,
-        callers=load.callers,
+        callers=load.callers // load.processes,
         own=load.own,
         hold_s=load.hold_s,
         ttl_ms=TTL_MS,

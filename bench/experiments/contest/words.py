@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from bench.experiments.contest.judge import sides_of
+from bench.experiments.contest.judge import in_processes, sides_of
 from bench.experiments.contest.result import BUSY_RATIO, PeerBar, PeersResult, SpeedResult, SpeedRow, StopRow, TurnRow
 from bench.measure.statistics import Spread
 from bench.measure.verdict import Verdict, word_of
@@ -95,7 +95,7 @@ def _lines(result: PeersResult) -> Iterator[tuple[str, str]]:
 
 
 def _bar(bar: PeerBar) -> str:
-    wanted = f"{'≥' if bar.at_least else '<'} {bar.bar:g}"
+    wanted = f"{'≥' if bar.at_least else '<'} {bar.bar:.3g}"
     who = f"{bar.ours}" + (f" beside {bar.theirs}" if bar.theirs else "")
     value, low, high = ("∞" if one is None else f"{one:.2f}" for one in (bar.value, bar.low, bar.high))
     return f"{bar.name}: {value} ({low}–{high}), wanted {wanted}; {who}"
@@ -108,9 +108,11 @@ def _parts(result: PeersResult) -> Iterator[Part]:
         both = _by(by_n[instances], lambda row: row.name)
         fastest = sorted(both.values(), key=lambda rows: -max(row.cycles_per_s for row in rows))
         yield _part(_CYCLES, instances, map(_cycles, fastest))
-    by_n = _by(result.hot, lambda row: row.instances)
-    for instances in sorted(by_n):
-        yield _part(_HOT, instances, map(_hot, sorted(by_n[instances], key=lambda row: -row.cycles_per_s)))
+    hot: dict[str, list[TurnRow]] = {}
+    for row in sorted(result.hot, key=lambda row: (row.instances, row.processes, -row.cycles_per_s)):
+        hot.setdefault(f"{row.instances}{in_processes(row.processes)}", []).append(row)
+    for where, rows in hot.items():
+        yield _part(_HOT, where, map(_hot, rows))
     if result.stopped:
         yield _part(_STOPPED, 3, map(_stopped, sorted(result.stopped, key=lambda row: -row.before_per_s)))
 
@@ -122,16 +124,16 @@ def _by(rows: Iterable[TurnRow], key: Callable[[TurnRow], Key]) -> dict[Key, lis
     return found
 
 
-def _part(head: Sequence[str], instances: int, rows: Iterable[tuple[str, ...]]) -> Part:
-    return Part("", "", tuple(cell.format(instances) for cell in head), tuple(rows))
+def _part(head: Sequence[str], where: object, rows: Iterable[tuple[str, ...]]) -> Part:
+    return Part("", "", tuple(cell.format(where) for cell in head), tuple(rows))
 
 
 def _cycles(rows: Sequence[TurnRow]) -> tuple[str, ...]:
     """One contestant, by 1 and by 64 callers."""
     one, many = (next((row for row in rows if row.callers == callers), None) for callers in (1, 64))
     return (
-        rows[0].name, *_waits(one, _count), *_waits(many, _ms),
-        *((_count(many.client_us, 1), _count(many.server_us, 1)) if many else (MISSING, MISSING)),
+        rows[0].name, *_waits(one, count), *_waits(many, _ms),
+        *((count(many.client_us), count(many.server_us)) if many else (MISSING, MISSING)),
         count(sum(number for row in rows for number in row.errors.values())),
     )  # fmt: skip
 
@@ -140,7 +142,7 @@ def _waits(row: TurnRow | None, shown: Callable[[float | None], str]) -> tuple[s
     """Cycles/s and the percentiles of the waits."""
     if row is None:
         return MISSING, MISSING, MISSING
-    return _count(row.cycles_per_s), _wait(row, row.p50_us, shown), _wait(row, row.p99_us, shown)
+    return decimals(row.cycles_per_s, 0), _wait(row, row.p50_us, shown), _wait(row, row.p99_us, shown)
 
 
 def _hot(row: TurnRow) -> tuple[str, ...]:
@@ -157,9 +159,9 @@ def _hot(row: TurnRow) -> tuple[str, ...]:
 def _stopped(row: StopRow) -> tuple[str, ...]:
     return (
         row.name,
-        _count(row.before_per_s),
-        _count(row.stopped_per_s),
-        _count(row.after_per_s),
+        decimals(row.before_per_s, 0),
+        decimals(row.stopped_per_s, 0),
+        decimals(row.after_per_s, 0),
         percent(row.kept_ratio, 0),
         count(row.keys_left),
         count(sum(row.errors.values())),
@@ -173,12 +175,6 @@ def _ms(us: float | None) -> str:
 def _wait(row: TurnRow, us: float | None, shown: Callable[[float | None], str]) -> str:
     """A percentile of the waits; ∞ where so many acquires were never granted."""
     return "∞" if us is None and row.failed else shown(us)
-
-
-def _count(value: float | None, digits: int = 0) -> str:
-    if value is None:
-        return MISSING
-    return f"{value:.{digits}f}" if value < 100 and digits else count(round(value))
 
 
 # -- make bench ------------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ _USUAL = {"rate": LOCKS_PER_S, "seed": SEED, "quick": False} | dict.fromkeys(("i
     "--instances", metavar="N,…", type=Several(click.IntRange(1, 9)), help="fleets of so many servers  [1,3,5]"
 )
 @click.option(
-    "--policy",
+    "--fsync",
     "policies",
     metavar="P,…",
     type=Several(click.Choice(_POLICIES)),
@@ -40,7 +40,7 @@ _USUAL = {"rate": LOCKS_PER_S, "seed": SEED, "quick": False} | dict.fromkeys(("i
 @click.option(
     "--kind", "kinds", metavar="K,…", type=Several(click.Choice(_KINDS)), help=f"only these: {', '.join(_KINDS)}"
 )
-@click.option("--cuts", metavar="C", type=click.IntRange(1, 10_000), help="cuts per cell  [40; quick 20]")
+@click.option("--cuts", metavar="C", type=click.IntRange(1, 10_000), help="cuts per cell  [20]")
 @click.option(
     "--rate",
     metavar="L",
@@ -74,7 +74,7 @@ def crash(**values: Any) -> int:
 
 def plan_of(values: dict[str, Any]) -> CrashPlan:
     """Return what the options ask for, or with --resume alone what was begun there. Raises UsageError."""
-    from bench.experiments.crash.plan import FULL_CUTS, QUICK_CUTS, CrashPlan, full_crashes, quick_crashes
+    from bench.experiments.crash.plan import CUTS, CrashPlan, full_crashes, quick_crashes
 
     fleets = values["fleets"] or min(FLEETS_PER_CORE * len(os.sched_getaffinity(0)), MOST_FLEETS)
     if begun := resumed(values, _USUAL, CrashPlan):
@@ -85,5 +85,4 @@ def plan_of(values: dict[str, Any]) -> CrashPlan:
     if not crashes:
         more = "; leave --quick out for more of them" if quick else ""
         raise UsageError(f"no crash has one of these policies and one of these kinds{more}")
-    cuts = values["cuts"] or (QUICK_CUTS if quick else FULL_CUTS)
-    return CrashPlan(crashes, cuts, values["rate"], values["seed"], quick, fleets)
+    return CrashPlan(crashes, values["cuts"] or CUTS, values["rate"], values["seed"], quick, fleets)

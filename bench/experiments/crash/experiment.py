@@ -5,18 +5,18 @@
 Rules: own servers on loopback, under the fault shim. A cut is in the journal as soon as it is over, so a matrix that
 was cut short goes on where it stopped, on the same server only; without the shim nothing is done.
 At Ctrl-C everything of ours ends and finished groups are told. One event loop; a lane works off cut after cut and
-keeps its fleet while the next one is of the same N and policy. What each cut throws its rng with depends on seed,
-crash and number alone, never on the lane. A cut that fails is tried again on a new fleet; a group whose cut failed too
-often is given up, with the reason.
+keeps its fleet while the next one is of the same N and policy; large fleets get fewer lanes. What each cut throws its
+rng with depends on seed, crash and number alone, never on the lane. A cut that fails is tried again on a new fleet; a
+group whose cut failed too often is given up, with the reason.
 """
 
 import asyncio
 import os
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, closing
+from contextlib import closing
 from pathlib import Path
 from random import Random
 
@@ -143,11 +143,8 @@ class _CutQueue:
         done = {(cut.crash, cut.number) for cut in journal.pieces}
         self._plan, self._run_id, self._server, self._journal, self._show = plan, run_id, server, journal, show
         self._waiting = [order for order in plan.orders if (order[1], order[2]) not in done]
-        self._waiting.reverse()  # the next one is at the end
-        self._lanes = max(1, min(plan.concurrent, len(self._waiting)))
         self._missing, self._began_s, self._worked_s = len(self._waiting), 0.0, 0.0
         self._planned_s = sum(seconds_of(crash) for _, crash, _ in self._waiting)
-        self._free, self._moved = float(plan.concurrent), asyncio.Condition()
         self._given_up: dict[Crash, str] = {}
 
     @property
@@ -157,7 +154,7 @@ class _CutQueue:
 
     def work(self, is_over: Callable[[], bool]) -> None:
         """Do every cut that is missing, until `is_over`. Raises BenchError when the journal cannot go on."""
-        require_descriptors(DEPTH * self._lanes, _CLIENTS)
+        require_descriptors(DEPTH * min(self._plan.concurrent, max(1, self._missing)), _CLIENTS)
         self._began_s = time.monotonic()
         total, kept = len(self._plan.orders), len(self._plan.orders) - self._missing
         before = f", {kept:,} of them done before" if kept else ""
@@ -168,41 +165,31 @@ class _CutQueue:
     async def _work(self, is_over: Callable[[], bool]) -> None:
         threads = ThreadPoolExecutor(_THREADS_PER_LANE * self._plan.concurrent, thread_name_prefix="crash")
         asyncio.get_running_loop().set_default_executor(threads)
+        sizes: dict[float, list[tuple[int, Crash, int]]] = {}
+        for one in reversed(self._waiting):  # the next one is at the end
+            sizes.setdefault(lanes_of(one[1]), []).append(one)
         try:
-            async with asyncio.TaskGroup() as tasks:
-                lanes = [tasks.create_task(self._lane()) for _ in range(self._lanes)]
-                while not is_over() and not all(lane.done() for lane in lanes):
-                    await asyncio.wait(lanes, timeout=_LOOK_S)
-                for lane in lanes:
-                    lane.cancel()
+            for worth, cuts in reversed(sizes.items()):
+                async with asyncio.TaskGroup() as tasks:
+                    count = min(len(cuts), max(1, int(self._plan.concurrent / worth)))
+                    lanes = [tasks.create_task(self._lane(cuts)) for _ in range(count)]
+                    while not is_over() and not all(lane.done() for lane in lanes):
+                        await asyncio.wait(lanes, timeout=_LOOK_S)
+                    for lane in lanes:
+                        lane.cancel()
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
 
-    async def _lane(self) -> None:
+    async def _lane(self, cuts: list[tuple[int, Crash, int]]) -> None:
         with closing(CrashPlace(self._server)) as place:
-            while self._waiting:
-                order, crash, number = self._waiting.pop()
-                async with self._room(crash):
-                    facts = None if crash in self._given_up else await self._tried(place, order, crash, number)
+            while cuts:
+                order, crash, number = cuts.pop()
+                facts = None if crash in self._given_up else await self._tried(place, order, crash, number)
                 if facts is not None:
                     self._journal.add(facts)
                     self._worked_s += seconds_of(crash)
                     done = f"cut {len(self._journal.pieces):,} of {len(self._plan.orders):,}"
                     self._show(f"{crash.key}: {done}, {self._remaining()}")
-
-    @asynccontextmanager
-    async def _room(self, crash: Crash) -> AsyncIterator[None]:
-        """Wait until the machine has room for a fleet of this size, and keep it so long."""
-        lanes = min(lanes_of(crash), self._plan.concurrent)
-        async with self._moved:
-            await self._moved.wait_for(lambda: self._free >= lanes)
-            self._free -= lanes
-        try:
-            yield
-        finally:
-            self._free += lanes
-            async with self._moved:
-                self._moved.notify_all()
 
     async def _tried(self, place: CrashPlace, order: int, crash: Crash, number: int) -> CutFacts | None:
         """The cut, tried a few times; None when it was given up."""
@@ -221,11 +208,12 @@ class _CutQueue:
 
     def _remaining(self) -> str:
         """How long the rest will take: as planned at first, then as it has gone so far."""
-        left_s = (self._planned_s - self._worked_s) / self._lanes
-        if self._worked_s * self._missing > _ROUNDS * self._lanes * self._planned_s:
-            left_s *= (time.monotonic() - self._began_s) / (self._worked_s / self._lanes)
+        lanes = max(1, min(self._plan.concurrent, self._missing))
+        left_s = (self._planned_s - self._worked_s) / lanes
+        if self._worked_s * self._missing > _ROUNDS * lanes * self._planned_s:
+            left_s *= (time.monotonic() - self._began_s) / (self._worked_s / lanes)
         minutes, seconds = divmod(round(left_s), 60)
-        return f"about {minutes} min {seconds:02} s left"
+        return f"about {minutes}:{seconds:02} left"
 
 
 # -- telemetry ---------------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from bench.experiments.fsync.result import FsyncCell, FsyncFleet, Policy, server
 from bench.topology.child import Leash
 from bench.topology.disk import SyncLatency, fdatasync_latency
 from bench.topology.fleet import require_descriptors, start_fleet
-from bench.topology.probe import inspect, leaked_keys, require_independent, require_reachable
+from bench.topology.probe import inspect, leaked_keys, require_independent
 from bench.topology.server import ServerBinary
 from bench.topology.shim import IGNORED, Control, Preload
 from bench.topology.target import client_of, parse_targets
@@ -83,8 +83,8 @@ class OwnServers:
     @contextmanager
     def serving(self, cell: FsyncCell, _keys: Sequence[str] = ()) -> Iterator[CellServers]:
         """Servers for the block of `cell`, gone with all that it leaves. Raises EnvironmentNotReadyError."""
-        require_descriptors(cell.instances, cell.clients)
-        config = [*_CONFIG, "--maxclients", str(cell.clients + _MAXCLIENTS)]
+        require_descriptors(cell.instances, cell.connections)
+        config = [*_CONFIG, "--maxclients", str(cell.connections + _MAXCLIENTS)]
         if cell.rewrite == "on-no-sync":
             config += ["--no-appendfsync-on-rewrite", "yes"]
         policy = server_policy(cell.policy)
@@ -113,8 +113,7 @@ class UserServers:
     def __init__(self, urls: Sequence[str], policies: Sequence[Policy], *, allow_config: bool) -> None:
         """Ask them. Raises UsageError unless their policy may be changed, or need not be; EnvironmentNotReadyError."""
         self.urls = tuple(urls)
-        self.facts = inspect(self.urls, allow_missing=True)
-        require_reachable(self.facts, "start them, or leave them out")
+        self.facts = inspect(self.urls)
         require_independent(self.facts)
         self.fleet = FsyncFleet(started=False, server=None, instances=tuple(self.facts))
         self.identity = ", ".join(f"{fact.address} {fact.server} {fact.version}" for fact in self.facts)
@@ -130,14 +129,14 @@ class UserServers:
             if not allow_config:
                 raise UsageError(
                     f"these servers run with {_listed(present)}, and measuring {_listed(wanted)} sets appendfsync on "
-                    "them: allow it with --allow-config (it is put back), or ask for --policy as it is"
+                    "them: allow it with --allow-config (it is put back), or ask for --fsync as it is"
                 )
             self._borrowed = BorrowedPolicy(self.urls)
 
     @contextmanager
     def serving(self, cell: FsyncCell, keys: Sequence[str]) -> Iterator[CellServers]:
         """The first of the servers. Of `keys` is unlinked what a cut load has left."""
-        require_descriptors(cell.instances, cell.clients)
+        require_descriptors(cell.instances, cell.connections)
         try:
             yield CellServers(self.urls[: cell.instances], False, None, become=self._become)
         finally:

@@ -1,6 +1,6 @@
-"""What an fsync policy costs: *a matrix of cells → visited in random order, repeatedly → a judged, written result*.
+"""What an fsync policy costs: *a matrix of cells → visited in random order, turn by turn → a judged, written result*.
 
-    plan → blocks (repeat by repeat, shuffled) → visits, a piece each in the journal → rows, findings, planner's page
+    plan → blocks (shuffled) → visits, a piece each in the journal → rows, findings, planner's page
 
 Rules: a block that was finished is in the journal before the next begins, so a cut matrix goes on where it stopped, on
 the same server only. Ctrl-C keeps what was measured. The user's servers get their setting back however this ends.
@@ -11,7 +11,6 @@ import time
 from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from math import inf
 from pathlib import Path
 
 import msgspec
@@ -20,7 +19,7 @@ from bench.errors import EnvironmentNotReadyError
 from bench.experiments.crash.result import CrashResult
 from bench.experiments.fsync.cell_servers import FsyncServers, OwnServers, UserServers, lent
 from bench.experiments.fsync.judge import always_costs, findings_of, judge_fsync
-from bench.experiments.fsync.plan import PASSES, Block, FsyncPlan
+from bench.experiments.fsync.plan import Block, FsyncPlan
 from bench.experiments.fsync.planner import plan_page
 from bench.experiments.fsync.result import (
     FsyncCell,
@@ -40,7 +39,6 @@ from bench.run.journal import Journal, open_journal
 from bench.topology.fleet import require_descriptors
 from bench.topology.server import find_server
 
-FIRST_VISITS = 2  # times the budget, for a cell's first visit: repeats are given up before cells
 MOST_BARREN = 3  # blocks without one lock, beyond those with some: then something else is wrong
 
 
@@ -102,48 +100,36 @@ class _Visits:
         self._servers, self._journal, self._show = servers, journal, show
         policies = dict.fromkeys(cell.policy for cell in self._plan.cells)
         self._skipped = {policy: reason for policy in policies if (reason := servers.why_not(policy))}
-        self._blocks = [one for one in self._plan.blocks() if one[1][0].policy not in self._skipped]
-        self._planned = PASSES * sum(len(block) for _, block in self._blocks)
+        self._blocks = [block for block in self._plan.blocks() if block[0].policy not in self._skipped]
+        self._planned = self._plan.repeats * sum(map(len, self._blocks))
         if not self._blocks:
             raise EnvironmentNotReadyError(f"nothing can be measured here: {'; '.join(set(self._skipped.values()))}")
-        for size in sorted({(block[0].instances, block[0].clients) for _, block in self._blocks}, reverse=True):
+        for size in sorted({(block[0].instances, block[0].connections) for block in self._blocks}, reverse=True):
             require_descriptors(*size)
-        self._dropped = 0
         self._barren: list[str] = []
 
     def measure(self) -> None:
         """Visit what is missing, in the plan's order."""
         plan, begun_s = self._plan, time.monotonic()
         found = {(piece.repeat, piece.cell) for piece in self._journal.pieces}
-        missing = [
-            (repeat, block)
-            for repeat, block in self._blocks
-            if not all((PASSES * (repeat + 1) - 1, cell) in found for cell in block)  # the last turn
-        ]
+        missing = [block for block in self._blocks if not all((plan.repeats - 1, cell) in found for cell in block)]
         done_s = 0.0
-        total_s = sum(plan.block_s(block) for _, block in missing)
-        for number, (repeat, block) in enumerate(missing):
-            spent_s = time.monotonic() - begun_s
-            pace = spent_s / done_s if done_s else 1.0
-            limit_s = (plan.budget_s or inf) * (1 if repeat else FIRST_VISITS)
-            if number and spent_s + pace * plan.block_s(block) > limit_s:
-                self._dropped = PASSES * sum(len(left) for _, left in missing[number:])
-                return
-            left_s = pace * (total_s - done_s)
-            if plan.budget_s:
-                left_s = min(left_s, max(plan.budget_s - spent_s, 0))
+        total_s = sum(map(plan.block_s, missing))
+        for number, block in enumerate(missing):
+            pace = (time.monotonic() - begun_s) / done_s if done_s else 1.0
             place, all_ = number + len(self._blocks) - len(missing), len(self._blocks)
-            where = f"block {place + 1} of {all_}, repeat {repeat + 1}"
-            self._show(f"{place * 10 // all_ * 10} % done: about {_clock(left_s)} left, {where}: {_named(block)}")
-            self._visit(repeat, block, found)
+            minutes, seconds = divmod(round(pace * (total_s - done_s)), 60)
+            left = f"{place * 10 // all_ * 10} % done: about {minutes}:{seconds:02} left"
+            self._show(f"{left}, block {place + 1} of {all_}: {_named(block)}")
+            self._visit(block, found)
             done_s += plan.block_s(block)
 
-    def _visit(self, repeat: int, block: Block, found: Container[tuple[int, FsyncCell]]) -> None:
+    def _visit(self, block: Block, found: Container[tuple[int, FsyncCell]]) -> None:
         prefix, cell = f"lockbench:{self._run_id}:", block[0]
         keys = [f"{prefix}r{caller}" for caller in range(cell.clients * cell.pipeline)]
         with self._servers.serving(cell, keys) as serving:
             try:
-                pieces = BlockMeasurement(self._plan, block, serving, prefix).measure(repeat)
+                pieces = BlockMeasurement(self._plan, block, serving, prefix).measure()
             except NothingGrantedError as error:
                 self._barren.append(str(error))
                 if len(self._barren) > len(self._journal.pieces) + min(MOST_BARREN, len(self._blocks) - 1):
@@ -181,8 +167,6 @@ class _Visits:
         yield from self._servers.warnings
         if self._plan.scenario:
             yield self._plan.scenario
-        if self._dropped:
-            yield f"the time was up: {self._dropped} of {self._planned} visits left out, so less is repeated"
         if self._barren:
             yield f"blocks in which no lock was granted, and nothing measured: {len(self._barren)}, {self._barren[0]}"
 
@@ -207,9 +191,3 @@ def warnings_of(rows: Sequence[FsyncRow], findings: Sequence[FsyncFinding]) -> I
 def _named(block: Block) -> str:
     cell = block[0]
     return str(cell).replace(cell.policy, "/".join(one.policy for one in block), 1)
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

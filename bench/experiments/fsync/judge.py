@@ -1,7 +1,7 @@
 """What the rows show: *a row per cell and load → what always costs, in pairs → findings, each judged*.
 
     order            a policy that does more is not certainly faster than one that does less: that would be noise
-    always-slowest   with one caller `always` grants fewer locks than every other policy
+    always-slowest   with one caller `always` grants fewer locks than `no` and everysec
     rewrite-no-sync  under no-appendfsync-on-rewrite even `always` hardly syncs while a rewrite runs
     waitaof-counts   WAITAOF's counts were checked; a vote without a confirmed fsync is none
     waitaof-truth    what WAITAOF confirmed was on the disk, by the shim's ledger; else a fault of the server, not ours
@@ -9,7 +9,8 @@
 
 Rules: pure.
 - What two policies differ by is the Hodges-Lehmann estimate of their visits' pairs, with its exact interval (95 %,
-  Wilcoxon's signed ranks), so six pairs at least. Two rates are never compared without it.
+  Wilcoxon's signed ranks), so six pairs at least. Two rates are never compared without it, so `none` is compared with
+  none: it takes no turns with the others, and the machine may have been another one when it was measured.
 - Only what the matrix holds is judged, and nothing is known where most figures are bounds (≥), of a queue or of a late
   load, or a quarter of the visits was left out. On a disk that syncs for nearly nothing `always` cannot be slower, so
   that is not judged there. A refusal without a holder is a violation, unless a release failed before it.
@@ -24,8 +25,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from bench.experiments.fsync.plan import TAKING_TURNS
 from bench.experiments.fsync.result import (
-    POLICIES,
     AlwaysCost,
     FsyncFinding,
     FsyncRow,
@@ -157,19 +158,16 @@ def _orders(rows: Rows) -> Iterator[FsyncFinding]:
 
 
 def _comparable(rows: Rows) -> Iterator[tuple[FsyncRow, FsyncRow]]:
-    """Pairs of one cell, the policy that does less first. Without persistence there is no disk to be slow."""
+    """Pairs of one cell that took turns, the policy that does less first."""
     for dear in find_rows(rows):
-        less = () if dear.policy == "waitaof" else POLICIES[: POLICIES.index(dear.policy)]
-        for policy in less:
-            disk = {"injected_ms": 0.0} if policy == "none" else {}
-            yield from ((cheap, dear) for cheap in find_rows(rows, policy=policy, **{**like(dear), **disk}))
+        for policy in TAKING_TURNS[: TAKING_TURNS.index(dear.policy)] if dear.policy in TAKING_TURNS else ():
+            yield from ((cheap, dear) for cheap in find_rows(rows, policy=policy, **like(dear)))
 
 
 def _always_slowest(rows: Rows) -> Iterator[FsyncFinding]:
     for slow in find_rows(rows, policy="always", callers=1):
         same = [find_rows(rows, policy=policy, **like(slow)) for policy in ("no", "everysec")]
         others = [row for found in same for row in found]
-        others += find_rows(rows, policy="none", instances=slow.instances, callers=1)
         if not others:
             continue
         fastest, least = max(row.rate for row in others), min(others, key=lambda row: row.rate)

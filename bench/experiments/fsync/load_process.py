@@ -10,9 +10,8 @@ Rules
   longest there is (a quarter of the TTL), so that a slow fsync is measured. Every caller ends its cycle before a phase
   ends, so nothing is left on the servers. When the parent goes, so does this process.
 - WAITAOF: a vote needs both, the key was set and WAITAOF's reply counts the local fsync. It answers at its time-out,
-  too, with what it has: the count is checked, never assumed. It causes no fsync, it waits for the server's next one.
-- WAITAOF blocks its connection, so callers that share one are served in groups: whatever was asked for while a group
-  waited goes together, its SETs and releases first and one WAITAOF behind them. A connection that breaks raises.
+  too, with what it has: the count is checked, never assumed. It causes no fsync, it waits for the server's next one,
+  and blocks its connection meanwhile, so every caller has connections of its own. One that breaks raises.
 
 Source: Redlock on gevent (lockcore), bench.workloads.demand; the reference page of WAITAOF (Redis 7.2, Valkey 8.0).
 """
@@ -26,9 +25,7 @@ from secrets import token_urlsafe
 import gevent
 import numpy as np
 from gevent import monkey
-from gevent.event import Event
-from greenlet import getcurrent
-from redis import Redis, ResponseError
+from redis import Redis
 
 from bench.experiments.fsync.plan import CONNECTED, TIMEOUT_MS, TTL_MS, WAITAOF_MS, LoadOrder, Phase
 from bench.experiments.fsync.result import PhaseFigures, WaitaofCounts
@@ -43,13 +40,11 @@ from lockcore import Denied, LagCap, Outcome, Redlock, RetryPolicy
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns, monotonic_ns
 from lockcore.commands import COMPARE_AND_DELETE
 from lockcore.quorum import quorum_of
-from lockcore.resp import request
 
 CONNECT_S = 5.0
 NO_DELAY = parse_delay("0")
 REST_S = 0.005  # after a denied acquire
 MOST_AWAITED = 1 << 20
-_WAITAOF = request(b"WAITAOF", b"1", b"0", b"%d" % WAITAOF_MS)
 
 
 # Acquires a resource: how to give the lease back (True when a quorum had it), or the name of the outcome without one.
@@ -79,102 +74,58 @@ def plain_lock(order: LoadOrder) -> Acquire:
     return acquire
 
 
-# -- acquires that wait for the disk -----------------------------------------------------------------------------------
-
-
-class _Command:
-    """A command on its way to all instances: its bytes, which reply is a vote, and whoever waits for the votes.
-
-    `durable`: a reply is a vote only once its write is on the disk.
-    """
-
-    __slots__ = ("answered", "changed", "durable", "packed", "vote", "votes")
-
-    def __init__(self, vote: object, *words: bytes, durable: bool = False) -> None:
-        self.packed, self.vote, self.durable = request(*words), vote, durable
-        self.votes = self.answered = 0
-        self.changed = Event()
-
-    def add(self, granted: bool) -> None:
-        """One instance has answered."""
-        self.answered += 1
-        self.votes += granted
-        self.changed.set()
-
-
-class _DiskWaiting:
-    """One instance, one group of commands at a time."""
-
-    def __init__(self, server: Redis, counts: Counter[str]) -> None:
-        server.script_load(COMPARE_AND_DELETE.source)
-        self._connection, self._counts = server.connection_pool.get_connection(), counts
-        self._asked: list[_Command] = []
-        self._work = Event()
-        owner = getcurrent()
-        gevent.spawn(self._serve).link_exception(lambda ended: gevent.kill(owner, ended.exception))
-
-    def ask(self, command: _Command) -> None:
-        """Send this with the next group."""
-        self._asked.append(command)
-        self._work.set()
-
-    def _serve(self) -> None:
-        while True:
-            self._work.wait()
-            self._work.clear()
-            group, self._asked = self._asked, []
-            waits = any(command.durable for command in group)
-            packed = b"".join(command.packed for command in group) + (_WAITAOF if waits else b"")
-            self._connection.send_packed_command([packed])  # type: ignore[no-untyped-call]
-            replies = [self._reply() for _ in group]
-            is_durable = waits and self._is_durable(self._reply())
-            for command, reply in zip(group, replies, strict=True):
-                command.add(reply == command.vote and (is_durable or not command.durable))
-
-    def _reply(self) -> object:
-        try:
-            return self._connection.read_response()
-        except ResponseError as error:
-            return error
-
-    def _is_durable(self, reply: object) -> bool:
-        if not isinstance(reply, list):
-            raise ConnectionError(f"WAITAOF failed: {reply}")
-        durable = bool(reply[0] >= 1)
-        self._counts["asked"] += 1
-        self._counts["confirmed" if durable else "unconfirmed"] += 1
-        return durable
-
-
 class WaitAofLock:
-    """A quorum of instances, one connection to each. `counts`: WAITAOF replies asked, confirmed, unconfirmed."""
+    """One caller's quorum, a connection to each instance. `counts`: WAITAOF replies asked, confirmed, unconfirmed."""
 
     def __init__(self, order: LoadOrder, counts: Counter[str]) -> None:
         """Connect. Raises RedisError when an instance cannot take part."""
-        self._instances = [_DiskWaiting(client_of(target, CONNECT_S), counts) for target in parse_targets(order.urls)]
-        self._quorum, self._prefix = quorum_of(len(order.urls)), order.key_prefix
+        self._servers = [client_of(target, CONNECT_S) for target in parse_targets(order.urls)]
+        for server in self._servers:
+            server.script_load(COMPARE_AND_DELETE.source)
+        self._asked: list[gevent.Greenlet | None] = [None] * len(self._servers)
+        self._quorum, self._prefix, self._counts = quorum_of(len(self._servers)), order.key_prefix, counts
         self._validity_ns = int(TTL_MS * NS_PER_MS) - drift_ns(TTL_MS, 0.01)
-        process = token_urlsafe()
-        self._tokens = (f"{process}-{number}".encode() for number in count())
 
     def acquire(self, resource: str) -> Callable[[], bool] | str:
         """See Acquire. What got no lease is cleaned up."""
-        started_ns, key, token = monotonic_ns(), f"{self._prefix}{resource}".encode(), next(self._tokens)
-        release = _Command(1, b"EVALSHA", COMPARE_AND_DELETE.sha, b"1", key, token)
-        votes = self._votes(_Command(b"OK", b"SET", key, token, b"NX", b"PX", b"%d" % TTL_MS, durable=True))
+        started_ns, key, token = monotonic_ns(), f"{self._prefix}{resource}", token_urlsafe()
+        sha = COMPARE_AND_DELETE.sha.decode()
+
+        def release() -> bool:
+            return self._votes(lambda server: server.evalsha(sha, 1, key, token) == 1) >= self._quorum
+
+        votes = self._votes(lambda server: self._set(server, key, token))
         if votes >= self._quorum and monotonic_ns() < started_ns + self._validity_ns:
-            return lambda: self._votes(release) >= self._quorum
-        self._votes(release)
+            return release
+        release()
         return "too_late" if votes >= self._quorum else "unreachable"
 
-    def _votes(self, command: _Command) -> int:
-        """Ask all; return once a quorum said yes, or all have answered."""
-        for instance in self._instances:
-            instance.ask(command)
-        while command.votes < self._quorum and command.answered < len(self._instances):
-            command.changed.clear()
-            command.changed.wait()
-        return command.votes
+    def _set(self, server: Redis, key: str, token: str) -> bool:
+        """Whether the key is set, and on the disk."""
+        commands = server.pipeline(transaction=False)
+        commands.set(key, token, nx=True, px=TTL_MS)
+        commands.waitaof(1, 0, WAITAOF_MS)
+        was_set, synced = commands.execute()
+        durable = bool(synced[0] >= 1)
+        self._counts["asked"] += 1
+        self._counts["confirmed" if durable else "unconfirmed"] += 1
+        return bool(was_set) and durable
+
+    def _votes(self, ask: Callable[[Redis], bool]) -> int:
+        """How many said yes, once a quorum did or all have answered. Each is asked when it has answered before."""
+
+        def asked(server: Redis, before: gevent.Greenlet | None) -> bool:
+            if before is not None:
+                before.get()
+            return ask(server)
+
+        self._asked = [gevent.spawn(asked, *one) for one in zip(self._servers, self._asked, strict=True)]
+        votes = 0
+        for answered in gevent.iwait(self._asked):
+            votes += answered.get()
+            if votes >= self._quorum:
+                break
+        return votes
 
 
 # -- the load ----------------------------------------------------------------------------------------------------------
@@ -220,13 +171,14 @@ class Callers:
     def __init__(self, order: LoadOrder) -> None:
         self._order, self._seed = order, order.seed
         self._counts: Counter[str] = Counter()
-        locks = [
-            WaitAofLock(order, self._counts).acquire if order.waitaof else plain_lock(order)
-            for _ in range(order.clients)
-        ]
+        locks: list[Acquire]
+        if order.waitaof:
+            locks = [WaitAofLock(order, self._counts).acquire for _ in order.resources]
+        else:
+            locks = [plain_lock(order) for _ in range(order.clients)] * order.pipeline
         work = Contention(parse_skew("own"), len(order.resources), parse_delay(order.hold), NO_DELAY, order.seed)
         holds_ns = map(work.holds_ns, count())
-        self._callers = list(zip(order.resources, locks * order.pipeline, holds_ns, strict=False))
+        self._callers = list(zip(order.resources, locks, holds_ns, strict=False))
 
     def run(self, phase: Phase) -> PhaseFigures:
         """Load for one phase; returns when every caller has ended its cycle."""

@@ -5,10 +5,9 @@
     injected    what the shim adds to every fsync (ms); 0 = the disk as it is
     rewrite     off · on: BGREWRITEAOF in the middle · on-no-sync: the same under no-appendfsync-on-rewrite
 
-Rules: pure. A repeat visits every cell, in an order of its own that the seed decides; what is compared (one N and
-callers) in a row. no, everysec and always of one cell take turns on the same servers, there and back (A B C, C B A, …):
-what else the machine does hits all alike, and each turn is a pair. As WAITAOF answers once a second, its loads are
-longer.
+Rules: pure. The seed decides the order; what is compared (one N and callers) comes in a row. no, everysec and always of
+one cell take turns on the same servers, there and back (A B C, C B A, …): what else the machine does hits all alike,
+and each turn is a pair. As WAITAOF answers once a second, its loads are longer.
 """
 
 import itertools
@@ -19,9 +18,8 @@ from random import Random
 from bench.experiments.fsync.result import REWRITES, FsyncCell, FsyncTimes, Policy, Rewrite
 
 OPEN_SHARE = 0.8  # of the maximum found, in open loop
-OPEN_TIMES = 2  # as long as a closed loop: a p99 needs a thousand
-PASSES = 6  # closed loops of each policy on one fleet: the fewest pairs that give an interval of 95 % (Wilcoxon)
-OVERHEAD_S = 0.9  # per fleet: servers, connections, questions
+OPEN_TIMES = 5  # as long as a closed loop: a p99 needs a thousand
+OVERHEAD_S = 0.9  # per block: servers, connections, questions
 CONNECT_S = 0.0006  # per client and instance
 
 CallerShape = tuple[int, int]  # clients and pipeline
@@ -31,7 +29,10 @@ WAITAOF_MS = 2000
 WAITAOF_LEAST_S = 2.2  # it answers once a second, so all callers at once
 TAKING_TURNS = ("no", "everysec", "always")  # CONFIG SET appendfsync
 CONNECTED = "connected"
+FEW_CORES = 2  # do not drive five servers with callers that come back within milliseconds
+ONE_CALLER: CallerShape = (1, 1)
 QUICK_CALLERS, QUICK_HOLD = (16, 1), "fixed:5ms"
+MANY: tuple[CallerShape, str] = ((16, 4), "exp:50ms")  # drawn, else all come back together
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,23 +69,19 @@ Block = tuple[FsyncCell, ...]  # what takes turns on the same servers: cells tha
 
 
 class FsyncPlan(FsyncTimes, frozen=True, kw_only=True):
-    """The matrix. No block begins when it would end after `budget_s`, a first one in twice the time; None = all."""
+    """The matrix."""
 
     cells: tuple[FsyncCell, ...]
     seed: int
 
-    def blocks(self) -> list[tuple[int, Block]]:
-        """Repeat and block, in the order of measuring."""
-        found: list[tuple[int, Block]] = []
-        for repeat in range(self.repeats):
-            rng = Random(f"{self.seed} fsync {repeat}")
-            places: dict[object, dict[object, list[FsyncCell]]] = {}
-            for cell in rng.sample(self.cells, len(self.cells)):
-                alone = "" if cell.policy in TAKING_TURNS else cell.policy
-                place = places.setdefault((cell.instances, cell.clients, cell.pipeline, cell.hold), {})
-                place.setdefault((alone, cell.injected_ms, cell.rewrite), []).append(cell)
-            found += [(repeat, tuple(block)) for place in places.values() for block in place.values()]
-        return found
+    def blocks(self) -> list[Block]:
+        """In the order of measuring."""
+        places: dict[object, dict[object, list[FsyncCell]]] = {}
+        for cell in Random(f"{self.seed} fsync").sample(self.cells, len(self.cells)):
+            alone = "" if cell.policy in TAKING_TURNS else cell.policy
+            place = places.setdefault((cell.instances, cell.clients, cell.pipeline, cell.hold), {})
+            place.setdefault((alone, cell.injected_ms, cell.rewrite), []).append(cell)
+        return [tuple(block) for place in places.values() for block in place.values()]
 
     def seconds_of(self, cell: FsyncCell) -> float:
         """How long each load of it is measured."""
@@ -93,9 +90,9 @@ class FsyncPlan(FsyncTimes, frozen=True, kw_only=True):
     def block_s(self, block: Block) -> float:
         """About how long it takes."""
         cell = block[0]
-        loads_s = PASSES * (self.warmup_s + self.seconds_of(cell))
+        loads_s = self.repeats * (self.warmup_s + self.seconds_of(cell))
         loads_s += self.warmup_s + OPEN_TIMES * self.seconds_of(cell)
-        return len(block) * loads_s + OVERHEAD_S + CONNECT_S * cell.clients * cell.instances
+        return len(block) * loads_s + OVERHEAD_S + CONNECT_S * cell.connections * cell.instances
 
 
 def product_cells(  # noqa: PLR0917 - the dimensions of the matrix
@@ -118,24 +115,29 @@ def product_cells(  # noqa: PLR0917 - the dimensions of the matrix
                 )  # fmt: skip
 
 
-def full_cells(policies: Iterable[Policy]) -> tuple[FsyncCell, ...]:
-    """The whole matrix: about three hours. Who are many hold their locks, else the load process is the limit."""
-    policies, counts, delays_ms = list(policies), (1, 3, 5), (0.0, 0.5, 2.0, 10.0)
-    loads: tuple[tuple[CallerShape, str], ...] = (((1, 1), "0"), (QUICK_CALLERS, QUICK_HOLD), ((64, 4), "fixed:50ms"))
-    everything = [
-        cell for shape, hold in loads for cell in product_cells(policies, counts, [shape], delays_ms, hold=hold)
-    ]
+def full_cells(policies: Iterable[Policy], cores: int) -> tuple[FsyncCell, ...]:
+    """All that so many cores can drive: one caller, 16 that hold their locks for 5 ms and 64 that hold them for 50,
+    on four disks; five servers on two cores under the last of these only. Rewrites and WAITAOF on one slow disk."""
+    policies, delays_ms, slow_ms = list(policies), (0.0, 0.5, 2.0, 10.0), (2.0,)
+    shapes: tuple[tuple[CallerShape, str], ...] = ((ONE_CALLER, "0"), (QUICK_CALLERS, QUICK_HOLD), MANY)
+    cells: list[FsyncCell] = []
+    for shape, hold in shapes:
+        counts = (1, 3, 5) if cores > FEW_CORES or (shape, hold) == MANY else (1, 3)
+        plain = [policy for policy in policies if policy != "waitaof"]
+        cells += product_cells(plain, counts, [shape], delays_ms, hold=hold)
+        if "waitaof" in policies and shape != ONE_CALLER:
+            cells += product_cells(["waitaof"], counts, [shape], slow_ms, hold=hold)
     rewritten = [policy for policy in policies if policy in TAKING_TURNS]
-    rewrites = product_cells(rewritten, counts, [QUICK_CALLERS], delays_ms, REWRITES[1:], hold=QUICK_HOLD)
-    return tuple(dict.fromkeys([*everything, *rewrites]))
+    cells += product_cells(rewritten, (1, 3), [QUICK_CALLERS], slow_ms, REWRITES[1:], hold=QUICK_HOLD)
+    return tuple(cells)
 
 
 def quick_cells(policies: Iterable[Policy], cores: int) -> tuple[FsyncCell, ...]:
     """A glance that this many cores can drive: one caller without and with a slow disk, callers that hold their locks
     (else the load process is the limit) at N = 1, 3 and, from 3 cores on, 5; rewrites where they matter most."""
     policies = list(policies)
-    one = product_cells([policy for policy in policies if policy != "waitaof"], (1,), [(1, 1)], (0.0, 2.0))
-    counts = (1, 3, 5) if cores > 2 else (1, 3)
+    one = product_cells([policy for policy in policies if policy != "waitaof"], (1,), [ONE_CALLER], (0.0, 2.0))
+    counts = (1, 3, 5) if cores > FEW_CORES else (1, 3)
     planner = product_cells(policies, counts, [QUICK_CALLERS], (2.0,), hold=QUICK_HOLD)
     always = [policy for policy in policies if policy == "always"]
     rewrites = product_cells(always, (1,), [QUICK_CALLERS], (2.0,), REWRITES[1:], hold=QUICK_HOLD)

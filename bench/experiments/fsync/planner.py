@@ -77,7 +77,7 @@ def _unlike(measured: ServerBinary | None, crashed: ServerBinary | None) -> Iter
 def _unmeasured(page: PlannerPage, rows: Rows) -> Iterator[str]:
     """What a reader might believe to be in the page."""
     if missing := [policy for policy in POLICIES if all(row.policy != policy for row in rows)]:
-        yield f"what {', '.join(missing)} costs: lockbench fsync --policy {','.join(missing)}"
+        yield f"what {', '.join(missing)} costs: lockbench fsync --fsync {','.join(missing)}"
     if any(option.crash is None for option in page.options):
         uncut = dict.fromkeys(f"{one.policy} at N={one.instances}" for one in page.options if one.crash is None)
         where = f" under {', '.join(uncut)}" if any(option.crash for option in page.options) else ""

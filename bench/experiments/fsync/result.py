@@ -53,6 +53,11 @@ class FsyncCell(Setup, frozen=True, kw_only=True):
     instances: Annotated[Count, says("N")]
     rewrite: Annotated[Rewrite, says("BGREWRITEAOF in the middle; on-no-sync: under no-appendfsync-on-rewrite yes")]
 
+    @property
+    def connections(self) -> int:
+        """To each instance: WAITAOF blocks one, so there each caller has its own."""
+        return self.clients * (self.pipeline if self.policy == "waitaof" else 1)
+
     def __str__(self) -> str:
         rewrite = "" if self.rewrite == "off" else f", rewrite {self.rewrite}"
         return f"N={self.instances} {self.policy} {self.shape}, {self.disk}{rewrite}"
@@ -143,7 +148,7 @@ class DiskFigures(Section, frozen=True, kw_only=True):
     """fdatasync before each visit, nothing added (s)."""
 
     p50: Annotated[float, says("s, median of the visits' medians")]
-    p99: Annotated[float | None, says("s, median of the visits'")]
+    p99: Annotated[float | None, says("s, median of the visits'; of one with fewer than 100 writes its longest")]
     max: Annotated[float, says("s, the longest")]
 
 
@@ -335,12 +340,13 @@ class FsyncFleet(Section, frozen=True, kw_only=True):
 class FsyncTimes(Section, frozen=True, kw_only=True):
     """How often and how long each cell is loaded."""
 
-    repeats: Annotated[Count, says("fleets that each cell is measured on")]
+    repeats: Annotated[Count, says("turns of each cell, all on the same servers")]
     warmup_s: Annotated[Amount, says("before each load")]
     seconds: Annotated[Amount, says("of each load")]
     quick: Annotated[bool, says("--quick")]
-    budget_s: Annotated[float | None, says("of one sitting; null: all visits are made")] = None
-    scenario: Annotated[str, says("what was taken of whose scenario, and what was not")] = ""
+    scenario: Annotated[
+        str, says("what was taken of whose scenario and what was not, or what so few cores do not drive")
+    ] = ""
 
 
 class FsyncConditions(FsyncTimes, frozen=True, kw_only=True):

@@ -23,7 +23,7 @@ import redis
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.fsync.cell_servers import CellServers
-from bench.experiments.fsync.plan import OPEN_SHARE, OPEN_TIMES, PASSES, WAITAOF_MS, Block, FsyncPlan, LoadOrder, Phase
+from bench.experiments.fsync.plan import OPEN_SHARE, OPEN_TIMES, WAITAOF_MS, Block, FsyncPlan, LoadOrder, Phase
 from bench.experiments.fsync.result import (
     FsyncCell,
     LoadName,
@@ -64,18 +64,18 @@ class BlockMeasurement:
     servers: CellServers
     key_prefix: str
 
-    def measure(self, repeat: int) -> list[VisitSeen]:
-        """All loads of the block: PASSES visits of each cell. Raises NothingGrantedError; EnvironmentNotReadyError:
+    def measure(self) -> list[VisitSeen]:
+        """All loads of the block, turn by turn. Raises NothingGrantedError; EnvironmentNotReadyError:
         load or server ended early."""
         block, servers = self.block, self.servers
         cell = block[0]
         if cell.rewrite != "off" and servers.own:
             fill(servers.urls, self.key_prefix)
         truth = waitaof_truth(servers, self.key_prefix) if cell.policy == "waitaof" else WaitaofCounts()
-        with load_process(cell, servers.urls, self.key_prefix, self.plan.seed * 1000 + repeat) as child:
+        with load_process(cell, servers.urls, self.key_prefix, self.plan.seed) as child:
             turns = [
                 (number, cell, self._load(child, cell))
-                for number in range(PASSES)
+                for number in range(self.plan.repeats)
                 for cell in (block if number % 2 == 0 else block[::-1])
             ]
             rates_per_s = {cell: self._open_rate(cell, turns) for cell in block}
@@ -88,7 +88,7 @@ class BlockMeasurement:
             if most.waitaof and not number:
                 waited = WaitaofCounts.sum_of([most.waitaof, truth])
                 loads["max"] = msgspec.structs.replace(most, waitaof=waited)
-            seen.append(VisitSeen(repeat=repeat * PASSES + number, cell=cell, disk=servers.disk, loads=loads))
+            seen.append(VisitSeen(repeat=number, cell=cell, disk=servers.disk, loads=loads))
         return seen
 
     def _open_rate(self, cell: FsyncCell, turns: Sequence[tuple[int, FsyncCell, LoadSeen]]) -> float:
@@ -97,7 +97,7 @@ class BlockMeasurement:
             return OPEN_SHARE * granted / sum(load.seconds for load in loads)
         denied = sum((Counter(load.denied) for load in loads), Counter())
         told = ", ".join(f"{outcome} {count:,}" for outcome, count in denied.items())
-        raise NothingGrantedError(f"{cell}: no lock was granted in {PASSES} loads ({told or 'no answer'})")
+        raise NothingGrantedError(f"{cell}: no lock was granted in {self.plan.repeats} loads ({told or 'no answer'})")
 
     def _load(self, child: Child, cell: FsyncCell, rate_per_s: float | None = None) -> LoadSeen:
         servers, seconds = self.servers, self.plan.seconds_of(cell) * (OPEN_TIMES if rate_per_s else 1)

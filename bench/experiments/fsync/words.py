@@ -5,7 +5,6 @@ not sustained is not shown; what was not measured, or has no interval, is an en 
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import cycle
 from pathlib import Path
 
 import msgspec
@@ -14,7 +13,6 @@ from bench.experiments.crash.result import CrashResult
 from bench.experiments.fsync.judge import rate_interval
 from bench.experiments.fsync.planner import plan_page
 from bench.experiments.fsync.result import (
-    AlwaysCost,
     DiskFigures,
     FsyncResult,
     FsyncRow,
@@ -27,8 +25,8 @@ from bench.measure.expectation import ROW_WORDS
 from bench.measure.result import newest_result
 from bench.measure.statistics import Spread
 from bench.report.figures import MISSING, count, counted, latency, milliseconds
-from bench.report.html.figure import Column, Data, Figure, Legend
-from bench.report.html.plot import X_RANGE, Y_RANGE, Axes, Line, Mark, Spot, plot
+from bench.report.html.figure import Column, Data, Figure
+from bench.report.html.plot import RANGE, Bar, forest
 from bench.report.html.scale import logarithmic, number_tick
 from bench.report.sheet import GOOD, Case, Part, Sentence, Sheet, Suite, made, sheet_of
 
@@ -41,10 +39,9 @@ CARRY_OVER = (
     "(lockbench doctor measures it)"
 )
 _OF_CRASHES = (
-    "power cuts (none: kill −9), TTL {ttl_s:g} s; double grants: of clients that trust a restarted instance; a delayed "
+    "power cuts (none: any end), TTL {ttl_s:g} s; double grants: of clients that trust a restarted instance; a delayed "
     "restart waits out the longest TTL, so its price grows with yours"
 )
-_STYLES = ("c1", "c2", "c4", "c3", "c5")
 _REWRITTEN = {"off": "", "on": " R", "on-no-sync": " R!"}
 MEMORY_S, VIRTUAL_S = 5e-6, 5e-4  # an fdatasync of a file in memory, and of a disk that is none of a cloud, takes less
 
@@ -72,6 +69,8 @@ def planner_sheet(result: FsyncResult) -> Sheet:
     page = result.planner
     conditions = f"{_server(result) or 'your servers'} · p99 from the intended start"
     lines = tuple(Sentence(*line) for line in _planner_lines(page))
+    if result.conditions.scenario:
+        lines += (Sentence("of", result.conditions.scenario),)
     return Sheet("PLANNER", GOOD, page.advice[0], conditions, (_options(page), _prices(result)), lines)
 
 
@@ -232,38 +231,27 @@ def _lost(crash: LossesSeen | None) -> tuple[str, ...]:
 
 
 def figures(result: FsyncResult) -> list[Figure]:
-    """What always costs by callers, as far as it is known."""
-    return [figure for figure in (_costs(result.costs),) if figure]
-
-
-def _costs(costs: Sequence[AlwaysCost]) -> Figure | None:
-    known = sorted((cost for cost in costs if cost.is_known), key=lambda cost: cost.callers)
+    """What always costs, cell by cell, as far as it is known."""
+    known = [cost for cost in result.costs if cost.is_known]
     if not known:
-        return None
-    x = logarithmic([cost.callers for cost in known], *X_RANGE)
-    y = logarithmic([1.0, *(end for cost in known for end in _ends(cost))], *Y_RANGE)
-    groups: dict[str, list[AlwaysCost]] = {}
-    for cost in known:
-        held = "" if cost.hold == "0" else f", held {cost.hold.removeprefix('fixed:')}"
-        groups.setdefault(f"N={cost.instances}, {disk_name(cost)} fsync{held}", []).append(cost)
-    marks: list[Mark] = [Line([x.low, x.high], [1.0, 1.0], "c5")]
-    keys = []
-    for (name, row), style in zip(groups.items(), cycle(_STYLES)):
-        marks.append(Line([cost.callers for cost in row], [cost.ratio for cost in row], style))
-        marks += [Spot(cost.callers, cost.ratio, style) for cost in row]
-        marks += [Line([cost.callers] * 2, _ends(cost), style) for cost in row]
-        keys.append(Legend(style, name))
+        return []
+    bars = [
+        Bar(
+            f"N={cost.instances}, {cost.shape}, {disk_name(cost)}", cost.ratio, cost.low, cost.high, cost.price,
+            *(("bad", "costs, 95 % sure") if (cost.low or 0) > 1 else ("c5", "may cost nothing")),
+        )
+        for cost in known
+    ]  # fmt: skip
     ends = (pick(known, key=lambda cost: cost.ratio) for pick in (min, max))
     cheap, dear = (f"{cost.price} ({counted(cost.callers, 'caller')})" for cost in ends)
     title = f"always costs between {cheap} and {dear}"
-    about = "Acquires/s with everysec ÷ with always, by callers, log scales; uprights: 95 % sure; 1: no cost"
-    axes = Axes(x, y, "callers (log scale)", "everysec ÷ always (log scale)", number_tick, number_tick)
+    about = (
+        "Acquires/s with everysec ÷ with always, log scale, 95 % sure; by N, connections × callers of each, hold, fsync"
+    )
+    x = logarithmic([1.0, *(end for cost in known for end in (cost.low, cost.high) if end)], *RANGE)
     names = ("instances", "clients", "pipeline", "injected_ms", "callers", "ratio", "low", "high")
     data = Data(
         tuple(Column(name, "count") for name in names), [[getattr(cost, name) for name in names] for cost in known]
     )
-    return Figure("costs", title, about, plot(axes, marks, name=title, about=about), data, tuple(keys))
-
-
-def _ends(cost: AlwaysCost) -> list[float]:
-    return [cost.low or cost.ratio, cost.high or cost.ratio]
+    axis, lines = "everysec ÷ always (log scale)", [(1.0, "no cost")]
+    return [forest("costs", title, about, bars=bars, x=x, x_label=number_tick, x_name=axis, data=data, lines=lines)]

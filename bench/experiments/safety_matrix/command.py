@@ -15,12 +15,12 @@ from bench.cli.options import Grouped
 @click.option(
     "--claim", "claims", metavar="C", multiple=True, help="only this claim (repeatable); a wrong name lists them"
 )
-@click.option("--quick", is_flag=True, help="a glance: each schedule once, short loads")
+@click.option("--quick", is_flag=True, help="a glance: fewer schedules, short loads")
 @experiment_options("safety")
 def safety(**values: Any) -> int:
     """Each recipe under the faults that are known to break it: expected, seen, figure, verdict.
 
-    Deterministic schedules first, then short loads under pauses and faults, then what is claimed of Redlock. Exit code
+    Simulated schedules first, then short loads under pauses and faults, then what is claimed of Redlock. Exit code
     5: a row that must be safe was violated; 4: an expected fault did not show.
     """
     from bench.experiments.safety_matrix.experiment import SafetyPlan, choose_cases, run_safety

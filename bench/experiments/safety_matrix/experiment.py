@@ -1,6 +1,6 @@
 """The safety matrix: *recipes, claims → each row looked at, judged, written*.
 
-    schedule   recipe × deterministic course of events     bench.recipes.schedules
+    schedule   recipe × simulated schedules                lockbench explore
     load       recipe × short load under pauses and faults  the oracle over every operation
     claim      what is claimed of Redlock and persistence   a figure each
 
@@ -18,6 +18,8 @@ from functools import partial
 from pathlib import Path
 
 from bench.errors import UsageError
+from bench.experiments.explore import search_process
+from bench.experiments.explore.experiment import ExplorePlan, explored
 from bench.experiments.safety_matrix.claims import claim_cases
 from bench.experiments.safety_matrix.loads import load_cases
 from bench.experiments.safety_matrix.result import Finding, SafetyConditions, SafetyResult, SafetyRow
@@ -25,58 +27,40 @@ from bench.experiments.safety_matrix.row import (
     SKIPPED,
     PlannedRow,
     RowSetup,
-    broken_rules,
     cannot,
-    find,
     judge_rows,
     look,
 )
-from bench.measure.expectation import AS_EXPECTED
+from bench.measure.expectation import NOT_KNOWN
 from bench.measure.run_result import OwnFleet
-from bench.recipes.registry import RECIPES, WITHDRAWN, find_recipe
-from bench.recipes.schedules.stage import Schedule, Shown
-from bench.recipes.schedules.table import SCHEDULES, play
+from bench.recipes.registry import RECIPES, WITHDRAWN
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 from bench.scenario.quantity import nearest
+from bench.topology.child import Child
 from bench.topology.fleet import start_fleet
 from bench.topology.server import ServerBinary, find_server
 
-ROUNDS = 3
+QUICK, FULL = 250, 2_000  # schedules
+ABOUT = "two leases valid at once: `lockbench explore --recipe …` shows the schedule"
 
 
-def schedule_cases() -> Iterator[PlannedRow]:
-    """Every recipe with every schedule that says something of it."""
-    for schedule in SCHEDULES.values():
-        for recipes, flawed in ((schedule.shown_by, True), (schedule.absent_in, False)):
-            for recipe in recipes:
-                expected = "the flaw" if flawed else "no flaw"
-                look = partial(look_at, schedule, recipe, flawed)
-                yield PlannedRow("schedule", recipe, schedule.name, expected, schedule.looks_for, look)
+def explored_cases() -> Iterator[PlannedRow]:
+    """Every recipe of ours, in simulated schedules."""
+    for recipe, entry in RECIPES.items():
+        expected = "no flaw" if entry.about.safe else "the flaw"
+        yield PlannedRow("schedule", recipe, "explored", expected, ABOUT, partial(look_at_recipe, recipe))
 
 
-def look_at(schedule: Schedule, recipe: str, flawed: bool, setup: RowSetup) -> Finding:
-    """Play `schedule` with `recipe`, which must show the flaw (`flawed`) or must not."""
-    for _ in range(1 if setup.quick else ROUNDS):
-        shown = play(schedule, recipe, None if schedule.harms else setup.fleet)
-        finding = judge_shown(shown, flawed=flawed, safe=find_recipe(recipe).about.safe)
-        if finding.verdict != AS_EXPECTED:
-            break
-    return finding
-
-
-def judge_shown(shown: Shown, *, flawed: bool, safe: bool) -> Finding:
-    """What a schedule says of a recipe that must show its flaw (`flawed`) or must not, and is `safe` or not."""
-    broken = broken_rules(shown.report) if safe else None
-    needs = {**({} if shown.seen and flawed else shown.circumstances), **shown.preconditions}
-    return find(
-        ("the flaw", "no flaw") if flawed else ("no flaw", "the flaw"),
-        dict(shown.figures),
-        needs,
-        holds=shown.seen == flawed,
-        broken=bool(broken) or (shown.seen and not flawed and all(needs.values())),
-        reason=broken,
-        safety=shown.report,
-    )
+def look_at_recipe(recipe: str, setup: RowSetup) -> Finding:
+    """Explore `recipe`, in a process of its own: the smallest schedule that breaks it, or how many did not."""
+    plan = ExplorePlan((recipe,), 0.0, QUICK if setup.quick else FULL, None, 1, setup.seed)
+    with Child("a search process", search_process.__name__) as searcher:
+        row = explored(recipe, plan, [searcher], lambda _progress: None)
+    figures: dict[str, float | None] = {"schedules": row.schedules, "tested": row.tested}
+    if row.broken:
+        figures["steps"] = len(row.broken.steps) - 1
+    seen = NOT_KNOWN if row.verdict == NOT_KNOWN else "the flaw" if row.broken else "no flaw"
+    return Finding(seen, row.verdict, figures, row.reason or (row.broken.rule if row.broken else None))
 
 
 INSTANCES = 3
@@ -97,7 +81,7 @@ def all_cases() -> list[PlannedRow]:
     withdrawn = (
         PlannedRow("schedule", name, "none", "nothing", why, cannot(SKIPPED, why)) for name, why in WITHDRAWN.items()
     )
-    return [*schedule_cases(), *withdrawn, *load_cases(), *claim_cases()]
+    return [*explored_cases(), *withdrawn, *load_cases(), *claim_cases()]
 
 
 def choose_cases(recipes: Sequence[str] = (), claims: Sequence[str] = ()) -> list[PlannedRow]:

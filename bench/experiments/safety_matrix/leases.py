@@ -12,15 +12,15 @@ from typing import Any
 from redis import Redis
 
 from bench.errors import EnvironmentNotReadyError
+from bench.experiments.safety_matrix.pace import Pace, sets_of, sleep_until
 from bench.experiments.safety_matrix.result import Figures, Finding
 from bench.experiments.safety_matrix.row import SKIPPED, RowSetup, cannot, find
 from bench.measure.expectation import Preconditions
-from bench.recipes.schedules.stage import Pace, sets_of, sleep_until, wait_for
 from bench.scenario import Fault
 from bench.topology.child import Shape
 from bench.topology.faults.injection import Need, prepared_fleet
 from bench.topology.faults.kinds import injection, needs_of, read_faults
-from bench.topology.fleet import Fleet, start_fleet
+from bench.topology.fleet import Fleet, start_fleet, wait_until
 from bench.topology.server import find_server
 from lockcore import Denied, Lease, Outcome, Redlock, RetryPolicy
 from lockcore.clock import NS_PER_MS, monotonic_ns
@@ -122,10 +122,10 @@ def _given_back_over(fleet: Fleet, still: Sequence[int], lock: Redlock, resource
         lock.try_release(result)
     for index in still:
         fleet.cont(index)
-    with suppress(TimeoutError):
-        wait_for(lambda: _sets(fleet, still) >= before + len(still), _PATIENCE_S)
-    with suppress(TimeoutError):
-        wait_for(lambda: not _left(fleet, resource), _PATIENCE_S)
+    with suppress(EnvironmentNotReadyError):
+        wait_until(lambda: _sets(fleet, still) >= before + len(still), _PATIENCE_S, "its SETs were not executed")
+    with suppress(EnvironmentNotReadyError):
+        wait_until(lambda: not _left(fleet, resource), _PATIENCE_S, "its votes stayed")
     return _sets(fleet, still) - before, _left(fleet, resource)
 
 

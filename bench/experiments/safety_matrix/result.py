@@ -39,9 +39,9 @@ class Finding(Section, frozen=True):
 class SafetyRow(Finding, frozen=True, kw_only=True):
     """One row of the matrix."""
 
-    part: Annotated[MatrixPart, says("deterministic course of events, short load, or a claim about Redlock")]
+    part: Annotated[MatrixPart, says("simulated schedules, short load, or a claim about Redlock")]
     recipe: Annotated[str, says("the lock that was looked at")]
-    fault: Annotated[str, says("the schedule, the disturbance of a load, or the claim")]
+    fault: Annotated[str, says("explored, the disturbance of a load, or the claim")]
     expected: Annotated[str, says("the flaw, no flaw, violated, safe or confirmed")]
     about: Annotated[str, says("what the row looks for, in words")] = ""
     took_s: Annotated[Amount, says("how long the look took")] = 0.0
@@ -50,7 +50,7 @@ class SafetyRow(Finding, frozen=True, kw_only=True):
 class SafetyConditions(Section, frozen=True, kw_only=True):
     """What was asked for, and where."""
 
-    quick: Annotated[bool, says("a glance: each schedule once, short loads")]
+    quick: Annotated[bool, says("a glance: fewer schedules, short loads")]
     recipes: Annotated[tuple[str, ...], says("only these; empty = all, unless claims were named")] = ()
     claims: Annotated[tuple[str, ...], says("only these; empty = all, unless recipes were named")] = ()
     usable_cores: Annotated[Count, says("cores that load and servers shared")]

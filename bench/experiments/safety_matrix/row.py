@@ -74,17 +74,6 @@ def cannot(verdict: MatrixWord, reason: str) -> Finding:
     return Finding("–", verdict, reason=reason)
 
 
-def broken_rules(report: SafetyReport) -> str | None:
-    """What of exclusion was broken, in words, or None. It is what a safe recipe must never show."""
-    counts = {
-        "service faults": report.service_faults,
-        "grants after their end": report.granted_invalid,
-        "foreign deletes": report.foreign_deletes,
-        "unexplained": report.unexplained,
-    }
-    return ", ".join(f"{count} {name}" for name, count in counts.items() if count) or None
-
-
 def find(
     seen: tuple[str, str],
     figures: Figures,

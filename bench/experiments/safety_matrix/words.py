@@ -10,7 +10,7 @@ from bench.measure.expectation import ROW_WORDS
 from bench.report.sheet import Case, Part, Sheet, Suite, made, sheet_of
 
 _PARTS = {
-    "schedule": "deterministic courses of events",
+    "schedule": "simulated schedules, until one breaks it",
     "load": "short loads, every operation judged",
     "claim": "what is claimed of Redlock and persistence",
 }

@@ -55,7 +55,8 @@ def _retry(text: str) -> RetrySettings | None:
     "--spread", metavar="TIME,…", type=Several(_spread), help="starts are spread over so much  [0ms,0.5ms; quick 0ms]"
 )
 @click.option(
-    "--rounds",
+    "--repeats",
+    "rounds",
     metavar="R",
     type=click.IntRange(1, 100_000),
     help=f"trials per row  [{ROUNDS}, parallel retries {PARALLEL_RETRY_ROUNDS}; quick {QUICK_ROUNDS}]",
@@ -68,7 +69,8 @@ def _retry(text: str) -> RetrySettings | None:
     help="how instances are asked  [all three]",
 )
 @click.option(
-    "--retry",
+    "--retry-policy",
+    "retry",
     metavar="POLICY,…",
     type=Several(_retry),
     default=RETRIES,

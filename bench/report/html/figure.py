@@ -32,11 +32,10 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class Legend:
-    """One entry of a legend: the class it is drawn with, what it is, and whether that is an area, not a line."""
+    """One entry of a legend: a small drawing of what it names (SVG), and its name."""
 
-    style: str
+    svg: str
     text: str
-    area: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +66,13 @@ class Chapter:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A whole page: what its title bar says, verdict and sentences of its sheet, chapters, how to repeat it."""
+    """A whole page: what its title bar says, verdict and sentences of its sheet, chapters, how to repeat it.
+
+    `opens`: where to look first, as a sentence and the part of the page that shows it.
+    """
 
     title: str
     sheet: Sheet
     chapters: tuple[Chapter, ...]
     repeat: str = ""
+    opens: tuple[str, str] | None = None

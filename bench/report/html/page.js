@@ -104,32 +104,43 @@
 
   // -- who held what ---------------------------------------------------------------------------------------------
   const LEFT = 96, RIGHT = 12, STRIP = 13, LANE = 46, BAR = 12, OVERVIEW_TOP = 16;
+  const KEYS = [["lease", "lease"], ["lease bad", "lease that overlaps another (✖)"], ["over", "work past the validity"], ["unknown", "leases not kept"], ["fault", "a fault"],
+    ["held", "above: held"], ["overlap", "above: two at once"], ["mark", "above: a finding"], ["view", "above: what is shown below"]];
+  const SHAPES = { over: "M3 3h20v4h-20Z", overlap: "M13 0v10", mark: "M9 0h8l-4 9Z" };
   class Holders {
     constructor(figure, drawn) {
       this.drawn = drawn;
       this.place = figure.querySelector(".holders");
       this.readout = figure.querySelector(".readout");
       this.place.replaceChildren();
-      this.width = Math.min(Math.max(this.place.clientWidth, 640), 1100);
+      this.width = Math.min(Math.max(this.place.clientWidth, 320), 1100);
       this.tools();
-      const scroll = html("div", this.place, undefined, { className: "scroll" });
+      this.keys = html("ul", this.place, undefined, { className: "keys" });
       this.overview = OVERVIEW_TOP + drawn.lanes.length * STRIP;
       this.top = this.overview + 44;
       this.height = this.top + drawn.lanes.length * LANE + 40;
-      this.svg = make("svg", { viewBox: `0 0 ${this.width} ${this.height}`, role: "group", tabindex: "0", "aria-label": "Holders of each resource over time. Arrow keys move, plus and minus zoom, 0 shows the whole run." }, scroll);
+      this.svg = make("svg", { viewBox: `0 0 ${this.width} ${this.height}`, role: "group", tabindex: "0", "aria-label": "Holders of each resource over time. Arrow keys move, plus and minus zoom, 0 shows the whole run." }, this.place);
       this.svg.addEventListener("keydown", (event) => this.key(event));
       this.svg.addEventListener("dblclick", () => this.go(drawn.start_s, drawn.end_s));
       this.drag();
-      this.go(...this.first());
+      this.opens();
+      document.querySelectorAll(`a[href="#${figure.id}"]`).forEach((link) => link.addEventListener("click", () => this.go(...this.around(drawn.opens))));
+      addEventListener("hashchange", () => this.linked());
+      this.linked();
     }
-    first() {
-      if (this.drawn.marks.length) return this.around(this.drawn.marks[0]);
-      const lane = this.drawn.lanes.find((entry) => entry.rows.length);
-      const last = lane.rows[Math.min(24, lane.rows.length - 1)];
-      return [lane.rows[0][0] / 1e6, last[1] / 1e6];
+    // A view has an address: #at=<from>,<to> in seconds of the run.
+    linked() {
+      const [, from, to] = location.hash.match(/^#at=(-?[\d.]+),(-?[\d.]+)$/) || [];
+      if (!(Number(from) < Number(to))) return;
+      this.go(Number(from), Number(to));
+      this.place.scrollIntoView();
     }
-    around(mark) {
-      const [from, to] = mark.span_s;
+    opens() { this.show(...this.around(this.drawn.opens)); }
+    go(from, to) {
+      this.show(from, to);
+      history.replaceState(null, "", `#at=${this.from.toFixed(6)},${this.to.toFixed(6)}`);
+    }
+    around([from, to]) {
       const margin = Math.max((to - from) * 0.4, 0.002);
       return [from - margin, to + margin];
     }
@@ -141,9 +152,9 @@
       button("Zoom out", () => this.zoom(2));
       button("◀ Earlier", () => this.pan(-0.5));
       button("Later ▶", () => this.pan(0.5));
-      this.drawn.marks.forEach((mark, index) => button(`${index + 1}. ${mark.text}`, () => this.go(...this.around(mark))));
+      this.drawn.marks.forEach((mark, index) => button(`${index + 1}. ${mark.text}`, () => this.go(...this.around(mark.span_s))));
     }
-    go(from, to) {
+    show(from, to) {
       const { start_s: low, end_s: high } = this.drawn;
       const width = Math.min(Math.max(to - from, 1e-5), high - low);
       this.from = Math.min(Math.max(from, low), high - width);
@@ -192,6 +203,18 @@
       this.drawOverview();
       this.drawAxis();
       this.drawn.lanes.forEach((lane, index) => this.drawLane(lane, this.top + index * LANE));
+      this.drawKeys();
+    }
+    // What is in view, and nothing else.
+    drawKeys() {
+      this.keys.replaceChildren();
+      for (const [style, text] of KEYS) {
+        const found = this.svg.querySelector(`[class="${style}"]`);
+        if (!found) continue;
+        const key = make("svg", { class: "key", viewBox: "0 0 26 10", "aria-hidden": "true" }, html("li", this.keys));
+        make("path", { d: SHAPES[style] || "M3 0h20v10h-20Z", class: style }, key);
+        key.parentNode.append(text);
+      }
     }
     scale(low, high) { return (at) => LEFT + ((Math.min(Math.max(at, low), high) - low) / (high - low)) * (this.width - LEFT - RIGHT); }
     drawOverview() {
@@ -227,7 +250,7 @@
         make("path", { d: `M${x(tick * step)} ${this.top - 4}V${bottom}`, class: "grid" }, this.svg);
         make("text", { x: x(tick * step), y: bottom + 14, "text-anchor": "middle" }, this.svg, (tick * step).toFixed(digits));
       }
-      make("text", { x: (LEFT + this.width) / 2, y: bottom + 30, "text-anchor": "middle", class: "name" }, this.svg, `s since the measured window began; ${latency(width)} shown`);
+      make("text", { x: this.width / 2, y: bottom + 30, "text-anchor": "middle", class: "name" }, this.svg, `s since the measured window began; ${latency(width)} shown`);
     }
     drawLane(lane, top) {
       const x = this.scale(this.from, this.to);

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.measure.result import Document
@@ -38,11 +38,17 @@ def page_of(result: Document, place: str = "") -> Page:
     if isinstance(document, RunResult):
         return run_page(document, place)
     kind, sheet = kind_of(document), told(document, place)
-    figures = tuple(getattr(room_of(kind, "words"), "figures", lambda _none: ())(document))
+    figures, evidence = (_of(kind, what, document) for what in ("figures", "evidence"))
     pictures = (Chapter("In pictures", figures),) if figures else ()
-    tables = (Chapter(part.name, (), (part,), "sheet") for part in sheet.parts)
+    courses = (Chapter("Step by step", (), evidence, "folded"),) if evidence else ()
+    tables = (Chapter(part.name or part.plain_head[0], (), (part,), "sheet") for part in sheet.parts)
     title = f"{sheet.verdict} · {kind} · {document.started_at[:16].replace('T', ' ')}"
-    return Page(title, sheet, (*pictures, *tables), shlex.join(document.command))
+    return Page(title, sheet, (*pictures, *tables, *courses), shlex.join(document.command))
+
+
+def _of(kind: str, what: str, document: Document) -> tuple[Any, ...]:
+    """What else the question tells of its result; nothing if it does not."""
+    return tuple(getattr(room_of(kind, "words"), what, lambda _none: ())(document))
 
 
 def page_of_several(results: Sequence[Document], names: Sequence[str]) -> Page:

@@ -1,14 +1,16 @@
-"""Pictures as SVG text: *series, or rows with intervals, over scales → markup*. Source: SVG 1.1.
+"""Pictures as SVG text: *series, or rows with intervals, over scales → a figure with its legend*. Source: SVG 1.1.
 
 Rules: whatever comes from a result is escaped here; coordinates keep one digit after the point; colours are classes of
 page.css, so that light, dark and print are its business. Gaps stay gaps; every axis has its unit; faults are bands over
-the whole height with their name on top; lines differ by dash, not by colour alone.
+the whole height with their name on top; lines differ by dash, not by colour alone. A mark says what it is (`key`): the
+legend is made of the marks that are drawn, by what draws them.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from html import escape
 
+from bench.report.html.figure import Data, Figure, Legend
 from bench.report.html.scale import Label, Scale
 
 _WIDTH, _HEIGHT = 470.0, 262.0
@@ -16,6 +18,7 @@ X_RANGE = LEFT, RIGHT = (60.0, _WIDTH - 12.0)
 Y_RANGE = BOTTOM, TOP = (_HEIGHT - 44.0, 26.0)
 _LETTER_PX = 6.4  # about the width of a character: labels that would touch are left out
 _SPOT_PX = 4.0
+_FEW_TICKS = 4  # have room on a phone, too
 
 Value = float | int | None
 
@@ -27,6 +30,7 @@ class Line:
     xs: Sequence[float]
     ys: Sequence[Value]
     style: str
+    key: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +41,17 @@ class Area:
     lows: Sequence[float]
     highs: Sequence[float]
     style: str
+    key: str
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A stretch of the x axis with a name."""
+    """A stretch of the x axis with a name of its own."""
 
     start: float
     stop: float
     text: str
+    key: str = "a fault"
     style: str = "fault"
 
 
@@ -56,6 +62,7 @@ class Spot:
     x: float
     y: float
     style: str
+    key: str
     hollow: bool = False
 
 
@@ -74,15 +81,16 @@ class Axes:
 Mark = Line | Area | Band | Spot
 
 
-def plot(axes: Axes, marks: Sequence[Mark], *, name: str, about: str) -> str:
-    """Draw `marks` over `axes`, bands first. `name` and `about` are read out."""
+def plot(name: str, title: str, about: str, *, axes: Axes, marks: Sequence[Mark], data: Data) -> Figure:
+    """The figure `name` of `marks` over `axes`, bands below the others. `title` and `about` are read out."""
     bands = [mark for mark in marks if isinstance(mark, Band)]
-    others = [mark for mark in marks if not isinstance(mark, Band)]
-    parts = [_areas(axes, bands), _grid(axes), *(_mark(axes, mark) for mark in others)]
+    others = [(mark, drawn) for mark in marks if not isinstance(mark, Band) and (drawn := _mark(axes, mark))]
+    parts = [_areas(axes, bands), _grid(axes), *(drawn for _, drawn in others)]
     parts.append(_band_names(axes, bands))
     parts.append(_label(axes.y_name, 4, 12, style="name"))
     parts.append(_label(axes.x_name, (LEFT + RIGHT) / 2, _HEIGHT - 6, anchor="middle", style="name"))
-    return _drawing(_WIDTH, _HEIGHT, "".join(parts), name=name, about=about)
+    keys = _legend((mark.key, _swatch(mark)) for mark in (*(mark for mark, _ in others), *bands))
+    return Figure(name, title, about, _drawing(_HEIGHT, "".join(parts), f"{title}. {about}"), data, keys)
 
 
 def _grid(axes: Axes) -> str:
@@ -97,9 +105,14 @@ def _grid(axes: Axes) -> str:
         half = len(text) * _LETTER_PX / 2
         middle = min(at, RIGHT - half + 4)
         if middle - half >= free:
-            parts.append(_label(text, middle, BOTTOM + 17, anchor="middle", style="odd" if place % 2 else ""))
+            parts.append(_label(text, middle, BOTTOM + 17, anchor="middle", style=_odd(place, axes.x)))
             free = middle + half + 6
     return "".join([*parts, _stroke(LEFT, BOTTOM, RIGHT, BOTTOM, "axis")])
+
+
+def _odd(place: int, scale: Scale) -> str:
+    """The class of a tick's label that a phone has no room for."""
+    return "odd" if place % 2 and len(scale.ticks) > _FEW_TICKS else ""
 
 
 def _areas(axes: Axes, bands: Sequence[Band]) -> str:
@@ -129,27 +142,58 @@ def _mark(axes: Axes, mark: Line | Area | Spot) -> str:
     if isinstance(mark, Area):
         edges = [axes.x(edge) for edge in mark.edges]
         path = _staircase(edges, [axes.y(v) for v in mark.highs], [axes.y(v) for v in mark.lows])
-        return _element("path", d=path, class_=f"area {mark.style}")
+        return _element("path", d=path, class_=_class_of(mark))
     if isinstance(mark, Spot):
-        return _circle(axes.x(mark.x), axes.y(mark.y), _SPOT_PX, f"{'ring' if mark.hollow else 'dot'} {mark.style}")
+        return _circle(axes.x(mark.x), axes.y(mark.y), _SPOT_PX, _class_of(mark))
     points = [None if y is None else (axes.x(x), axes.y(y)) for x, y in zip(mark.xs, mark.ys, strict=True)]
     around = zip([None, *points], points, [*points[1:], None], strict=False)
     alone = [point for before, point, after in around if point and not before and not after]  # no line shows it
-    dots = [_circle(x, y, 2.2, f"dot {mark.style}") for x, y in alone]
-    return "".join([_element("path", d=_polyline(points), class_=f"line {mark.style}"), *dots])
+    dots = [_circle(x, y, 2.2, f"alone {mark.style}") for x, y in alone]
+    path = _polyline(points)
+    return "".join([_element("path", d=path, class_=_class_of(mark)) if "L" in path else "", *dots])
+
+
+# -- the legend ------------------------------------------------------------------------------------------------------
+
+
+def _legend(named: Iterable[tuple[str, str]]) -> tuple[Legend, ...]:
+    """One entry for each name, with all that is drawn under it."""
+    found: dict[str, dict[str, None]] = {}
+    for key, swatch in named:
+        found.setdefault(key, {})[swatch] = None
+    return tuple(Legend("".join(swatches), key) for key, swatches in found.items())
+
+
+def _swatch(mark: Mark) -> str:
+    """The mark as its legend shows it, in a space of 26 × 10."""
+    style = _class_of(mark)
+    if isinstance(mark, Line):
+        return _stroke(1, 5, 25, 5, "line faint" if "faint" in style else style)
+    if isinstance(mark, Spot):
+        return _circle(13, 5, _SPOT_PX, style)
+    edges = [_stroke(at, 0, at, 10, f"{style}-edge") for at in (3, 23)] if isinstance(mark, Band) else []
+    return _element("rect", x=3, y=0, width=20, height=10, class_=style) + "".join(edges)
+
+
+def _class_of(mark: Mark) -> str:
+    if isinstance(mark, Line):
+        return f"line {mark.style}"
+    if isinstance(mark, Spot):
+        return f"{'ring' if mark.hollow else 'dot'} {mark.style}"
+    return mark.style if isinstance(mark, Band) else f"area {mark.style}"
 
 
 # -- rows with their intervals ---------------------------------------------------------------------------------------
 
-_ROW_PX, _FIRST_PX, _LAST_PX = 24.0, 24.0, 40.0  # of a row, above the first, below the last
-_NAMES_PX, _WORDS_PX, _MOST_LETTERS = 196.0, 122.0, 29
-RANGE = (_NAMES_PX, _WIDTH - _WORDS_PX)
+_ROW_PX, _FIRST_PX, _LAST_PX = 42.0, 24.0, 40.0  # of a row, above the first, below the last
+_MOST_LETTERS = 29
+RANGE = (16.0, _WIDTH - 16.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One row: its name, the value with its interval (None = not known), the figure in words, its class; `limit`: where
-    the row has a mark of its own."""
+    """One row: its name, the value with its interval (None = not known), the figure in words, its class, what that
+    means; `limit`: where the row has a mark of its own."""
 
     name: str
     value: float | None
@@ -157,44 +201,56 @@ class Bar:
     high: float | None
     text: str
     style: str
+    key: str
     limit: float | None = None
 
 
 def forest(
-    bars: Sequence[Bar], x: Scale, x_label: Label, x_name: str, *, name: str, about: str,
-    lines: Sequence[tuple[float, str]] = (),
-) -> str:  # fmt: skip
-    """Draw `bars` over `x` (whose pixels are `RANGE`), as meta-analyses do; `lines`: values to mark, with their names.
-
-    The figure of a row stands in words beside it. On a phone it is as wide as here, as names would lie on points.
-    """
+    name: str, title: str, about: str, *, bars: Sequence[Bar], x: Scale, x_label: Label, x_name: str, data: Data,
+    lines: Sequence[tuple[float, str]] = (), limit: str = "limit",
+) -> Figure:  # fmt: skip
+    """The figure `name` of `bars` over `x` (whose pixels are `RANGE`), as meta-analyses draw them, the name and the
+    words of a row above it. `lines`: values to mark, with their names; `limit`: what the rows' own marks mean."""
     bottom = _FIRST_PX + len(bars) * _ROW_PX
     parts = []
     for place, tick in enumerate(x.ticks):
-        at, odd = x(tick), "odd" if place % 2 else ""
-        parts.append(_stroke(at, _FIRST_PX - 4, at, bottom, "grid"))
-        parts.append(_label(x_label(tick), at, bottom + 15, anchor="middle", style=odd))
+        parts.append(_stroke(x(tick), _FIRST_PX - 4, x(tick), bottom, "grid"))
+        parts.append(_label(x_label(tick), x(tick), bottom + 15, anchor="middle", style=_odd(place, x)))
     for value, text in lines:
         if x.low <= value <= x.high:
-            at = x(value)
-            parts.append(_stroke(at, _FIRST_PX - 6, at, bottom, "mean"))
-            parts.append(_label(text, at, 12, anchor="middle", style="name"))
+            parts.append(_stroke(x(value), _FIRST_PX - 6, x(value), bottom, "axis"))
+            parts.append(_label(text, x(value), 12, anchor="middle", style="name"))
     parts.append(_label(x_name, sum(RANGE) / 2, bottom + 33, anchor="middle", style="name"))
-    parts += [_row(bar, x, _FIRST_PX + place * _ROW_PX + _ROW_PX / 2) for place, bar in enumerate(bars)]
-    return _drawing(_WIDTH, bottom + _LAST_PX, "".join(parts), name=name, about=about, style="forest")
+    parts += [_row(bar, x, _FIRST_PX + place * _ROW_PX) for place, bar in enumerate(bars)]
+    drawn = [(bar.key, "".join(_bar(_small(bar), Scale(0.0, 1.0, 2.0, 24.0, ()), 5.0))) for bar in bars]
+    drawn += [(limit, _stroke(13, 0, 13, 10, "mean")) for bar in bars if bar.limit is not None]
+    picture = _drawing(bottom + _LAST_PX, "".join(parts), f"{title}. {about}")
+    return Figure(name, title, about, picture, data, _legend(drawn))
 
 
-def _row(bar: Bar, x: Scale, y: float) -> str:
+def _row(bar: Bar, x: Scale, top: float) -> str:
     short = bar.name if len(bar.name) <= _MOST_LETTERS else bar.name[: _MOST_LETTERS - 1] + "…"
-    parts = [_label(short, 0, y + 4, style="row"), _label(bar.text, RANGE[1] + 10, y + 4, style="row")]
+    parts = [_label(short, 0, top + 14, style="row"), _label(bar.text, _WIDTH, top + 14, anchor="end", style="row")]
+    at = top + 24
+    if bar.limit is not None:
+        parts.append(_stroke(x(bar.limit), at - 8, x(bar.limit), at + 8, "mean"))
+    return "".join([*parts, *_bar(bar, x, at)])
+
+
+def _small(bar: Bar) -> Bar:
+    """The bar as its legend shows it, on a scale from 0 to 1."""
+    known = ((bar.value, 0.5), (bar.low, 0.0), (bar.high, 1.0))
+    value, low, high = (None if is_known is None else at for is_known, at in known)
+    return replace(bar, value=value, low=low, high=high)
+
+
+def _bar(bar: Bar, x: Scale, y: float) -> Iterator[str]:
+    """Its interval and its point."""
     if bar.low is not None and bar.high is not None:
         left, right, style = x(bar.low), x(bar.high), f"line solid {bar.style}"
-        parts += [_stroke(left, y, right, y, style), *(_stroke(at, y - 4, at, y + 4, style) for at in (left, right))]
+        yield from (_stroke(left, y, right, y, style), *(_stroke(at, y - 4, at, y + 4, style) for at in (left, right)))
     if bar.value is not None:
-        parts.append(_circle(x(bar.value), y, 4.0, f"dot {bar.style}"))
-    if bar.limit is not None:
-        parts.append(_stroke(x(bar.limit), y - 11, x(bar.limit), y + 11, "mean"))
-    return "".join(parts)
+        yield _circle(x(bar.value), y, 4.0, f"dot {bar.style}")
 
 
 # -- SVG -------------------------------------------------------------------------------------------------------------
@@ -245,7 +301,7 @@ def _staircase(edges: Sequence[float], tops: Sequence[float], bottoms: Sequence[
     return _polyline([*forth, *back]) + "Z"
 
 
-def _drawing(width: float, height: float, content: str, *, name: str, about: str, style: str = "") -> str:
-    """The whole: `name` and `about` are what a screen reader says."""
-    shape = f'viewBox="0 0 {_number(width)} {_number(height)}"' + (f' class="{style}"' if style else "")
-    return f'<svg {shape} role="img" tabindex="0" aria-label="{escape(name)}. {escape(about)}">{content}</svg>'
+def _drawing(height: float, content: str, said: str) -> str:
+    """The whole; `said` is what a screen reader says."""
+    shape = f'viewBox="0 0 {_number(_WIDTH)} {_number(height)}"'
+    return f'<svg {shape} role="img" tabindex="0" aria-label="{escape(said)}">{content}</svg>'

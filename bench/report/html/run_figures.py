@@ -5,7 +5,7 @@ Rules: a curve is solid as far as ten samples lie beyond a point, faint up to th
 Source: Gil Tene's percentile plots (HdrHistogram).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ from bench.measure.latency import Latency
 from bench.measure.over_time import OverTime
 from bench.measure.run_result import InjectedFault, RunResult, fields_of
 from bench.report.figures import MISSING, count, latency, percent, share
-from bench.report.html.figure import Cell, Column, Data, Figure, Legend
+from bench.report.html.figure import Cell, Column, Data, Figure
 from bench.report.html.plot import X_RANGE, Y_RANGE, Area, Axes, Band, Line, Mark, plot
 from bench.report.html.scale import (
     Label,
@@ -94,8 +94,7 @@ def curves_figure(
     grid = [at for at, _ in max((curve.points for curve in curves), key=len)]
     columns = (Column("share", "text", "percentile"), *(curve.column for curve in curves))
     data = Data(columns, _rows([curve.points for curve in curves], grid), [x(at) for at in grid])
-    keys = tuple(Legend(curve.style, curve.text) for curve in curves)
-    return Figure(name, title, about, plot(axes, marks, name=title, about=about), data, keys)
+    return plot(name, title, about, axes=axes, marks=marks, data=data)
 
 
 def _finding(result: RunResult) -> str:
@@ -130,9 +129,9 @@ def _lines(curve: LatencyCurve) -> Iterator[Mark]:
     """The line of a curve, and its faint end."""
     sure = [point for point in curve.points if curve.samples / point[0] >= SAMPLES_BEYOND]
     faint = [*sure[-1:], *curve.points[len(sure) :]]
-    for points, style in ((sure, curve.style), (faint, f"{curve.style} faint")):
-        if len(points) > 1:
-            yield Line([x for x, _ in points], [y for _, y in points], style)
+    few = f"fewer than {SAMPLES_BEYOND} samples beyond"
+    for points, style, key in ((sure, curve.style, curve.text), (faint, f"{curve.style} faint", few)):
+        yield Line([x for x, _ in points], [y for _, y in points], style, key)
 
 
 def _rows(curves: Sequence[Curve], grid: Sequence[float]) -> list[list[Cell]]:
@@ -160,26 +159,37 @@ def course_of(result: RunResult) -> OverTime | None:
     return over if over and over.start_s and over.slice_s else None
 
 
-def course_figures(result: RunResult) -> list[Figure]:
-    """The figures over time; none for a result that has no course."""
+def slowest_of(result: RunResult) -> tuple[float, str] | None:
+    """When the slice begins in which the slowest acquire was due, and that in a sentence; None when none is known."""
+    over, whole = course_of(result), result.latency_s.acquire.max
+    slices = zip(over.acquire.max_s, over.start_s, strict=True) if over else ()
+    most = [(value, at) for value, at in slices if value is not None and at >= 0]
+    if over is None or whole is None or not most:
+        return None
+    at = max(most)[1]
+    during = fault_at(fault_bands(result, over.start_s[-1] + over.slice_s), at)
+    return at, f"The slowest acquire took {latency(whole)}; it was due {at:.1f} s into the run{during}"
+
+
+def course_figures(result: RunResult, mark: tuple[float, str] | None = None) -> list[Figure]:
+    """The figures over time, with a `mark` at a time and its name; none for a result that has no course."""
     if (over := course_of(result)) is None:
         return []
-    course = _CourseFigures(result, over)
+    course = _CourseFigures(result, over, mark)
     return [course.latency(), course.rate(), course.outcomes(), course.votes()]
 
 
 class _CourseFigures:
     """What all figures of a run over time share."""
 
-    def __init__(self, result: RunResult, over: OverTime) -> None:
-        self._result, self._over = result, over
+    def __init__(self, result: RunResult, over: OverTime, mark: tuple[float, str] | None) -> None:
+        self._result, self._over, self._marks = result, over, [mark] if mark else []
         self._starts, self._width = over.start_s, over.slice_s
         self._end = self._starts[-1] + self._width
         self._edges = [*self._starts, self._end]
         self._middles = [start + self._width / 2 for start in self._starts]
-        self._faults = fault_bands(result, self._end)
-        warmup = [Band(self._starts[0], 0.0, "warm-up", "warmup")] if self._starts[0] < 0 else []
-        self._bands = [*warmup, *self._faults]
+        warmup = [Band(self._starts[0], 0.0, "warm-up", "warm-up", "warmup")] if self._starts[0] < 0 else []
+        self._bands = [*warmup, *fault_bands(result, self._end)]
         self._x = exact(self._edges[0], self._end, *X_RANGE)
         self._slice = f"slices of {duration_tick(self._width)}"
 
@@ -188,38 +198,28 @@ class _CourseFigures:
         acquire = self._over.acquire
         series = {"p50": acquire.p50_s, "p90": acquire.p90_s, "p99": acquire.p99_s, "max": acquire.max_s}
         styles = {"p50": "c1", "p90": "c3", "p99": "c2", "max": "c5"}
-        drawn = [name for name in series if any(value is not None for value in series[name])]
-        lines = [Line(self._middles, [value or None for value in series[name]], styles[name]) for name in drawn[::-1]]
-        keys = [Legend(styles[name], "slowest" if name == "max" else name) for name in drawn]
+        lines = [
+            Line(self._middles, [value or None for value in values], styles[name], "slowest" if name == "max" else name)
+            for name, values in [*series.items()][::-1]
+        ]
         about = f"Acquire latency from the intended start, {self._slice}; a percentile needs ten samples beyond it"
         y = logarithmic([value for values in series.values() for value in values if value], *Y_RANGE)
         axes = self._axes(y, "latency (log scale)", duration_tick)
         columns = {Column(f"{name}_s", "s", name): values for name, values in series.items()}
-        return self._figure(
-            "latency-over-time", self._slowest(), about, axes=axes, marks=lines, keys=keys, columns=columns
-        )
-
-    def _slowest(self) -> str:
-        whole, slices = self._result.latency_s.acquire.max, zip(self._over.acquire.max_s, self._starts, strict=True)
-        most = [(value, at) for value, at in slices if value is not None and at >= 0]
-        if whole is None or not most:
-            return "No lease was acquired in the measured window"
-        at = max(most)[1]
-        during = fault_at(self._faults, at)
-        return f"The slowest acquire took {latency(whole)}; it was due {at:.1f} s into the run{during}"
+        _, title = slowest_of(self._result) or (0.0, "No lease was acquired in the measured window")
+        return self._figure("latency-over-time", title, about, axes=axes, marks=lines, columns=columns)
 
     def rate(self) -> Figure:
         """Leases granted per second; in open loop beside what was offered and what was due."""
         rate, offered = self._result.rate, self._result.rate.offered_per_s
         begun = [sum(numbers) for numbers in zip(*self._over.outcomes.values(), strict=True)]
         granted = [number / self._width for number in self._over.granted]
-        marks: list[Mark] = [Line(self._middles, granted, "c1")]
-        keys = [Legend("c1", "leases granted")]
+        marks: list[Mark] = [Line(self._middles, granted, "c1", "leases granted")]
         title, highest = f"{count(rate.achieved_per_s)} leases/s in closed loop", granted
         if offered:
             due = [number / self._width for number in begun]
-            marks = [Line([0.0, self._end], [offered, offered], "c2"), Line(self._middles, due, "c3"), *marks]
-            keys += [Legend("c3", "acquires due"), Legend("c2", "offered")]
+            ends = [0.0, self._end]
+            marks = [Line(ends, [offered] * 2, "c2", "offered"), Line(self._middles, due, "c3", "acquires due"), *marks]
             highest = [*granted, *due, offered]
             held = "sustained" if rate.sustained else "not sustained"
             title = f"{count(rate.achieved_per_s)} leases/s of {count(offered)}/s offered: {held}"
@@ -229,7 +229,7 @@ class _CourseFigures:
         }
         axes = self._axes(linear(highest, *Y_RANGE), "per second", number_tick)
         about = f"Leases {'and acquires ' if offered else ''}per second, {self._slice}"
-        return self._figure("rate", title, about, axes=axes, marks=marks, keys=keys, columns=columns)
+        return self._figure("rate", title, about, axes=axes, marks=marks, columns=columns)
 
     def outcomes(self) -> Figure:
         """How acquires ended, as shares."""
@@ -273,23 +273,22 @@ class _CourseFigures:
         """A figure of shares: `parts` (text, style, counts) stacked; they fill every slice that has any."""
         sums = [sum(column) or 1 for column in zip(*(counts for *_, counts in parts), strict=True)]
         low, marks = [0.0] * len(sums), list[Mark]()
-        for _, style, counts in parts:
+        for text, style, counts in parts:
             high = [base + value / whole for base, value, whole in zip(low, counts, sums, strict=True)]
-            marks.append(Area(self._edges, low, high, style))
+            marks.append(Area(self._edges, low, high, style, text))
             low = high
         axes = self._axes(Scale(0.0, 1.0, *Y_RANGE, (0.0, 0.25, 0.5, 0.75, 1.0)), "share", ratio_tick)
-        keys = [Legend(style, text, area=True) for text, style, _ in parts]
-        return self._figure(name, title, about, axes=axes, marks=marks, keys=keys, columns=columns)
+        return self._figure(name, title, about, axes=axes, marks=marks, columns=columns)
 
     def _figure(
-        self, name: str, title: str, about: str, *, axes: Axes, marks: Sequence[Mark], keys: Iterable[Legend],
+        self, name: str, title: str, about: str, *, axes: Axes, marks: Sequence[Mark],
         columns: Mapping[Column, Sequence[Cell]],
     ) -> Figure:  # fmt: skip
         """A figure over time; `columns`: its data, slice by slice."""
-        picture = plot(axes, [*self._bands, *marks], name=title, about=about)
         rows = [list(row) for row in zip(self._starts, *columns.values(), strict=True)]
         data = Data((Column("start_s", "text", "at s"), *columns), rows, [self._x(at) for at in self._middles])
-        return Figure(name, title, about, picture, data, tuple(keys))
+        upright = [Line([at, at], [axes.y.low, axes.y.high], "first", text) for at, text in self._marks]
+        return plot(name, title, about, axes=axes, marks=[*self._bands, *marks, *upright], data=data)
 
 
 def fault_bands(result: RunResult, end_s: float) -> list[Band]:

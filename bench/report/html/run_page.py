@@ -1,18 +1,20 @@
 """The page of one run, or of several side by side: *result.json → verdict, figures, tables, in the order people ask*.
 
-Rules: verdict and reasons first, then how fast, how it went over time, whether it was safe, the instances, the
-conditions. Words and figures are those of the terminal's summary. Of several runs figures stand beside each other,
-never a ratio: whether a difference is more than noise is for `lockbench compare`, which pairs its runs.
+Rules: verdict and reasons first, then the chapter that shows where to look first, then how fast, how it went over time,
+whether it was safe, the instances, the conditions. Words and figures are those of the terminal's summary. Of several
+runs figures stand beside each other, never a ratio: whether a difference is more than noise is for `lockbench compare`,
+which pairs its runs.
 """
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 
-from bench.measure.run_result import InstanceReport, RunResult
+from bench.measure.run_result import Example, InstanceReport, RunResult
 from bench.measure.section import Section, builtins_of
 from bench.report.figures import MISSING, count, decimals, inverse, latency, percent
-from bench.report.html.figure import Chapter, Column, Data, Figure, Legend, Page
+from bench.report.html.figure import Chapter, Column, Data, Figure, Page
+from bench.report.html.opening import FAULT, RULES, TIMES, VIOLATION, Eyecatcher, findings, moment_of, span_of
 from bench.report.html.run_figures import (
     LatencyCurve,
     course_figures,
@@ -30,23 +32,22 @@ from bench.scenario import Scenario
 from bench.scenario.quantity import delay_text, skew_text
 
 _LEASE = ("granted_us", "end_us", "valid_until_us", "work_end_us", "caller", "fault")
-_TIMES = ("start_ns", "granted_ns", "valid_until_ns", "work_end_ns", "release_sent_ns", "release_replied_ns")
-_RULES = {
-    "service_fault": "two leases valid at once", "granted_invalid": "accepted after its own end",
-    "foreign_delete": "deleted another's lock", "client_overstay": "worked past its own validity",
-    "spurious_refusal": "refused, and nobody held it",
-}  # fmt: skip
 
 
 def run_page(result: RunResult, place: str = "") -> Page:
     """Return the page of a run whose result stands at `place`."""
-    told = sheet(result, place)
-    chapters = (_speed(result, told), _course(result), _safety(result), _instances(result), _conditions(result))
+    told, moment = sheet(result, place), moment_of(result)
+    course, safety = _course(result, moment), _safety(result, moment)
+    usual = [_speed(result, told), course, safety, _instances(result), _conditions(result)]
+    first = [] if moment is None else [safety if moment.what == VIOLATION else course]
+    chapters = (*first, *(chapter for chapter in usual if chapter not in first))
+    shown = "figure-holders" if any(figure.drawn for figure in safety.figures) else "part-1"
     return Page(
         f"{told.verdict} · {result.scenario.recipe} · {result.started_at[:16].replace('T', ' ')}",
         told,
         tuple(chapter for chapter in chapters if chapter.figures or chapter.tables),
         shlex.join(result.command),
+        (moment.text, shown) if moment else None,
     )
 
 
@@ -59,18 +60,19 @@ def _speed(result: RunResult, told: Sheet) -> Chapter:
     return Chapter("How fast", (curve,) if curve else (), (table,) if rows else (), "beside")
 
 
-def _course(result: RunResult) -> Chapter:
+def _course(result: RunResult, moment: Eyecatcher | None) -> Chapter:
     head = ("fault", "target", "begun", "ended", "")
     rows = fault_rows(result)
     table = Part("Faults of this run", "Seconds of the measured window", head, rows, frozenset({0, 1, 4}))
-    return Chapter("Over time", tuple(course_figures(result)), (table,) if rows else ())
+    mark = (moment.at_s, moment.what) if moment and moment.at_s is not None and moment.what != FAULT else None
+    return Chapter("Over time", tuple(course_figures(result, mark)), (table,) if rows else ())
 
 
 # -- did the lock hold -----------------------------------------------------------------------------------------------
 
 
-def _safety(result: RunResult) -> Chapter:
-    holders, examples = _holders(result), _examples(result)
+def _safety(result: RunResult, moment: Eyecatcher | None) -> Chapter:
+    holders, examples = _holders(result, moment), _examples(result)
     found = ("service_faults", "granted_invalid", "foreign_deletes", "client_overstays", "spurious_refusals")
     names = (*found, "unexplained", "contested_leases", "tested_leases")
     rows = tuple((name.replace("_", " "), f"{getattr(result.safety, name):,}") for name in names)
@@ -90,10 +92,10 @@ def _safety_finding(result: RunResult) -> str:
     return f"0 violations in {tested} (95 % sure: < 1 in {inverse(safety.upper_bound_95 or 0.0)})"
 
 
-def _holders(result: RunResult) -> Figure | None:
+def _holders(result: RunResult, moment: Eyecatcher | None) -> Figure | None:
     """Holders per resource over time, drawn by the page's script (page.js); None when the result has none.
 
-    A stretch of which the result has no single leases says so; without a script the tables below say the same.
+    It opens at `moment`. Its legend is made of what is in view. Without a script the tables below say the same.
     """
     holders, over = result.safety.holders, course_of(result)
     if over is None or not any(entry.rows for entry in holders):
@@ -104,39 +106,32 @@ def _holders(result: RunResult) -> Figure | None:
         "end_s": end,
         "bands": [[band.start, band.stop, band.text] for band in fault_bands(result, end)],
         "lanes": [{**builtins_of(entry), "name": f"resource {entry.resource}"} for entry in holders],
-        "marks": _marks(result, over.origin_ns),
+        "marks": [_mark(example, over.origin_ns) for example in findings(result)],
+        "opens": moment.view_s if moment and moment.at_s is not None else [start, end],
     }
     rows = [[entry.resource, *row] for entry in holders for row in entry.rows]
     columns = (Column("resource", "count"), *(Column(name, "count") for name in _LEASE))
     about = "Each bar is a lease, from its grant to its release or its end; the strip above shows the whole run"
-    styles = (("good", "lease"), ("bad", "overlaps another"), ("c3", "works past its validity"))
-    keys = tuple(Legend(style, text, area=True) for style, text in styles)
-    return Figure("holders", _safety_finding(result), about, "", Data(columns, rows), keys, drawn=drawn)
+    return Figure("holders", _safety_finding(result), about, "", Data(columns, rows), drawn=drawn)
 
 
-def _marks(result: RunResult, origin: int) -> list[dict[str, object]]:
-    """The findings, as places to go to: resource, from, to, in seconds of the window."""
-    marks = []
-    for example in result.safety.examples:
-        operations = example.operations
-        times = [at for op in operations for name in _TIMES if (at := getattr(op, name))]
-        span = [(min(times) - origin) / 1e9, (max(times) - origin) / 1e9]
-        at_s = (example.at_ns - origin) / 1e9
-        text = f"{_RULES.get(example.kind, example.kind)} at {at_s:.3f} s{' (warm-up)' if at_s < 0 else ''}"
-        marks.append({"resource": operations[0].resource, "span_s": span, "text": text})
-    return marks
+def _mark(example: Example, origin_ns: int) -> dict[str, object]:
+    """A finding, as a place to go to: resource, from, to, in seconds of the window."""
+    at_s = (example.at_ns - origin_ns) / 1e9
+    text = f"{RULES[example.kind]} at {at_s:.3f} s{' (warm-up)' if at_s < 0 else ''}"
+    return {"resource": example.operations[0].resource, "span_s": span_of(example, origin_ns), "text": text}
 
 
 def _examples(result: RunResult) -> Part | None:
     """The operations of every finding, times in ms from the first of them."""
     rows: list[tuple[str, ...]] = []
-    for number, example in enumerate(result.safety.examples, 1):
+    for number, example in enumerate(findings(result), 1):
         operations = example.operations
         first = min(op.start_ns for op in operations)
         for place, op in enumerate(operations):
-            what = f"{number}. {_RULES.get(example.kind, example.kind)}" if not place else ""
+            what = f"{number}. {RULES[example.kind]}" if not place else ""
             blame = (example.blame or "no violation") if not place else ""
-            times = (f"{(at - first) / 1e6:,.3f}" if (at := getattr(op, name)) else "–" for name in _TIMES)
+            times = (f"{(at - first) / 1e6:,.3f}" if (at := getattr(op, name)) else "–" for name in TIMES)
             ended = f"{op.outcome}, {op.release_outcome}".replace("_", " ")
             rows.append((what, blame, f"caller {op.caller}, resource {op.resource}", ended, *times))
     if not rows:

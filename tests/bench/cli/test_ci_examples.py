@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from bench.experiments.compare.command import gate
+from bench.scenario import load
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = [ROOT / ".github" / "workflows" / "lock-gate.yml", ROOT / ".gitlab-ci.yml"]
@@ -33,6 +34,15 @@ def test_an_example_calls_the_gate_as_it_is(path: Path) -> None:
         options = [word for word in call if word.startswith("--")]
         assert "--baseline" in options
         assert set(options) <= known
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_asks_whether_the_lock_excludes_before_how_fast_it_is(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    (call,) = re.findall(r"lockbench run [^\n]*", text)
+    assert "--threshold 'safety.violations == 0'" in call
+    assert text.index(call) < text.index("lockbench gate --baseline")
+    assert load(Path(shlex.split(call)[2])).processes > 1
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
@@ -66,7 +76,7 @@ def test_an_example_forgives_noise_and_nothing_else(path: Path, code: int, said:
     wrote = json.dumps({"verdict": verdict})
     leave = f"mkdir gate; echo '{wrote}' > gate/result.json\n" if verdict is not None else ""
     gate = tmp_path / "lockbench"
-    gate.write_text(f"#!/bin/sh\n{leave}exit {code}\n", encoding="utf-8")
+    gate.write_text(f'#!/bin/sh\n[ "$1" = gate ] || exit 0\n{leave}exit {code}\n', encoding="utf-8")
     gate.chmod(0o755)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "BASE": "main"}
     done = subprocess.run(

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from bench.cli.commands import EXAMPLES, JOBS, lockbench
+from bench.cli.commands import CALLED_NOW, EXAMPLES, JOBS, execute, lockbench
 
 ROOT = Path(__file__).parents[3]
 TOP = click.Context(lockbench, info_name="lockbench")
@@ -28,6 +28,23 @@ def test_every_command_says_what_it_does_and_shows_how(name: str) -> None:
     assert text.startswith("Usage: lockbench")
     assert text.count("Examples:") == 1
     assert f"  lockbench {name}" in text or f"(lockbench {name}" in text
+
+
+@pytest.mark.parametrize(("name", "old"), CALLED_NOW)
+def test_an_old_name_says_what_it_is_called_now(name: str, old: str, capsys: pytest.CaptureFixture[str]) -> None:
+    now = CALLED_NOW[name, old]
+    assert execute([name, f"{old}=1"]) == 2
+    assert capsys.readouterr().err == f"lockbench: option {old} of lockbench {name} is called {now} now\n"
+    assert now in help_of(name)
+    assert f"{old} " not in help_of(name)
+
+
+def test_help_offers_nothing_that_is_always_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    given = {"--rate": "100", "--threshold": "acquire.p99 < 1s"}
+    for option, value in given.items():
+        assert execute(["capacity", "--slo", "acquire.p99 < 10ms", option, value]) == 2
+        assert f"{option}: " in capsys.readouterr().err, "it says why"
+        assert f"{option} " not in help_of("capacity")
 
 
 @pytest.mark.parametrize("name", ["", *COMMANDS])

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import pytest
 from redis import Redis
 
+from bench.errors import EnvironmentNotReadyError
 from bench.recipes.protocol import Recipe, RecipeSettings
 from bench.recipes.registry import RECIPES, RecipeEntry
-from bench.recipes.schedules.stage import wait_for
 from bench.recipes.several_instances import replicate
-from bench.topology.fleet import HOST, Fleet, KeptPort, start_fleet
+from bench.topology.fleet import HOST, Fleet, KeptPort, start_fleet, wait_until
 from lockcore import RetryPolicy
 
 SETTINGS = RecipeSettings(key_prefix="test:", retry=RetryPolicy("full-jitter", 2.0, 1000), instance_timeout_ms=500.0)
@@ -47,8 +47,8 @@ class Under:
 
     def settles(self, seen: Callable[[], object], wanted: object) -> None:
         """`seen()` becomes `wanted`: a quorum's answer does not wait for the last server."""
-        with suppress(TimeoutError):
-            wait_for(lambda: seen() == wanted)
+        with suppress(EnvironmentNotReadyError):
+            wait_until(lambda: seen() == wanted, 30.0, "it did not come")
         assert seen() == wanted
 
     def values(self, resource: str = "r1") -> list[bytes | None]:

@@ -7,11 +7,11 @@ import pytest
 from redis import Redis
 
 from bench.recipes.protocol import RecipeSettings
-from bench.recipes.schedules.stage import Gate, wait_for
 from bench.recipes.watchdog import Watchdog, WatchdogNaive
-from bench.topology.fleet import Fleet
+from bench.topology.fleet import Fleet, wait_until
 from lockcore import Lease, Outcome
 from lockcore.clock import monotonic_ns
+from tests.schedules.stage import PATIENCE_S, Gate
 
 pytestmark = pytest.mark.integration
 TTL_MS = 150
@@ -30,7 +30,7 @@ def test_a_lock_is_renewed_beyond_its_ttl_and_its_lease_says_so(
     recipe = kind.connect(fleet.urls[:1], settings)
     leases = [taken(recipe, f"r{number}") for number in range(3)]
     first_ends_ns = [lease.valid_until_ns for lease in leases]
-    wait_for(lambda: monotonic_ns() > max(first_ends_ns) + 50_000_000)
+    wait_until(lambda: monotonic_ns() > max(first_ends_ns) + 50_000_000, PATIENCE_S, "it did not come")
     assert server.dbsize() == 3
     assert all(lease.valid_until_ns > monotonic_ns() for lease in leases)
     assert [recipe.release(lease) for lease in leases] == [Outcome.RELEASED] * 3
@@ -44,7 +44,8 @@ def test_after_the_release_nothing_is_renewed(fleet: Fleet, server: Redis, setti
     recipe.release(lease)
     before = recipe.instances[0].commands
     other = taken(recipe, "r2")
-    wait_for(lambda: other.valid_until_ns > other.started_ns + TTL_MS * 1_000_000)  # after r1's was due
+    renewed_ns = other.started_ns + TTL_MS * 1_000_000  # after r1's was due
+    wait_until(lambda: other.valid_until_ns > renewed_ns, PATIENCE_S, "it did not come")
     assert recipe.instances[0].commands == before + 2
     assert recipe.figures["lost_leases"] == 0
     recipe.close()
@@ -54,7 +55,7 @@ def test_a_lock_that_is_gone_is_noticed_and_left_alone(fleet: Fleet, server: Red
     recipe = Watchdog.connect(fleet.urls[:1], settings)
     lease = taken(recipe)
     server.set("test:r1", "somebody else's", px=5000)
-    wait_for(lambda: recipe.figures["lost_leases"])
+    wait_until(lambda: bool(recipe.figures["lost_leases"]), PATIENCE_S, "it did not come")
     assert server.get("test:r1") == b"somebody else's"
     assert server.pttl("test:r1") > 4000
     assert recipe.release(lease) is Outcome.GONE
@@ -70,9 +71,9 @@ def test_a_renewal_that_gets_no_answer_is_tried_again(fleet: Fleet, server: Redi
     gate.is_reached()
     fleet.stop(0)
     gate.open()
-    wait_for(lambda: recipe.instances[0].state == "down")
+    wait_until(lambda: recipe.instances[0].state == "down", PATIENCE_S, "it did not come")
     fleet.cont(0)
-    wait_for(lambda: lease.valid_until_ns > first_end_ns)
+    wait_until(lambda: lease.valid_until_ns > first_end_ns, PATIENCE_S, "it did not come")
     assert recipe.release(lease) is Outcome.RELEASED
     recipe.close()
 

@@ -12,7 +12,7 @@ from bench.measure.result import read_result
 from bench.measure.section import builtins_of
 from bench.report.html.page import page_of, render
 from bench.report.kinds import KINDS, cases_of, of_its_kind, told
-from bench.report.sheet import sheet_markdown
+from bench.report.sheet import junit_xml, sheet_markdown
 from tests.bench.report.screen import sheet_text
 
 RESULTS = Path(__file__).parents[2] / "histories" / "results"
@@ -27,7 +27,7 @@ DROPPED = {  # figures that nobody reads any more
         "share", "lost_total", "lost_window_max_s",
     )),
     *(f".points[].capacity.{name}" for name in ("wanted_confirmations", "confirmed", "held", "probed")),
-    ".points[].law", ".points[].no_law",
+    ".points[].law", ".points[].no_law", ".conditions.budget_s",
     ".conditions.open_seconds", ".skipped", ".counts", ".findings[].figures",
     ".rows[].acknowledged", ".groups[].acknowledged", ".rows[].back_s",
     ".rows[].expected_double_grants", ".metrics[].detectable_ratio",
@@ -75,7 +75,10 @@ def test_a_stored_result_keeps_every_value_and_is_told_whole(path: Path) -> None
         assert text.startswith(f"{word}   ")
         assert max(map(len, text.splitlines())) <= width
         assert not re.search(r"\w…", text), "no cell is cut"
-    assert sheet_markdown(told(stored)).startswith(f"## {word}: ")
+    markdown = sheet_markdown(told(stored))
+    assert markdown.startswith(f"## {word}: ")
+    assert not re.search(r"[#@]\w", markdown), "a pull request makes a link of #1, and calls @name"
+    assert len(markdown) < 65_536, "what a comment may have"
     assert word in render(page_of(stored))
 
 
@@ -86,3 +89,31 @@ def test_there_is_one_of_every_kind() -> None:
 @pytest.mark.parametrize("kind", ["capacity", "compare", "gate"])
 def test_one_from_before_the_younger_keys_is_told_too(kind: str) -> None:
     assert "INCONCLUSIVE" in sheet_markdown(told(without(read_result(RESULTS / f"{kind}.json"), YOUNGER)))
+
+
+def planted(node: Any, url: str) -> Any:
+    """`node` with `url` in whatever somebody may have typed or a server may have said."""
+    if isinstance(node, list):
+        return [planted(one, url) for one in node]
+    if not isinstance(node, dict):
+        return node
+    free = {"command", "warnings", "reasons", "address", "label", "server", "name"}
+    said = {key: planted(value, url) for key, value in node.items()}
+    for key in free & said.keys():
+        said[key] = (
+            [*said[key], url] if isinstance(said[key], list) else url if isinstance(said[key], str) else said[key]
+        )
+    return said
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_no_password_in_a_stored_result_reaches_a_reader(path: Path, tmp_path: Path) -> None:
+    secret = "s3cret-of-ann"
+    place = tmp_path / "result.json"
+    stored = json.loads(path.read_text("utf-8"))
+    place.write_text(json.dumps(planted(stored, f"redis://ann:{secret}@db:7000")), "utf-8")
+    read = read_result(place)
+    sheet = told(read)
+    texts = [render(page_of(read)), sheet_markdown(sheet), sheet_text(sheet, 80), junit_xml(cases_of(read))]
+    assert [secret in text for text in texts] == [False] * 4
+    assert "ann:***@" in texts[0]

@@ -3,6 +3,7 @@
 import numpy as np
 
 from bench.measure.facts import Window
+from bench.measure.record import History
 from bench.measure.section import builtins_of
 from bench.safety.holders import MOST_LEASES, MOST_RESOURCES, Holders
 from bench.safety.judge import Judge
@@ -46,7 +47,7 @@ def test_a_violated_resource_comes_before_hotter_ones(history):
     hot = [lease(1_000 + 10 * n, 1_005 + 10 * n, resource=r) for r in range(MOST_RESOURCES + 3) for n in range(9 - r)]
     records = history([*quiet, *hot]).records
     oracle = Judge(500)
-    oracle.add(records)
+    oracle.add(History(records, 0, 0))
     holders = Holders(WINDOW)
     holders.add(records, oracle.violated_resources)
     entries = holders.section()
@@ -83,3 +84,24 @@ def test_parts_may_come_one_by_one(legal):
     for resource in np.unique(records["resource"]):
         parts.add(records[records["resource"] == resource])
     assert sorted(map(str, whole.section())) == sorted(map(str, parts.section()))
+
+
+def test_the_resource_that_was_violated_first_comes_first(history):
+    early = [lease(1_100, 1_200, resource=5), lease(1_150, 1_190, caller=2, resource=5)]
+    late = [lease(1_300 + 20 * n, 1_330 + 20 * n, caller=n % 2, resource=1) for n in range(9)]
+    entries = section_of(history, *late, *early, violated={1, 5})
+    assert [entry["resource"] for entry in entries] == [5, 1]
+
+
+def test_without_violations_a_long_run_keeps_what_was_around_its_first_fault_or_its_slowest_acquire(legal):
+    records = legal(20_000, 2)
+    window = Window(int(records["granted_ns"].min()), int(records["granted_ns"].max()))
+    records["intended_ns"] = records["start_ns"]
+    slow, fault_ns = 15_000, int(records["granted_ns"][4_000])
+    records["intended_ns"][slow] -= 50 * MS
+    for faults, at_ns in (((), int(records["intended_ns"][slow])), ([fault_ns + 9 * MS, fault_ns], fault_ns)):
+        holders = Holders(window, faults)
+        holders.add(records)
+        for entry in holders.section():
+            (span,) = entry.spans_us
+            assert span[0] <= (at_ns - window.start_ns) // 1_000 <= span[1]

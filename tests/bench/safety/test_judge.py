@@ -107,6 +107,11 @@ def test_an_oracle_blind_on_one_resource_would_be_noticed(legal):
         plant_service_fault(records, resource, resource + 100)
     report = judge(complete(records), TTL_MS)
     assert (report.service_faults, len(report.examples)) == (100, 5), "so many of a kind are told one by one"
+    parts = Judge(TTL_MS)
+    for resource in reversed(range(100)):
+        parts.add(History(records[records["resource"] == resource], 0, 0))
+    times = [one.at_ns for one in report.examples]
+    assert [one.at_ns for one in parts.report().examples] == times == sorted(times), "the earliest, however they come"
 
 
 # ---------------------------------------------------------------- a reference without cleverness
@@ -235,7 +240,6 @@ def test_contested_means_that_another_asked_while_the_lease_was_valid(history):
     [
         (Circumstances(), 1, 0, "1 torn records"),
         (Circumstances(), 0, 2, "2 missing files"),
-        (Circumstances(hosts=2), 0, 0, "2 hosts"),
         (Circumstances(clock=((0, 5), (10**9, 5 + 50 * MS))), 0, 0, "the wall clock stepped by 50.0 ms"),
         (Circumstances(clock=((0, 5), (10**9, 5 - 50 * MS))), 0, 0, "the wall clock stepped by 50.0 ms"),
         (Circumstances(missing=("worker 1 was killed",)), 0, 0, "worker 1 was killed"),
@@ -314,7 +318,7 @@ def test_parts_by_resource_are_judged_as_the_whole(legal):
     whole, oracle = judge(complete(records), TTL_MS), Judge(TTL_MS)
     lost = first_attempts(records)
     for part in range(7):
-        oracle.add(records[records["resource"] % 7 == part], lost[lost[:, 0] % 7 == part])
+        oracle.add(History(records[records["resource"] % 7 == part], 0, 0, lost[lost[:, 0] % 7 == part]))
     assert oracle.report().tested_leases == whole.tested_leases > 1_000
     assert {**counts_of(oracle.report()), "contested": oracle.report().contested_leases} == {
         **counts_of(whole),

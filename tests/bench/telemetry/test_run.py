@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bench.telemetry.run import Info, InfoTotals
+from bench.telemetry.run import Info, InfoTotals, Run, run_points
 
 ADDRESSES = [("10.0.0.1", 6379), ("10.0.0.2", 6379)]
 
@@ -65,3 +65,19 @@ def test_counters_that_somebody_reset_are_no_restart_and_never_fall() -> None:
     points = told(*(said(total_commands_processed=number) for number in (50, 90, 4)))
     assert points["redis.restarts"] == 0
     assert points["redis.commands.processed"] == 40 + 4
+
+
+def points_of(run: Run) -> dict[str, tuple[float, dict[str, str | int]]]:
+    return {one.instrument.name: (one.value, dict(one.attributes)) for one in run_points(run, running=True)}
+
+
+def test_the_shares_of_the_workers_of_a_plain_locust_add_up_to_the_schedules_rate() -> None:
+    run = Run("plain", "redlock", rate_per_s=200.0)
+    assert points_of(run)["redlock.load.offered"][0] == 200
+    assert sum(points_of(run.share_of(2))["redlock.load.offered"][0] for _ in range(2)) == 200
+    assert "redlock.load.offered" not in points_of(Run("plain", "redlock").share_of(2))
+
+
+def test_a_run_says_when_it_began_and_what_it_is_called() -> None:
+    said = points_of(Run("r", "redlock", name="before", started="2026-11-23T08:00:00Z"))["redlock.run.info"][1]
+    assert (said["redlock.run.name"], said["redlock.run.started"]) == ("before", "2026-11-23T08:00:00Z")

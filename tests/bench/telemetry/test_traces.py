@@ -118,8 +118,15 @@ def test_an_observed_acquire_has_a_child_for_each_instance_asked_and_each_wait(r
     assert silent.attributes["error.type"] == "silent"
     waits = [(one.begun_ns, one.ended_ns) for one in children if one.name == "redlock.retry_wait"]
     assert waits == [(101 * MS, 103 * MS), (104 * MS, 106 * MS)]
-    (release,) = [one for one in children if one.name == "redlock.release"]
+
+
+def test_a_release_lies_within_the_lease_which_begins_with_the_acquire(records) -> None:
+    spans = traced(contended(records), *ROUNDS)
+    (acquire,) = [one for one in spans if one.attributes.get("redlock.attempts") == 3]
+    (lease,) = [one for one in spans if one.span_id == acquire.parent]
+    (release,) = [one for one in spans if one.name == "redlock.release" and one.parent == lease.span_id]
     assert (release.begun_ns, release.ended_ns) == (120 * MS, 121 * MS)
+    assert (lease.name, lease.parent, lease.begun_ns, lease.ended_ns) == ("redlock.lease", 0, 99 * MS, 121 * MS)
 
 
 def test_who_waited_is_linked_to_who_held_the_lock(records) -> None:
@@ -155,7 +162,7 @@ def test_a_silent_or_failing_instance_is_a_reason_to_trace_and_a_known_absence_i
 
 def test_an_acquire_says_what_became_of_it(records) -> None:
     (acquire,) = [one for one in traced(contended(records), *ROUNDS) if one.attributes.get("redlock.attempts") == 3]
-    assert (acquire.begun_ns, acquire.ended_ns, acquire.parent) == (99 * MS, 107 * MS, 0)
+    assert (acquire.begun_ns, acquire.ended_ns) == (99 * MS, 107 * MS)
     assert acquire.attributes == {
         "redlock.recipe": "redlock", "redlock.fsync": "always", "redlock.outcome": "acquired", "redlock.attempts": 3,
         "redlock.split_votes": 1, "redlock.queued": 0.001, "redlock.trace.reason": "split vote",
@@ -172,6 +179,7 @@ def test_a_lost_acquire_is_found_by_when_it_began_and_is_an_error_unless_the_loc
         {"start": 99, "ended": 110, "outcome": "contended", "resource": 1},
     )
     spans = traced(lost, attempt(1, 100, "split_vote", "grr"), attempt(2, 105, "split_vote", "rgr"))
+    assert {one.parent for one in spans if one.name == "redlock.acquire"} == {0}, "nothing was held"
     acquires = {one.attributes["redlock.outcome"]: one for one in spans if one.name == "redlock.acquire"}
     assert acquires["split_vote"].failed
     assert not acquires["contended"].failed
@@ -192,7 +200,7 @@ def test_attempts_of_another_resource_are_not_mixed_in(records) -> None:
     assert sum(one.name == "SET" for one in spans) == 8
 
 
-def test_extensions_of_its_lease_are_children_of_the_acquire(records) -> None:
+def test_extensions_are_children_of_their_lease(records) -> None:
     made = tracing()
     made.note_extensions(
         Extension(checksum(resource), 106 * MS, 110 * MS, 111 * MS, outcome)
@@ -201,7 +209,7 @@ def test_extensions_of_its_lease_are_children_of_the_acquire(records) -> None:
     spans = list(made.look(contended(records)))
     (waiter,) = [one for one in spans if one.attributes.get("redlock.attempts") == 3]
     extended, gone = [one for one in spans if one.name == "redlock.extend"]
-    assert {extended.parent, gone.parent} == {waiter.span_id}
+    assert {extended.parent, gone.parent} == {waiter.parent}
     assert (extended.begun_ns, extended.ended_ns, extended.failed) == (110 * MS, 111 * MS, "")
     common = {"redlock.recipe": "redlock", "redlock.fsync": "always"}
     assert (gone.attributes, gone.failed) == ({**common, "redlock.outcome": "gone"}, "gone")

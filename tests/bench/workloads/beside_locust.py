@@ -17,6 +17,7 @@ from locust.runners import STATE_RUNNING, MasterRunner, WorkerNode, WorkerNodes
 from locust.stats import RequestStats, StatsEntry
 from locust.user.task import LOCUST_STATE_RUNNING, LOCUST_STATE_STOPPING
 
+from bench.measure.environment import versions
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, Records
 from bench.measure.section import builtins_of
 from bench.workloads import member
@@ -138,13 +139,16 @@ def test_stock_rows_fire_one_event_per_operation_and_leave_the_table_alone() -> 
 def test_a_worker_whose_process_is_gone_is_not_waited_for() -> None:
     master = MasterRunner.__new__(MasterRunner)  # without its socket
     master.custom_messages, master.clients = {}, WorkerNodes()
+    master.worker_indexes, master.worker_index_max = {}, 0
     environment = SimpleNamespace(events=Events(), stop_timeout=60.0, parsed_options=None)
     conductor = Conductor(environment, master)  # type: ignore[arg-type]
-    conductor._plan = SimpleNamespace(workdir=Path(), grace_s=60.0)  # type: ignore[assignment]
+    conductor._plan = SimpleNamespace(workdir=Path(), grace_s=60.0, bind=None)  # type: ignore[assignment]
     pids = {"killed": ended_process(), "well": os.getpid()}
     for name, pid in pids.items():
         master.clients[name] = WorkerNode(name, STATE_RUNNING)
-        conductor._note_here(SimpleNamespace(node_id=name, data={"pid": pid}))
+        conductor._note_here(
+            SimpleNamespace(node_id=name, data={"pid": pid, "host": "", "clock": "", "about": versions()})
+        )
     assert [conductor._is_gone(client) for client in master.clients.values()] == [True, False]
     conductor._plan.workdir = None  # by itself, workers may be on other hosts, where pids mean nothing
     assert not any(conductor._is_gone(client) for client in master.clients.values())

@@ -1,6 +1,7 @@
 """Nothing is left behind: after a lost attempt, a cancelled caller, a late reply. On every way of waiting."""
 
 import asyncio
+import gc
 import signal
 import threading
 import time
@@ -110,7 +111,7 @@ def was_cancelled(job: Any) -> bool:
 
 @contextmanager
 def interrupt_when(reached: Callable[[], bool]) -> Iterator[None]:
-    """Ctrl-C for the main thread as soon as something has happened."""
+    """Ctrl-C for the main thread once something has happened, and not in a finalizer, where Python drops it."""
 
     def watch() -> None:
         deadline = time.monotonic() + DEADLINE_S
@@ -120,8 +121,13 @@ def interrupt_when(reached: Callable[[], bool]) -> Iterator[None]:
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
-    with pytest.raises(KeyboardInterrupt):
-        yield
+    gc.collect()
+    gc.disable()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            yield
+    finally:
+        gc.enable()
     watcher.join(DEADLINE_S)
 
 

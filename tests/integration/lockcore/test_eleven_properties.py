@@ -20,8 +20,6 @@ from bench.experiments.safety_matrix.leases import PREFIX, connect, double_grant
 from bench.experiments.safety_matrix.result import Finding
 from bench.experiments.safety_matrix.row import SKIPPED, PlannedRow, RowSetup, look
 from bench.measure.expectation import NOT_KNOWN
-from bench.recipes.schedules.stage import SHORT_MS, Shown
-from bench.recipes.schedules.table import SCHEDULES, play
 from bench.scenario import Fault
 from bench.topology.faults.injection import Injection, prepared_fleet
 from bench.topology.faults.kinds import injection, needs_of, read_faults
@@ -30,6 +28,8 @@ from lockcore import Denied, LagCap, Lease, Outcome, Redlock
 from lockcore.clock import NS_PER_MS
 from lockcore.quorum import quorum_of
 from tests.integration.lockcore.keys import client, keys_on, values_on
+from tests.schedules.stage import SHORT_MS, Shown
+from tests.schedules.table import SCHEDULES, play
 
 pytestmark = pytest.mark.integration
 HOLDERS, LEASES_EACH = 6, 40

@@ -1,4 +1,6 @@
-"""Each Python lock behind the same two calls, alone in its process: *an order on stdin → its answer on stdout*.
+"""Each Python lock behind the same calls, alone in its process: *an order on stdin → its answer on stdout*.
+
+With the word `steps` the order is one line, and steps.py answers those that follow.
 
 Rules: defaults of the library, retries included, but the TTL (10 s) and, where one must say how long to wait, the
 order's wait; nothing is tuned. Imported by name, as each is installed in an environment of its own, lockcore in ours.
@@ -10,6 +12,7 @@ import json
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
@@ -18,8 +21,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from bench.experiments.contest.clients import wire
-from bench.experiments.contest.clients.loops import Lock, run_greenlets, run_tasks, run_threads
+from bench.experiments.contest.clients.control import control
+from bench.experiments.contest.clients.loops import Lock, read_line_beside, run_greenlets, run_tasks, run_threads
 from bench.experiments.contest.clients.order import ClientOrder, DriverAnswer
+from bench.experiments.contest.clients.steps import Answer, step_tasks, step_threads
 
 RELEASE = methodcaller("release")
 
@@ -43,7 +48,18 @@ def _settings(order: ClientOrder) -> dict[str, Any]:
 def _lockcore(core: Any, lock: Any, order: ClientOrder) -> Lock:
     if order.waiting:
         lock.keep_alive(lock.acquire("held", order.ttl_ms))
-    return Lock(lock.try_acquire, lock.try_release, core.Denied, core.Outcome.RELEASED)
+    is_async = isinstance(lock, core.AsyncRedlock)
+
+    async def extend_async(lease: Any, ttl_ms: int) -> bool:
+        return bool(await lock.try_extend(lease, ttl_ms))
+
+    return Lock(
+        lock.try_acquire, lock.try_release, core.Denied, core.Outcome.RELEASED,
+        extend=extend_async if is_async else lambda lease, ttl_ms: bool(lock.try_extend(lease, ttl_ms)),
+        is_held=lambda lease: time.monotonic_ns() < lease.valid_until_ns,
+        valid_ms=lambda lease: (lease.valid_until_ns - time.monotonic_ns()) / 1e6,
+        hold=lock.hold,
+    )  # fmt: skip
 
 
 def redis_by_hand(order: ClientOrder) -> Lock:
@@ -69,22 +85,48 @@ def redis_py(order: ClientOrder) -> Lock:
     """redis-py's Lock, one server."""
     client = import_module("redis").Redis.from_url(order.urls[0])
 
+    def make(resource: str, ttl_ms: int, wait_ms: int) -> Any:
+        return client.lock(resource, timeout=ttl_ms / 1000, blocking_timeout=wait_ms / 1000)
+
     def acquire(resource: str, ttl_ms: int, wait_ms: int) -> object:
-        lock = client.lock(resource, timeout=ttl_ms / 1000, blocking_timeout=wait_ms / 1000)
+        lock = make(resource, ttl_ms, wait_ms)
         return lock if lock.acquire() else None
 
-    return Lock(acquire, RELEASE)
+    return Lock(acquire, RELEASE, extend=_extend_redis, is_held=methodcaller("owned"), hold=make)
+
+
+def _extend_redis(lock: Any, ttl_ms: int) -> Any:
+    return lock.extend(ttl_ms / 1000, replace_ttl=True)
 
 
 async def redis_asyncio(order: ClientOrder) -> Lock:
     """redis.asyncio's Lock, one server."""
     client = import_module("redis.asyncio").Redis.from_url(order.urls[0])
 
+    def make(resource: str, ttl_ms: int, wait_ms: int) -> Any:
+        return client.lock(resource, timeout=ttl_ms / 1000, blocking_timeout=wait_ms / 1000)
+
     async def acquire(resource: str, ttl_ms: int, wait_ms: int) -> object:
-        lock = client.lock(resource, timeout=ttl_ms / 1000, blocking_timeout=wait_ms / 1000)
+        lock = make(resource, ttl_ms, wait_ms)
         return lock if await lock.acquire() else None
 
-    return Lock(acquire, RELEASE)
+    return Lock(acquire, RELEASE, extend=_extend_redis, is_held=methodcaller("owned"), hold=make)
+
+
+async def coredis(order: ClientOrder) -> Lock:
+    """coredis' Lock, one server."""
+    make_lock = import_module("coredis.patterns.lock").Lock
+    client = import_module("coredis").Redis.from_url(order.urls[0])
+    await client.__aenter__()
+
+    def make(resource: str, ttl_ms: int, wait_ms: int) -> Any:
+        return make_lock(client, resource, timeout=ttl_ms / 1000, blocking_timeout=wait_ms / 1000)
+
+    async def acquire(resource: str, ttl_ms: int, wait_ms: int) -> object:
+        lock = make(resource, ttl_ms, wait_ms)
+        return lock if await lock.acquire() else None
+
+    return Lock(acquire, RELEASE, extend=lambda lock, ttl_ms: lock.extend(ttl_ms / 1000), hold=make)
 
 
 def python_redis_lock(order: ClientOrder) -> Lock:
@@ -96,37 +138,69 @@ def python_redis_lock(order: ClientOrder) -> Lock:
         lock = make(client, resource, expire=ttl_ms // 1000)
         return lock if lock.acquire(timeout=wait_ms // 1000) else None
 
-    return Lock(acquire, RELEASE)
+    return Lock(
+        acquire, RELEASE,
+        extend=lambda lock, ttl_ms: lock.extend(ttl_ms // 1000),
+        is_held=lambda lock: lock.get_owner_id() == lock.id,
+        hold=lambda resource, ttl_ms, _wait_ms: make(client, resource, expire=ttl_ms // 1000),
+    )  # fmt: skip
 
 
 def redlock_py(order: ClientOrder) -> Lock:
     """redlock-py: instances one after the other, 3 tries 0.2 s apart; it says False when it gave up."""
     manager = import_module("redlock").Redlock(list(order.urls))
-    return Lock(lambda resource, ttl_ms, _wait_ms: manager.lock(resource, ttl_ms), manager.unlock, refused=bool)
+    return Lock(
+        lambda resource, ttl_ms, _wait_ms: manager.lock(resource, ttl_ms), manager.unlock, refused=bool,
+        valid_ms=lambda lock: lock.validity,
+    )  # fmt: skip
+
+
+def redlock_ng(order: ClientOrder) -> Lock:
+    """redlock-ng: instances one after the other, 3 more tries 0.1 to 0.3 s apart."""
+    manager = import_module("redlock").Redlock(list(order.urls))
+    return Lock(
+        lambda resource, ttl_ms, _wait_ms: manager.acquire(resource, ttl_ms), manager.release,
+        extend=manager.extend, is_held=lambda lock: lock.valid, valid_ms=lambda lock: lock.validity,
+        hold=lambda resource, ttl_ms, _wait_ms: manager.lock(resource, ttl_ms),
+    )  # fmt: skip
+
+
+async def redlock_ng_asyncio(order: ClientOrder) -> Lock:
+    """redlock-ng's AsyncRedlock, which extends nothing."""
+    manager = import_module("redlock").AsyncRedlock(list(order.urls))
+    return Lock(
+        lambda resource, ttl_ms, _wait_ms: manager.acquire(resource, ttl_ms), manager.release,
+        is_held=lambda lock: lock.valid, valid_ms=lambda lock: lock.validity,
+        hold=lambda resource, ttl_ms, _wait_ms: manager.lock(resource, ttl_ms),
+    )  # fmt: skip
 
 
 def pottery(order: ClientOrder) -> Lock:
     """pottery's Redlock: a thread pool per operation."""
-    make = import_module("pottery").Redlock
     masters = {import_module("redis").Redis.from_url(url) for url in order.urls}
+    make = partial(_pottery_lock, import_module("pottery").Redlock, masters)
 
     def acquire(resource: str, ttl_ms: int, wait_ms: int) -> object:
-        lock = make(key=resource, masters=masters, auto_release_time=ttl_ms / 1000)
+        lock = make(resource, ttl_ms, wait_ms)
         return lock if lock.acquire(timeout=wait_ms / 1000) else None
 
-    return Lock(acquire, RELEASE)
+    return Lock(acquire, RELEASE, extend=lambda lock, _ttl_ms: lock.extend(), is_held=methodcaller("locked"), hold=make)
 
 
 async def pottery_asyncio(order: ClientOrder) -> Lock:
     """pottery's AIORedlock."""
-    make = import_module("pottery").AIORedlock
     masters = {import_module("redis.asyncio").Redis.from_url(url) for url in order.urls}
+    make = partial(_pottery_lock, import_module("pottery").AIORedlock, masters)
 
     async def acquire(resource: str, ttl_ms: int, wait_ms: int) -> object:
-        lock = make(key=resource, masters=masters, auto_release_time=ttl_ms / 1000)
+        lock = make(resource, ttl_ms, wait_ms)
         return lock if await lock.acquire(timeout=wait_ms / 1000) else None
 
-    return Lock(acquire, RELEASE)
+    return Lock(acquire, RELEASE, extend=lambda lock, _ttl_ms: lock.extend(), is_held=methodcaller("locked"), hold=make)
+
+
+def _pottery_lock(make: Any, masters: object, resource: str, ttl_ms: int, wait_ms: int) -> Any:
+    return make(key=resource, masters=masters, auto_release_time=ttl_ms / 1000, context_manager_timeout=wait_ms / 1000)
 
 
 async def aioredlock(order: ClientOrder) -> Lock:
@@ -141,40 +215,72 @@ async def aioredlock(order: ClientOrder) -> Lock:
         except library.LockError:
             return None
 
-    return Lock(acquire, manager.unlock)
+    return Lock(
+        acquire, manager.unlock,
+        extend=lambda lock, _ttl_ms: lock.extend(), is_held=methodcaller("is_locked"),
+        hold=lambda resource, ttl_ms, _wait_ms: manager.lock(resource, lock_timeout=ttl_ms / 1000),
+    )  # fmt: skip
 
 
-def _tasks(loop: str, connect: Any, order: ClientOrder) -> DriverAnswer:
-    answer: DriverAnswer = import_module(loop).run(run_tasks(connect, order))
-    return answer
-
-
-DRIVERS: dict[str, Callable[[ClientOrder], DriverAnswer]] = {
-    "lockcore gevent": partial(run_greenlets, partial(lockcore, "gevent")),
-    "lockcore threads": partial(run_threads, partial(lockcore, "threads")),
-    "lockcore asyncio": partial(_tasks, "asyncio", lockcore_async),
-    "lockcore uvloop": partial(_tasks, "uvloop", lockcore_async),
-    "redis-py Lock": partial(run_threads, redis_py),
-    "redis.asyncio Lock": partial(_tasks, "asyncio", redis_asyncio),
-    "python-redis-lock": partial(run_threads, python_redis_lock),
-    "redlock-py": partial(run_threads, redlock_py),
-    "pottery": partial(run_threads, pottery),
-    "pottery asyncio": partial(_tasks, "asyncio", pottery_asyncio),
-    "aioredlock": partial(_tasks, "asyncio", aioredlock),
-    "redis-py by hand": partial(run_threads, redis_by_hand),
-    "raw": partial(run_threads, wire.raw),
-    "replay": wire.replay,
+LIBRARIES: dict[str, tuple[str, Callable[[ClientOrder], Any]]] = {  # how its callers run, how it is connected
+    "lockcore gevent": ("gevent", partial(lockcore, "gevent")),
+    "lockcore threads": ("threads", partial(lockcore, "threads")),
+    "lockcore asyncio": ("asyncio", lockcore_async),
+    "lockcore uvloop": ("uvloop", lockcore_async),
+    "redis-py Lock": ("threads", redis_py),
+    "redis.asyncio Lock": ("asyncio", redis_asyncio),
+    "coredis Lock": ("asyncio", coredis),
+    "python-redis-lock": ("threads", python_redis_lock),
+    "redlock-py": ("threads", redlock_py),
+    "redlock-ng": ("threads", redlock_ng),
+    "redlock-ng asyncio": ("asyncio", redlock_ng_asyncio),
+    "pottery": ("threads", pottery),
+    "pottery asyncio": ("asyncio", pottery_asyncio),
+    "aioredlock": ("asyncio", aioredlock),
+    "redis-py by hand": ("threads", redis_by_hand),
+    "raw": ("threads", wire.raw),
+    "control": ("threads", control),
 }
 
 
+def drive(order: ClientOrder) -> DriverAnswer:
+    """Have its callers lock and release until the time is over."""
+    if order.name == "replay":
+        return wire.replay(order)
+    how, connect = LIBRARIES[order.name]
+    if how in ("threads", "gevent"):
+        return (run_threads if how == "threads" else run_greenlets)(connect, order)
+    answer: DriverAnswer = import_module(how).run(run_tasks(connect, order))
+    return answer
+
+
+def step(order: ClientOrder, say: Callable[[Answer], None]) -> None:
+    """Do the steps on stdin."""
+    how, connect = LIBRARIES[order.name.partition(":")[0]]
+    if how in ("threads", "gevent"):
+        step_threads(connect(order), say, read_line_beside if how == "gevent" else sys.stdin.readline)
+        return
+
+    async def steps() -> None:
+        await step_tasks(await connect(order), say)
+
+    import_module(how).run(steps())
+
+
 def main() -> None:
-    """Run the order on stdin."""
+    """Run the order on stdin, and with the word `steps` what follows it."""
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     logging.disable(logging.CRITICAL)
-    order = ClientOrder(**json.load(sys.stdin))
-    answer.write(json.dumps(vars(DRIVERS[order.name](order))) + "\n")
-    answer.flush()
+
+    def say(said: Any) -> None:
+        answer.write(json.dumps(said) + "\n")
+        answer.flush()
+
+    if sys.argv[1:] == ["steps"]:
+        step(ClientOrder(**json.loads(sys.stdin.readline())), say)
+    else:
+        say(vars(drive(ClientOrder(**json.load(sys.stdin)))))
     os._exit(0)  # threads of a library that still wait for a stopped server have nothing more to say
 
 

@@ -26,14 +26,22 @@ class NotReleasedError(Exception):
 
 
 class Lock(NamedTuple):
-    """A library's lock. `acquire(resource, ttl_ms, wait_ms)`, with the library's own retries, returns what `release`
-    takes, or a `refused` when it gave up; a release that did what it should returns `released`. Both may be coroutines.
+    """A library's lock. `acquire(resource, ttl_ms, wait_ms)`, with the library's own retries, returns what the others
+    take, or a `refused` when it gave up; a release that did what it should returns `released`. All may be coroutines.
+
+    What only an audit asks for, None where the library has no such thing: `extend(held, ttl_ms)` raises or returns
+    something false when it did not; `is_held(held)`: does the library say that it still is? `valid_ms(held)`: for how
+    long, as the library told at the grant; `hold(resource, ttl_ms, wait_ms)`: its context manager.
     """
 
     acquire: Callable[[str, int, int], Any]
     release: Callable[[Any], Any]
     refused: type = type(None)
     released: object = None
+    extend: Callable[[Any, int], Any] | None = None
+    is_held: Callable[[Any], Any] | None = None
+    valid_ms: Callable[[Any], float] | None = None
+    hold: Callable[[str, int, int], Any] | None = None
 
 
 @dataclass
@@ -113,7 +121,7 @@ class ClientTurn:
 def call(lock: Lock, turn: ClientTurn, caller: int, sleep: Callable[[float], Any] = time.sleep) -> None:
     """Run one caller to the end of the load."""
     order, calls, resource = turn.order, turn.calls[caller], turn.order.resource(caller)
-    acquire, release, refused, released = lock
+    acquire, release, refused, released = lock[:4]
     ttl_ms, wait_ms, hold_s, end_s = order.ttl_ms, order.wait_ms, order.hold_s, turn.end_s
     now, grant, end = time.perf_counter, calls.granted.append, calls.ended.append
     calls.first_s = began_s = now()
@@ -139,7 +147,7 @@ def call(lock: Lock, turn: ClientTurn, caller: int, sleep: Callable[[float], Any
 async def call_async(lock: Lock, turn: ClientTurn, caller: int) -> None:
     """Run one caller to the end of the load."""
     order, calls, resource = turn.order, turn.calls[caller], turn.order.resource(caller)
-    acquire, release, refused, released = lock
+    acquire, release, refused, released = lock[:4]
     ttl_ms, wait_ms, hold_s, end_s = order.ttl_ms, order.wait_ms, order.hold_s, turn.end_s
     now, grant, end = time.perf_counter, calls.granted.append, calls.ended.append
     calls.first_s = began_s = now()
@@ -201,3 +209,11 @@ async def run_tasks(connect: Callable[[ClientOrder], Awaitable[Lock]], order: Cl
         await asyncio.sleep(rest_s)
     await asyncio.wait(callers, timeout=order.wait_ms / 1000 + 10)
     return turn.answer()
+
+
+def read_line_beside() -> str:
+    """The next line of stdin, while greenlets go on."""
+    import gevent
+
+    line: str = gevent.get_hub().threadpool.apply(sys.stdin.readline)
+    return line

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.experiments.compare import experiment as comparison
@@ -127,6 +128,28 @@ def test_the_partner_of_one_that_died_is_asked_to_end(stage: Stage, monkeypatch:
     assert asked == [1]
 
 
+def test_a_round_of_which_a_side_was_killed_is_run_again_at_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its run ends early, as a result; the other side would wait for its turn until it is overdue."""
+    killed = [0, 1]  # in the first two rounds
+
+    def run_on(_servers: Any, order: Any, interrupts: Any, _show: Any, **more: Any) -> Any:
+        found = stage.run_on("", order, Interrupts(), None, **more)
+        if not killed or order.scenario.seed > 7:
+            return found
+        if order.ring.place == 0:
+            return SimpleNamespace(result=structs.replace(found.result, duration_s=0.1))
+        deadline = time.monotonic() + 20
+        while not interrupts.count and time.monotonic() < deadline:
+            time.sleep(0.01)
+        killed.pop()
+        return found
+
+    monkeypatch.setattr(pairs, "run_on", run_on)
+    done = run_pairs(order(4, processes=1), quiet)
+    assert (done.finished, done.repeated, killed) == (4, 2, [])
+    assert {run.status for run in done.runs} == {"pass"}
+
+
 def test_enough_is_enough_and_what_is_so_far_is_said_with_the_next_pair(stage: Stage) -> None:
     said: list[str] = []
     done = run_pairs(order(20), said.append, lambda rounds: (f"{rounds.finished} so far, ", rounds.finished == 5))
@@ -241,6 +264,20 @@ def test_a_gate_stops_at_the_first_look_that_answers_and_not_between(
     (tmp_path / "result.json").unlink()
     done = asked(order(24, processes=1), tmp_path, looks=(9, 12, 16, 24))
     assert (done.exit_code, done.result.finished_pairs) == (5, 2), "what is certain does not wait for a look"
+
+
+@pytest.mark.parametrize(("looks", "word", "code"), [((12, 24), "inconclusive", 130), ((9, 24), "fail", 1)])
+def test_a_gate_that_is_cut_between_two_looks_is_not_judged(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, looks: tuple[int, ...], word: str, code: int
+) -> None:
+    """Who watches could cut it when it suits him; had it been a look (the second row), the same pairs would fail."""
+    costs = ExactCosts(10, 1295, 45, 2, 0, 5)
+    monkeypatch.setattr(comparison, "count_exactly", lambda _order: judge_exact(costs, costs))
+    stage.rates, stage.stop_at = {"b": 1.0}, (9 * 2, "interrupt")
+    done = asked(order(24, processes=1), tmp_path, looks=looks)
+    assert (done.exit_code, done.result.finished_pairs) == (code, 9)
+    assert [one.verdict for one in done.result.metrics if one.role == "judged"] == [word]
+    assert ("got worse" in " ".join(done.result.verdict.reasons)) is (word == "fail")
 
 
 @pytest.mark.parametrize(

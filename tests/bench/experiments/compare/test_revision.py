@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -62,6 +63,7 @@ def test_a_compiled_lock_is_not_gated_against_its_source(repository: Path, monke
         (repository / name / name).mkdir(parents=True, exist_ok=True)
         return repository / name
 
+    monkeypatch.setattr(sides, "_require_here", lambda *_: None)
     environment = describe_environment()
     given = [Named("git:v2", "revision", repository, commit_of("v2", repository)), Named("here", "here")]
     for folder, compiled, refused in (("lockcore", True, True), ("lockcore", False, False), ("mylock", True, False)):
@@ -71,6 +73,22 @@ def test_a_compiled_lock_is_not_gated_against_its_source(repository: Path, monke
         expected = pytest.raises(UsageError, match="--candidate git:HEAD") if refused else contextlib.nullcontext()
         with expected, sides.opened(given, lambda _path: load(None, {}), {}) as found:
             assert len(found) == 2
+
+
+def test_the_code_here_is_that_of_the_repository_and_not_what_is_installed(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An installed copy knows of no change in the repository: baseline and candidate would be the same, and pass."""
+    given = [Named("git:v2", "revision", repository, commit_of("v2", repository)), Named("here", "here")]
+    shutil.copytree(repository / "mylock", tmp_path / "site-packages" / "mylock")
+    for path, refused in ((tmp_path / "site-packages", True), (repository, False)):
+        monkeypatch.setenv("PYTHONPATH", str(path))
+        expected = pytest.raises(UsageError, match="--candidate git:HEAD") if refused else contextlib.nullcontext()
+        with expected, sides.opened(given, lambda _path: load(None, {}), {}) as found:
+            assert len(found) == 2
+    monkeypatch.delenv("PYTHONPATH")
+    with pytest.raises(UsageError, match="imported from nowhere"), sides.opened(given, lambda _: load(None, {}), {}):
+        pass
 
 
 def test_a_checkout_is_gone_afterwards(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

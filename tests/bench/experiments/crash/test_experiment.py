@@ -45,6 +45,19 @@ def test_quick_has_every_policy_and_kind_and_fits_into_six_minutes_on_two_cores(
     assert sum(seconds_of(crash) for crash in quick.crashes) * quick.cuts / quick.concurrent < 330
 
 
+def test_the_full_matrix_has_everything_that_can_crash_and_is_planned_for_half_an_hour_on_two_cores() -> None:
+    full = plan(quick=False)
+    assert set(plan().crashes) <= set(full.crashes)
+    sizes = {(crash.instances, crash.crashed) for crash in full.crashes}
+    assert sizes == {(1, 1), (3, 1), (3, 2), (3, 3), (5, 1), (5, 3), (5, 5)}
+    at_once = [crash for crash in full.crashes if crash.restart == "at-once"]
+    assert len(at_once) == 16 * len(sizes), "every policy with every end that it can have"
+    delayed = {(crash.policy, crash.kind) for crash in full.crashes if crash.restart == "delayed"}
+    assert delayed == {("none", "kill"), ("no", "power-cut"), ("everysec", "power-cut"), ("always", "power-cut")}
+    assert full.cuts >= 20
+    assert sum(seconds_of(crash) for crash in full.crashes) * full.cuts / full.concurrent < 1800
+
+
 def test_the_phase_covers_a_whole_cycle_of_syncs() -> None:
     low, high = load_range_s(Crash(3, "everysec", "power-cut", 1, "at-once"))
     assert low > 1.0
@@ -85,10 +98,10 @@ def test_going_on_takes_the_plan_that_was_begun_and_no_option_is_passed_over_in_
     [
         (["--instances", "3,zero"], "'zero' is not a valid whole number"),
         (["--instances", "0"], "0 is not in the range 1<=x<=9"),
-        (["--policy", "sometimes"], "'sometimes' is not one of 'none', 'no', 'everysec', 'always'"),
+        (["--fsync", "sometimes"], "'sometimes' is not one of 'none', 'no', 'everysec', 'always'"),
         (["--kind", "flood"], "'flood' is not one of"),
-        (["--policy", "none", "--kind", "power-cut"], "no crash has one of these"),
-        (["--policy", ""], "'' is not one of"),
+        (["--fsync", "none", "--kind", "power-cut"], "no crash has one of these"),
+        (["--fsync", ""], "'' is not one of"),
         (["--resume", "/nowhere"], "no matrix was cut in /nowhere"),
         (["--resume", "a", "--out", "b"], "leave --out out"),
     ],

@@ -104,8 +104,8 @@ def test_every_cell_is_a_case() -> None:
 
 def test_a_figure_shows_what_was_lost() -> None:
     (lost,) = figures(FINE)
-    assert lost.title == "2 of 5 cases lost no acknowledged lock; the worst crash lost 380"
-    assert "1/3 none kill later" in lost.svg
+    assert lost.title == "1 of 4 cases lost no acknowledged lock; the worst crash lost 380"
+    assert "none × kill -9" in lost.svg
 
 
 def test_a_group_of_cuts_that_all_stand_apart_is_in_no_figure_of_losses() -> None:

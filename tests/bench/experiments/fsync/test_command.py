@@ -27,9 +27,9 @@ def values(*arguments: str) -> dict[str, Any]:
 
 def test_lists_are_multiplied() -> None:
     plan = fsync_plan_of(
-        values("--policy", "everysec,always", "--instances", "1,3", "--clients", "2", "--latency", "raw,2ms")
+        values("--fsync", "everysec,always", "--instances", "1,3", "--pipeline", "1,16", "--latency", "raw,2ms")
     )
-    assert len(plan.cells) == 2 * 2 * 2 * 2, "policies × N × pipelines × latencies"
+    assert len(plan.cells) == 2 * 2 * 2 * 2 * 2, "policies × N × clients (1, 16) × pipelines × latencies"
     assert {cell.injected_ms for cell in plan.cells} == {0.0, 2.0}
 
 
@@ -60,7 +60,7 @@ def test_a_scenario_brings_its_callers_hold_and_servers(said: Said) -> None:
 @pytest.mark.parametrize(
     "arguments, sentence",
     [
-        (["--policy", "sometimes"], "'--policy': 'sometimes' is not one of 'none'"),
+        (["--fsync", "sometimes"], "'--fsync': 'sometimes' is not one of 'none'"),
         (["--clients", "0"], "'--clients': 0 is not in the range 1<="),
         (["--instances", "99"], "'--instances': 99 is not in the range 1<=x<=15"),
         (["--clients", "60000", "--pipeline", "60000"], "more than 65,536 callers"),
@@ -70,7 +70,7 @@ def test_a_scenario_brings_its_callers_hold_and_servers(said: Said) -> None:
         (["--target", "redis://127.0.0.1:1", "--latency", "2ms"], "no fsync latency is added"),
         (["--target", "127.0.0.1:1"], "'--target': "),
         (["--target", "redis://127.0.0.1:1", "--disk", "."], "options --server and --disk are for servers of our own"),
-        (["--seconds", "nan"], "'nan' is not a number"),
+        (["--duration", "nan"], "nan"),
         (["--resume", "nowhere"], "no matrix was cut in nowhere"),
         (["--disk", "nowhere"], "nowhere is not a folder"),
     ],
@@ -96,7 +96,7 @@ def test_the_planner_writes_its_page_or_says_what_it_needs(said: Said) -> None:
     assert execute(["planner"]) == 3
     assert "there is no result of lockbench fsync" in said().err
     speed, losses = (str(STORED / f"{kind}.json") for kind in ("fsync", "crash"))
-    assert execute(["planner", "--fsync", speed, "--crash", losses, "--html", "page.html", "--quiet"]) == 0
+    assert execute(["planner", "--costs", speed, "--crash", losses, "--html", "page.html", "--quiet"]) == 0
     page = Path("page.html").read_text("utf-8")
     assert "take everysec with delayed restart" in page
     assert "a crash" in page
@@ -123,7 +123,7 @@ def test_a_report_finds_the_crash_result_beside_or_says_what_to_type(said: Said)
     [
         ("safety", ["fsync", "--quick", "--crash"], "is no result of lockbench crash"),
         ("crash", ["fsync", "--quick", "--crash"], "is not a whole result of lockbench crash"),
-        ("fsync", ["planner", "--fsync"], "is not a whole result of lockbench fsync"),
+        ("fsync", ["planner", "--costs"], "is not a whole result of lockbench fsync"),
     ],
 )
 def test_a_wrong_result_is_refused_before_the_measuring_or_passed_over(

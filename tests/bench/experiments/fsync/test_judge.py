@@ -144,7 +144,7 @@ def test_policies_that_behave_are_as_expected() -> None:
     "place, planted, finding, verdict, word",
     [
         (2, visit("always", 5000), "always-slowest", NOT_SHOWN, "NOT AS EXPECTED"),
-        (0, visit("none", 4000), "order", NOT_KNOWN, "NOT KNOWN"),  # slower than everysec: that is the machine
+        (0, visit("no", 4000), "order", NOT_KNOWN, "NOT KNOWN"),  # slower than everysec: that is the machine
         (2, visit("always", 7000), "always-slowest", NOT_KNOWN, "NOT KNOWN"),  # noise refutes no cost either
         (2, visit("always", 250, cpu=0.99), "always-slowest", "not judged", "AS EXPECTED"),
     ],
@@ -177,7 +177,11 @@ def test_what_is_not_certain_is_not_known() -> None:
 
 
 def test_an_order_within_what_pairs_of_the_same_code_differ_by_is_none() -> None:
-    assert judged([visit("none", 4900), *healthy()[1:]])[0] == "AS EXPECTED"
+    assert judged([visit("no", 4900), *healthy()[1:]])[0] == "AS EXPECTED"
+
+
+def test_what_took_no_turns_with_the_others_is_not_compared_with_them() -> None:
+    assert judged([visit("none", 100), *healthy()[1:]])[0] == "AS EXPECTED", "the machine was another one then"
 
 
 def test_a_disk_that_syncs_for_nothing_is_not_judged() -> None:

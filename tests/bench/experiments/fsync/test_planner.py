@@ -102,7 +102,7 @@ def test_without_a_crash_result_speed_alone_chooses_nothing() -> None:
     assert "run lockbench crash" in page.advice[0]
     assert {option.crash for option in page.options} == {None}
     assert page.sources == PlannerSources(fsync="f5", crash=None)
-    assert "what no, waitaof costs: lockbench fsync --policy no,waitaof" in page.unmeasured
+    assert "what no, waitaof costs: lockbench fsync --fsync no,waitaof" in page.unmeasured
     assert any("lockbench crash --quick, then lockbench planner" in text for text in page.unmeasured)
 
 

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from bench.experiments.fsync.judge import always_costs, findings_of, judge_fsync
 from bench.experiments.fsync.planner import plan_page
 from bench.experiments.fsync.result import DiskFigures, FsyncResult
+from bench.experiments.fsync.rows import disk_of
 from bench.experiments.fsync.words import disk_text, sheet, suite
 from bench.measure.section import typed
 from tests.bench.report.screen import sheet_text
@@ -81,3 +82,10 @@ def test_findings_are_cases_and_without_a_crash_result_one_is_asked_for() -> Non
     red = result(visit("everysec", 100), visit("always", 5000))
     statuses = {case.status for case in suite(red).cases}
     assert "inconclusive" in statuses
+
+
+def test_a_disk_too_slow_for_a_p99_is_not_left_out_of_it() -> None:
+    fast, slow = DiskFigures(p50=1e-4, p99=2e-4, max=3e-4), DiskFigures(p50=4e-3, p99=None, max=9e-3)
+    found = disk_of([fast, slow, slow])
+    assert found == DiskFigures(p50=4e-3, p99=9e-3, max=9e-3)
+    assert disk_of([fast, slow, fast]) == DiskFigures(p50=1e-4, p99=2e-4, max=9e-3)

@@ -5,13 +5,14 @@ from pathlib import Path
 import pytest
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.safety_matrix.experiment import all_cases, choose_cases, judge_shown
+from bench.experiments.safety_matrix.experiment import all_cases, choose_cases
 from bench.experiments.safety_matrix.result import Finding, MatrixWord, SafetyRow
 from bench.experiments.safety_matrix.row import ELSEWHERE, SKIPPED, PlannedRow, RowSetup, find, judge_rows, look
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
 from bench.measure.run_result import SafetyReport
 from bench.recipes.registry import RECIPES, WITHDRAWN
-from bench.recipes.schedules.stage import Shown
+from tests.schedules.stage import Shown
+from tests.schedules.table import judge_shown
 
 SAFE = SafetyReport("SAFE", None)
 FAULTY = SafetyReport("VIOLATED", "1 × service fault", service_faults=1)

@@ -7,10 +7,10 @@ import pytest
 
 from bench.experiments.safety_matrix.loads import (
     FULL_MS,
-    GAP,
     PAUSES,
     QUICK_MS,
     ROWS,
+    UNSTABLE,
     Disturbance,
     judge_load,
     scenario_of,
@@ -40,11 +40,11 @@ def finished(verdict: str = "SAFE", *, skipped: str | None = None, **counts: int
         (finished("VIOLATED", granted_invalid=2, tested_leases=23), PAUSES, False, NOT_KNOWN),
         (finished("SAFE", client_overstays=2), PAUSES, True, AS_EXPECTED),
         (finished("SAFE"), PAUSES, True, NOT_KNOWN),  # nobody overslept: nothing was tried
-        (finished("SAFE"), GAP, True, AS_EXPECTED),
+        (finished("SAFE"), UNSTABLE, True, AS_EXPECTED),
         (finished("UNKNOWN", client_overstays=2), PAUSES, True, NOT_KNOWN),
         (finished("SAFE", client_overstays=2, tested_leases=99), PAUSES, True, NOT_KNOWN),
-        (finished("SAFE", skipped="the worker had ended"), GAP, True, NOT_KNOWN),
-        (finished("VIOLATED", service_faults=1, skipped="the worker had ended"), GAP, True, VIOLATED),
+        (finished("SAFE", skipped="the worker had ended"), UNSTABLE, True, NOT_KNOWN),
+        (finished("VIOLATED", service_faults=1, skipped="the worker had ended"), UNSTABLE, True, VIOLATED),
         (finished("NOT TESTED", client_overstays=2, tested_leases=9), PAUSES, True, NOT_KNOWN),
         (finished("VIOLATED", service_faults=1), PAUSES, True, VIOLATED),
         (finished("VIOLATED", foreign_deletes=1), PAUSES, True, VIOLATED),

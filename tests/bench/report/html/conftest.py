@@ -10,7 +10,7 @@ from bench.measure.environment import describe_environment
 from bench.measure.facts import Facts, Window
 from bench.measure.fold import Fold
 from bench.measure.histogram import Histogram
-from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE
+from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, History
 from bench.measure.run_result import fields_of
 from bench.run.conclude import judge_run
 from bench.safety.holders import Holders
@@ -73,7 +73,7 @@ def fault(kind, target, begun_s, ended_s):
 def result_of(records, *, faults=(), rate=None, window=WINDOW):
     fold, oracle = Fold(Facts(5, 4, rate, warmup_s=1), window), Judge(10_000)
     fold.add(records)
-    oracle.add(records, asked_in(records))
+    oracle.add(History(records, 0, 0, asked_in(records)))
     holders = Holders(window)
     holders.add(records, oracle.violated_resources)
     safety = structs.replace(oracle.report(), holders=holders.section())

@@ -88,7 +88,7 @@ def test_each_instance_has_a_picture_of_its_replies_on_the_axes_of_all(safe):
 
 def test_faults_are_bands_with_a_name_and_rows_with_times(safe):
     page = render(page_of(safe))
-    assert page.count('class="fault"') == 4, "one band, of both instances, in each picture over time"
+    assert len(re.findall("<title>stop #1, #2", page)) == 4, "one band, of both instances, in each picture over time"
     assert "stop #1, #2" in page
     assert "stop instance:2 2.000 s 3.500 s" in text_of(page)
 
@@ -197,3 +197,38 @@ def test_a_device_is_written_to_and_never_replaced(cut, tmp_path: Path) -> None:
         write_page(page_of(cut), place)
     assert place.is_char_device()
     assert list(tmp_path.iterdir()) == [place]
+
+
+def colours(css: str) -> dict[str, str]:
+    return dict(re.findall(r"--(\w+): (#[0-9a-f]{6})\b", css))
+
+
+def contrast(one: str, other: str) -> float:
+    """As WCAG 2.2 defines it."""
+
+    def luminance(colour: str) -> float:
+        parts = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+        linear = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+        return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    low, high = sorted(map(luminance, (one, other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_texts_and_marks_stand_out_in_light_in_dark_and_on_paper(cut):
+    css = render(page_of(cut)).split("<style>")[1].split("</style>")[0]
+    light, dark, paper = (colours(block) for block in re.findall(r":root \{(.*?)\}", css, re.DOTALL))
+    for theme in (light, dark, light | paper | dict.fromkeys(("paper", "raised"), "#ffffff")):
+        for ground in ("paper", "raised"):
+            for text in ("ink", "quiet", "good", "bad", "warning", "c1"):
+                assert contrast(theme.get(text, "#000000"), theme[ground]) >= 4.5, (text, ground)
+        for mark in ("c2", "c3", "c4", "c5"):
+            assert contrast(theme[mark], theme["paper"]) >= 3
+    assert contrast("#000000", "#ffffff") == 21
+
+
+def test_every_picture_says_what_it_shows_and_takes_the_focus(safe):
+    page = render(page_of(safe)).split("<script", 1)[0]
+    for head in re.findall(r"<svg [^>]*>", page):
+        assert 'aria-hidden="true"' in head or re.search(r'role="img" tabindex="0" aria-label="[^"]{20,}"', head), head
+    assert page.count('role="img"') == len(FIGURES) - 1

@@ -1,4 +1,5 @@
-// redsync for `make peers`: an order on stdin, a tally on stdout (the two documents of ../order.py).
+// Go's locks for `make peers`: an order on stdin, a tally on stdout (the two documents of ../order.py); with the word
+// `steps` the order is one line, and steps.go answers those that follow.
 // Rules: the library's defaults on each driver; a cycle is acquire, hold, release; one goroutine per caller.
 package main
 
@@ -16,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/bsm/redislock"
 	"github.com/go-redsync/redsync/v4"
 	redsyncredis "github.com/go-redsync/redsync/v4/redis"
 	goredisadapter "github.com/go-redsync/redsync/v4/redis/goredis/v9"
@@ -25,6 +27,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/redis/rueidis"
 	"github.com/redis/rueidis/rueidiscompat"
+	"github.com/redis/rueidis/rueidislock"
 )
 
 type order struct {
@@ -103,7 +106,122 @@ func cpuUs() float64 {
 	return us(usage.Utime) + us(usage.Stime)
 }
 
-func call(o order, manager *redsync.Redsync, caller int, begin, measure, end time.Time) seen {
+// lock is a library's: acquire returns what the others take; an error that gaveUp names means that it tried in vain.
+type lock struct {
+	acquire func(ctx context.Context, resource string, ttl time.Duration) (any, error)
+	release func(ctx context.Context, held any) (bool, error)
+	extend  func(ctx context.Context, held any, ttl time.Duration) (bool, error)
+	held    func(ctx context.Context, held any) bool
+	valid   func(held any) time.Duration // nil: the library does not say
+	gaveUp  func(err error) bool
+}
+
+func connect(o order) lock {
+	switch o.Name {
+	case "bsm/redislock":
+		return redislockOf(o)
+	case "rueidislock":
+		return rueidislockOf(o)
+	}
+	pools := []redsyncredis.Pool{}
+	for _, text := range o.Urls {
+		address, _ := url.Parse(text)
+		pools = append(pools, pool(strings.TrimPrefix(o.Name, "redsync "), address.Host))
+	}
+	manager := redsync.New(pools...)
+	return lock{
+		acquire: func(ctx context.Context, resource string, ttl time.Duration) (any, error) {
+			mutex := manager.NewMutex(resource, redsync.WithExpiry(ttl))
+			return mutex, mutex.LockContext(ctx)
+		},
+		release: func(ctx context.Context, held any) (bool, error) { return held.(*redsync.Mutex).UnlockContext(ctx) },
+		extend: func(ctx context.Context, held any, _ time.Duration) (bool, error) {
+			return held.(*redsync.Mutex).ExtendContext(ctx)
+		},
+		held: func(ctx context.Context, held any) bool {
+			ok, err := held.(*redsync.Mutex).ValidContext(ctx)
+			return ok && err == nil
+		},
+		valid: func(held any) time.Duration { return time.Until(held.(*redsync.Mutex).Until()) },
+		gaveUp: func(err error) bool {
+			var taken *redsync.ErrTaken
+			return errors.As(err, &taken) || errors.Is(err, redsync.ErrFailed)
+		},
+	}
+}
+
+func redislockOf(o order) lock {
+	address, _ := url.Parse(o.Urls[0])
+	client := redislock.New(goredis.NewClient(&goredis.Options{Addr: address.Host}))
+	retry := redislock.LinearBackoff(100 * time.Millisecond)
+	return lock{
+		acquire: func(ctx context.Context, resource string, ttl time.Duration) (any, error) {
+			ctx, cancel := context.WithTimeout(ctx, time.Duration(o.WaitMs)*time.Millisecond)
+			defer cancel()
+			return client.Obtain(ctx, resource, ttl, &redislock.Options{RetryStrategy: retry})
+		},
+		release: func(ctx context.Context, held any) (bool, error) {
+			err := held.(*redislock.Lock).Release(ctx)
+			return err == nil, err
+		},
+		extend: func(ctx context.Context, held any, ttl time.Duration) (bool, error) {
+			err := held.(*redislock.Lock).Refresh(ctx, ttl, nil)
+			return err == nil, err
+		},
+		held: func(ctx context.Context, held any) bool {
+			left, err := held.(*redislock.Lock).TTL(ctx)
+			return left > 0 && err == nil
+		},
+		gaveUp: func(err error) bool { return errors.Is(err, redislock.ErrNotObtained) },
+	}
+}
+
+// rueidisHeld is a lock that extends itself until its context ends.
+type rueidisHeld struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+}
+
+// rueidislockOf has a locker per TTL, which is a locker's own; one key on one server, where its default are three.
+func rueidislockOf(o order) lock {
+	address, _ := url.Parse(o.Urls[0])
+	var making sync.Mutex
+	lockers := map[time.Duration]rueidislock.Locker{}
+	locker := func(ttl time.Duration) rueidislock.Locker {
+		making.Lock()
+		defer making.Unlock()
+		if lockers[ttl] == nil {
+			made, err := rueidislock.NewLocker(rueidislock.LockerOption{
+				ClientOption: rueidis.ClientOption{InitAddress: []string{address.Host}}, KeyMajority: 1, KeyValidity: ttl,
+			})
+			if err != nil {
+				panic(err)
+			}
+			lockers[ttl] = made
+		}
+		return lockers[ttl]
+	}
+	locker(time.Duration(o.TTLMs) * time.Millisecond)
+	return lock{
+		acquire: func(asked context.Context, resource string, ttl time.Duration) (any, error) {
+			ctx, cancel := context.WithCancel(context.Background()) // the lock would end with a context that times out
+			defer context.AfterFunc(asked, cancel)()
+			defer time.AfterFunc(time.Duration(o.WaitMs)*time.Millisecond, cancel).Stop()
+			held, release, err := locker(ttl).WithContext(ctx, resource)
+			return rueidisHeld{held, release}, err
+		},
+		release: func(_ context.Context, held any) (bool, error) {
+			held.(rueidisHeld).cancel()
+			return true, nil
+		},
+		held: func(_ context.Context, held any) bool { return held.(rueidisHeld).ctx.Err() == nil },
+		gaveUp: func(err error) bool {
+			return errors.Is(err, rueidislock.ErrNotLocked) || errors.Is(err, context.Canceled)
+		},
+	}
+}
+
+func call(o order, lock lock, caller int, begin, measure, end time.Time) seen {
 	s := seen{acquires: map[int]int{}, bins: map[int]int{}, errors: map[string]int{}}
 	resource := "peers:hot"
 	if o.Own {
@@ -119,16 +237,14 @@ func call(o order, manager *redsync.Redsync, caller int, begin, measure, end tim
 		if measured {
 			s.asked++
 		}
-		mutex := manager.NewMutex(resource, redsync.WithExpiry(ttl))
-		err := mutex.LockContext(context.Background())
+		held, err := lock.acquire(context.Background(), resource, ttl)
 		granted := time.Now()
 		if err == nil && measured { // however late it was granted: who waits longest must count
 			us := math.Max(float64(granted.Sub(began).Nanoseconds())/1e3, 1)
 			s.acquires[int(math.Log(us)/math.Log(1.01))]++
 		}
 		if err != nil {
-			var taken *redsync.ErrTaken
-			if errors.As(err, &taken) || errors.Is(err, redsync.ErrFailed) {
+			if lock.gaveUp(err) {
 				s.gaveUp++
 			} else {
 				s.errors["lock"]++
@@ -139,7 +255,7 @@ func call(o order, manager *redsync.Redsync, caller int, begin, measure, end tim
 		if o.HoldS > 0 {
 			time.Sleep(time.Duration(o.HoldS * float64(time.Second)))
 		}
-		if ok, err := mutex.Unlock(); err != nil || !ok {
+		if ok, err := lock.release(context.Background(), held); err != nil || !ok {
 			s.errors["unlock"]++
 			time.Sleep(time.Millisecond)
 			continue
@@ -155,15 +271,15 @@ func call(o order, manager *redsync.Redsync, caller int, begin, measure, end tim
 
 func main() {
 	var o order
-	if err := json.NewDecoder(os.Stdin).Decode(&o); err != nil {
+	input := json.NewDecoder(os.Stdin)
+	if err := input.Decode(&o); err != nil {
 		panic(err)
 	}
-	pools := []redsyncredis.Pool{}
-	for _, text := range o.Urls {
-		address, _ := url.Parse(text)
-		pools = append(pools, pool(strings.TrimPrefix(o.Name, "redsync "), address.Host))
+	lock := connect(o)
+	if len(os.Args) > 1 && os.Args[1] == "steps" {
+		step(lock, input)
+		return
 	}
-	manager := redsync.New(pools...)
 	os.Stderr.WriteString("begin\n")
 	begin := time.Now()
 	measure := begin.Add(time.Duration(o.WarmupS * float64(time.Second)))
@@ -174,7 +290,7 @@ func main() {
 		callers.Add(1)
 		go func() {
 			defer callers.Done()
-			all[caller] = call(o, manager, caller, begin, measure, end)
+			all[caller] = call(o, lock, caller, begin, measure, end)
 		}()
 	}
 	time.Sleep(time.Until(measure))

@@ -1,13 +1,20 @@
-// node-redlock for `make peers`: an order on stdin, a tally on stdout (the two documents of ../order.py).
+// Node's locks for `make peers`: an order on stdin, a tally on stdout (the two documents of ../order.py); with the word
+// `steps` the order is one line, and steps.mjs answers those that follow.
 // Rules: the library's defaults, one process, one event loop; a cycle is acquire, hold, release.
-import { readFileSync, readdirSync, writeSync } from "node:fs";
-import { createRequire } from "node:module";
+import { readFileSync, readSync, readdirSync, writeSync } from "node:fs";
+import { Redis, connect } from "./locks.mjs";
+import { step } from "./steps.mjs";
 
-const require = createRequire(process.env.LOCKBENCH_NODE + "/package.json");
-const order = JSON.parse(readFileSync(0, "utf8"));
-const Redis = require("ioredis");
+const stepwise = process.argv[2] === "steps";
+const order = JSON.parse(stepwise ? readLine() : readFileSync(0, "utf8"));
 const now = () => performance.now() / 1000;
 const rest = (seconds) => new Promise((resume) => setTimeout(resume, seconds * 1000));
+
+function readLine() {  // and not a byte more: the rest is for steps.mjs
+  const bytes = [], one = Buffer.alloc(1);
+  while (readSync(0, one) && one[0] !== 10) bytes.push(one[0]);
+  return Buffer.from(bytes).toString("utf8");
+}
 
 function runNs(pids) {
   let total = 0;
@@ -17,23 +24,11 @@ function runNs(pids) {
   return total;
 }
 
-function connect(clients) {
-  if (order.name === "node-redlock 5") {
-    const Redlock = require("redlock5").default;
-    const manager = new Redlock(clients);
-    manager.on("error", () => {});
-    return { acquire: (resource) => manager.acquire([resource], order.ttl_ms), release: (held) => held.release() };
-  }
-  const Redlock = require("redlock4");
-  const manager = new Redlock(clients);
-  manager.on("clientError", () => {});
-  return { acquire: (resource) => manager.lock(resource, order.ttl_ms), release: (held) => held.unlock() };
-}
-
 const clients = order.urls.map((url) => new Redis(url));
 for (const client of clients) client.on("error", () => {});
 await Promise.all(clients.map((client) => client.ping()));
-const lock = connect(clients);
+const lock = connect(order.name, clients);
+if (stepwise) await step(lock);
 
 const acquires = {}, leases = new Array(order.callers).fill(0), bins = {}, errors = {};
 let gaveUp = 0, allCycles = 0, asked = 0, granted = 0;
@@ -48,7 +43,7 @@ async function call(caller) {
     asked += measure <= began;
     let has = false;
     try {
-      const held = await lock.acquire(resource);
+      const held = await lock.acquire(resource, order.ttl_ms, order.wait_ms);
       has = true;
       if (measure <= began) {  // however late it was granted: who waits longest must count
         const bucket = Math.floor(Math.log(Math.max((now() - began) * 1e6, 1)) / Math.log(1.01));
@@ -56,9 +51,9 @@ async function call(caller) {
         granted += 1;
       }
       if (order.hold_s) await rest(order.hold_s);
-      await lock.release(held);
+      if ((await lock.release(held)) === false) throw new Error("not released");
     } catch (error) {
-      if (!has && ["ExecutionError", "LockError"].includes(error.name)) gaveUp += 1;
+      if (!has && ["ExecutionError", "LockError", "LockAcquisitionError", "TimeoutError"].includes(error.name)) gaveUp += 1;
       else {
         errors[error.name] = (errors[error.name] ?? 0) + 1;
         await rest(0.001);

@@ -1,4 +1,5 @@
-// rslock for `make peers`: an order on stdin, an answer on stdout (the two documents of ../order.py).
+// rslock for `make peers`: an order on stdin, an answer on stdout (the two documents of ../order.py); with the word `steps`
+// the order is one line, and those that follow are answered, as ../steps.py says.
 // Rules: the library's defaults; a cycle is acquire, hold, release; one task per caller, on the runtime that the name
 // says. Its unlock reports nothing, so a release that failed cannot be counted.
 use std::collections::HashMap;
@@ -8,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use rslock::{LockError, LockManager};
 use serde::{Deserialize, Serialize};
+use serde_json::{json, Value};
+use tokio::io::{AsyncBufReadExt, BufReader};
 
 #[derive(Deserialize)]
 struct Order {
@@ -154,14 +157,63 @@ fn add(answer: &mut Answer, seen: Seen) {
     }
 }
 
+async fn step(order: Arc<Order>) {
+    let manager = LockManager::new(order.urls.clone());
+    let mut held = None;
+    println!("{}", json!({"ok": true}));
+    let mut lines = BufReader::new(tokio::io::stdin()).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        let words: Value = serde_json::from_str(&line).expect("no step");
+        let ttl = Duration::from_millis(words["ttl_ms"].as_u64().unwrap_or(0));
+        let answer = match words["do"].as_str() {
+            Some("acquire") => match manager.lock(words["resource"].as_str().unwrap_or("").as_bytes(), ttl).await {
+                Ok(lock) => {
+                    let valid_ms = lock.validity_time as f64;
+                    held = Some(lock);
+                    json!({"ok": true, "valid_ms": valid_ms})
+                }
+                Err(error) => json!({"ok": false, "error": error.to_string()}),
+            },
+            Some("release") => {
+                manager.unlock(held.as_ref().expect("nothing is held")).await;
+                json!({"ok": true})
+            }
+            Some("extend") => match manager.extend(held.as_ref().expect("nothing is held"), ttl).await {
+                Ok(lock) => {
+                    held = Some(lock);
+                    json!({"ok": true})
+                }
+                Err(error) => json!({"ok": false, "error": error.to_string()}),
+            },
+            Some("held") => {
+                json!({"ok": manager.is_freed(held.as_ref().expect("nothing is held")).await.is_ok_and(|freed| !freed)})
+            }
+            _ => json!({"ok": false, "absent": true}),
+        };
+        println!("{answer}");
+    }
+}
+
 fn main() {
+    let stepwise = std::env::args().nth(1).as_deref() == Some("steps");
     let mut text = String::new();
-    std::io::stdin().read_to_string(&mut text).expect("no order");
+    if stepwise {
+        let mut one = [0u8];  // and not a byte more: the rest is for `step`
+        while std::io::stdin().lock().read(&mut one).is_ok_and(|read| read == 1) && one[0] != b'\n' {
+            text.push(one[0] as char);
+        }
+    } else {
+        std::io::stdin().read_to_string(&mut text).expect("no order");
+    }
     let order: Arc<Order> = Arc::new(serde_json::from_str(&text).expect("no order"));
     let mut runtime = match order.name.as_str() {
         "rslock, one thread" => tokio::runtime::Builder::new_current_thread(),
         _ => tokio::runtime::Builder::new_multi_thread(),
     };
-    let answer = runtime.enable_all().build().expect("no runtime").block_on(run(order));
+    let runtime = runtime.enable_all().build().expect("no runtime");
+    if stepwise {
+        return runtime.block_on(step(order));
+    }
+    let answer = runtime.block_on(run(order));
     println!("{}", serde_json::to_string(&answer).expect("no answer"));
 }

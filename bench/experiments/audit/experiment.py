@@ -1,0 +1,211 @@
+"""The audit: *libraries × schedules → cells → a verdict*, several libraries at once, each on servers of its own.
+
+Rules: the same schedules for all. lockcore is a library like any other, but what it breaks is a violation. A control is
+Redlock by hand with the fault that one schedule must find; one without a fault must pass all. Other libraries' cells
+are told and decide nothing. What is not known is played again, twice at most; what went wrong, `repeats` times.
+"""
+
+import os
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+
+from redis.exceptions import RedisError
+
+from bench.errors import BenchError, UsageError
+from bench.experiments.audit.libraries import promise_of
+from bench.experiments.audit.result import (
+    DOES_NOT,
+    HOLDS,
+    NOT_APPLICABLE,
+    UNKNOWN,
+    AuditConditions,
+    AuditedSchedule,
+    AuditResult,
+    Cell,
+    CellWord,
+)
+from bench.experiments.audit.schedules import SCHEDULES, AuditSchedule, UnmetError
+from bench.experiments.audit.stage import HangsError, NotApplicableError, Stage
+from bench.experiments.contest.installed import PEERS, Contestant, install, ours
+from bench.experiments.contest.result import Missing
+from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED, conclude_rows
+from bench.measure.run_result import OwnFleet
+from bench.measure.verdict import Verdict
+from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
+from bench.scenario.quantity import nearest
+from bench.topology.server import ServerBinary, find_server
+
+INSTANCES = 3
+TRIES = 3  # of what is not known
+AT_ONCE = 3  # libraries per core: they wait, for ends of keys and for time-outs, more than they work
+SLOW = ("java", "node")
+CONTROL = "control: "
+NO_FAULT = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditPlan:
+    """What to play, with its controls. `libraries`: words of their names; `schedules`: names; empty = all.
+
+    `repeats`: of what goes wrong; `cache`: where the environments are.
+    """
+
+    libraries: tuple[str, ...]
+    schedules: tuple[str, ...]
+    repeats: int
+    quick: bool
+    cache: Path
+    seed: int
+
+
+def chosen(names: Sequence[str]) -> list[AuditSchedule]:
+    """The schedules called so, all if none is named. Raises UsageError for a name that is none."""
+    for name in names:
+        if name not in SCHEDULES:
+            meant = nearest(name, SCHEDULES) or f"; the schedules are {', '.join(SCHEDULES)}"
+            raise UsageError(f"there is no schedule {name!r}{meant}")
+    return [SCHEDULES[name] for name in SCHEDULES if name in (names or SCHEDULES)]
+
+
+def known(words: Sequence[str]) -> None:
+    """Raise UsageError for a word that stands in no library's name."""
+    names = [peer.name for peer in PEERS] + ["control"]
+    for word in words:
+        if not any(word in name for name in names):
+            meant = nearest(word, names) or f"; the libraries are {', '.join(names)}"
+            raise UsageError(f"there is no library {word!r}{meant}")
+
+
+def run_audit(order: ExperimentOrder[AuditPlan], show: Show) -> Done[AuditResult]:
+    """Play all schedules of `order`. Raises BenchError, or KeyboardInterrupt before the first library is through."""
+    plan, schedules = order.plan, chosen(order.plan.schedules)
+    server = find_server(order.server)
+    with Experiment(order) as experiment:
+        found: list[Contestant | Missing] = []
+        cells: list[Cell] = []
+        with experiment.cuttable():
+            controls = (ours(CONTROL + name) for name in (NO_FAULT, *(one.name for one in schedules)))
+            found += [*controls, *install(plan.cache, plan.libraries, show)]
+            played = _Playing(plan, schedules, server, show)
+            played.run([one for one in found if isinstance(one, Contestant)], cells)
+        experiment.require(cells)
+        result = AuditResult(
+            **experiment.header(seed=plan.seed, interrupted=experiment.cut),
+            fleet=OwnFleet(server=server),
+            conditions=AuditConditions(
+                quick=plan.quick, repeats=plan.repeats, usable_cores=len(os.sched_getaffinity(0))
+            ),
+            schedules=tuple(AuditedSchedule(one.name, one.looks_for, one.about, one.source) for one in schedules),
+            libraries=tuple(one.peer for one in found if isinstance(one, Contestant)),
+            absent=tuple(one for one in found if isinstance(one, Missing)),
+            cells=tuple(cells),
+            verdict=judge_cells(cells, interrupted=experiment.cut),
+        )
+        return experiment.store(result)
+
+
+class _Playing:
+    """The work of all libraries; `stop` ends it after the schedules under way."""
+
+    def __init__(self, plan: AuditPlan, schedules: Sequence[AuditSchedule], server: ServerBinary, show: Show) -> None:
+        self._plan, self._schedules, self._server, self._show = plan, schedules, server, show
+        self._stop = Event()
+
+    def run(self, contestants: Sequence[Contestant], cells: list[Cell]) -> None:
+        """Add a cell per contestant and schedule to `cells`, in order; what Ctrl-C cuts is left out."""
+        slow_first = sorted(
+            contestants, key=lambda one: SLOW.index(one.peer.kind) if one.peer.kind in SLOW else len(SLOW)
+        )
+        with ThreadPoolExecutor(AT_ONCE * len(os.sched_getaffinity(0))) as pool:
+            begun = {one.peer.name: pool.submit(self._play_all, one) for one in slow_first}
+            work: list[Future[list[Cell]]] = [begun[one.peer.name] for one in contestants]
+            try:
+                for number, one in enumerate(work, 1):
+                    self._show(f"library {number} of {len(work)}, {contestants[number - 1].peer.name}")
+                    one.result()
+            finally:
+                self._stop.set()
+                for one in work:
+                    one.cancel()
+                cells += [cell for one in work if not one.cancelled() for cell in one.result()]
+
+    def _play_all(self, contestant: Contestant) -> list[Cell]:
+        cells: list[Cell] = []
+        peer = contestant.peer
+        fault = peer.name.removeprefix(CONTROL) if peer.name.startswith(CONTROL) else NO_FAULT
+        with Stage(contestant, min(INSTANCES, max(peer.instances)), self._server) as stage:
+            for one in self._schedules:
+                if self._stop.is_set():
+                    break
+                if fault in (NO_FAULT, one.name):
+                    cells.append(self._cell(stage, one))
+        return cells
+
+    def _cell(self, stage: Stage, one: AuditSchedule) -> Cell:
+        """Play `one` until it is known what comes of it, and again where something went wrong."""
+        begun_s = time.monotonic()
+        cell = play(stage, one)
+        for _ in range(TRIES - 1):
+            if cell.verdict == UNKNOWN and not self._stop.is_set():
+                cell = play(stage, one)
+        seen = of = int(cell.verdict == DOES_NOT)
+        while 0 < of < self._plan.repeats and not self._stop.is_set():
+            again = play(stage, one)
+            of += again.verdict in (DOES_NOT, HOLDS)
+            seen += again.verdict == DOES_NOT
+            if again.verdict == UNKNOWN:
+                break
+        of = of or int(cell.verdict == HOLDS)
+        return Cell(
+            library=cell.library, schedule=cell.schedule, verdict=cell.verdict, happened=cell.happened,
+            seen=seen, of=of, took_s=time.monotonic() - begun_s, promise=cell.promise, course=cell.course,
+        )  # fmt: skip
+
+
+def play(stage: Stage, one: AuditSchedule) -> Cell:
+    """Play a schedule once."""
+
+    def cell(verdict: CellWord, happened: str = "") -> Cell:
+        course = tuple(stage.course) if verdict in (DOES_NOT, UNKNOWN) else ()
+        promise = promise_of(stage.name, one.name) if verdict == DOES_NOT else ""
+        return Cell(
+            library=stage.name, schedule=one.name, verdict=verdict, happened=happened, promise=promise, course=course
+        )
+
+    if stage.instances < one.least:
+        return cell(NOT_APPLICABLE, "it locks on one instance")
+    try:
+        stage.clear()
+        wrong = one.play(stage) or stage.broken()
+    except NotApplicableError as error:
+        return cell(NOT_APPLICABLE, str(error))
+    except HangsError as error:
+        return cell(DOES_NOT, str(error))
+    except UnmetError as error:
+        return cell(UNKNOWN, f"did not come about: {error}")
+    except (BenchError, RedisError, TimeoutError, OSError) as error:
+        return cell(UNKNOWN, f"{type(error).__name__}: {error}")
+    return cell(DOES_NOT, wrong) if wrong else cell(HOLDS)
+
+
+def judge_cells(cells: Sequence[Cell], *, interrupted: bool = False) -> Verdict:
+    """What the audit itself ends with: controls must be caught, lockcore must hold; others are told."""
+    rows: list[tuple[str, str]] = []
+    if not any(cell.verdict in (HOLDS, DOES_NOT) and not cell.library.startswith(CONTROL) for cell in cells):
+        rows.append((NOT_KNOWN, "no library was played to an end: see absent and what is not known"))
+    for cell in cells:
+        sentence = f"{cell.library}, {cell.schedule}: {cell.verdict} {cell.happened}".strip()
+        if cell.library.startswith(CONTROL):
+            must = HOLDS if cell.library == CONTROL + NO_FAULT else DOES_NOT
+            word = AS_EXPECTED if cell.verdict == must else NOT_KNOWN if cell.verdict == UNKNOWN else NOT_SHOWN
+        elif cell.library.startswith("lockcore"):
+            word = {HOLDS: AS_EXPECTED, DOES_NOT: VIOLATED, UNKNOWN: NOT_KNOWN}.get(cell.verdict, "told")
+        else:
+            word = "told"
+        rows.append((word, sentence))
+    cut = f"interrupted after {len(cells)} cells" if interrupted else ""
+    return conclude_rows(rows, tested="cells as expected", interrupted=cut)

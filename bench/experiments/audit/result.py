@@ -1,0 +1,68 @@
+"""What `lockbench audit` stores: *a cell per library and schedule, each with what happened → a typed result*."""
+
+from typing import Annotated, Final, Literal
+
+from bench.experiments.contest.result import Missing, Peer
+from bench.measure.result import Document
+from bench.measure.run_result import OwnFleet
+from bench.measure.section import Amount, Count, Section, says
+
+CellWord = Literal["holds", "does not", "not applicable", "not known"]
+HOLDS: Final = "holds"
+DOES_NOT: Final = "does not"
+NOT_APPLICABLE: Final = "not applicable"
+UNKNOWN: Final = "not known"
+
+
+class CourseStep(Section, frozen=True):
+    """One step of a schedule as it was played."""
+
+    after_ms: Annotated[Amount, says("since the servers were empty")]
+    who: Annotated[str, says("a client, by its letter; empty: the servers")]
+    what: Annotated[str, says("a call in the library's own words, what came of it, or what was done to it")]
+
+
+class Cell(Section, frozen=True, kw_only=True):
+    """One library under one schedule."""
+
+    library: Annotated[str, says("as in libraries")]
+    schedule: Annotated[str, says("as in schedules")]
+    verdict: Annotated[CellWord, says("does not: seen at least once; not known: what it rests on did not come about")]
+    happened: Annotated[str, says("what went wrong; why it is not applicable or not known")] = ""
+    seen: Annotated[Count, says("how often it went wrong")] = 0
+    of: Annotated[Count, says("how often it was played")] = 0
+    took_s: Annotated[Amount, says("all of that together")] = 0.0
+    promise: Annotated[str, says("what its documentation says to that, and where, if it does not hold")] = ""
+    course: Annotated[tuple[CourseStep, ...], says("one play, step by step, if it does not hold or is not known")] = ()
+
+
+class AuditedSchedule(Section, frozen=True):
+    """A course of events."""
+
+    name: Annotated[str, says("of the schedule")]
+    looks_for: Annotated[str, says("the fault")]
+    about: Annotated[str, says("its course")]
+    source: Annotated[str, says("who says that it matters")]
+
+
+class AuditConditions(Section, frozen=True, kw_only=True):
+    """Under which all was played."""
+
+    quick: Annotated[bool, says("each schedule once")]
+    repeats: Annotated[Count, says("of a schedule that went wrong")]
+    usable_cores: Annotated[Count, says("that clients and servers shared")]
+
+
+class AuditResult(Document, frozen=True, kw_only=True):
+    """Lock libraries under schedules that are the same for all, and controls with one planted fault each."""
+
+    kind: Annotated[Literal["audit"], says("the command that made it")] = "audit"
+    fleet: Annotated[OwnFleet, says("the servers")]
+    conditions: Annotated[AuditConditions, says("under which all was played")]
+    schedules: Annotated[tuple[AuditedSchedule, ...], says("what was played")]
+    libraries: Annotated[tuple[Peer, ...], says("who was there, lockcore and the controls included")]
+    absent: Annotated[tuple[Missing, ...], says("who could not be had, and why")]
+    cells: Annotated[tuple[Cell, ...], says("what came of it")]
+
+
+RESULT = AuditResult

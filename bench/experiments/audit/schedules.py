@@ -1,0 +1,367 @@
+"""The schedules of the audit: *a stage → what happened*, each a paragraph with its source and one fault it looks for.
+
+Rules: a schedule returns what went wrong in words, "" for nothing; what it rests on is asserted by `need`, and without
+it nothing is known. Frozen servers, frozen clients and what waits on a socket order the steps; only an end that must
+come is waited for by the clock. `documented` settings are the library's own: its README's example with our TTL.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bench.experiments.audit.stage import (
+    LONG_MS,
+    PATIENCE_S,
+    RESOURCE,
+    SHORT_MS,
+    WAIT_MS,
+    HangsError,
+    NotApplicableError,
+    Party,
+    Stage,
+)
+
+REDLOCK = "Redis, Distributed Locks"
+KLEPPMANN = "M. Kleppmann, How to do distributed locking (2016)"
+SANFILIPPO = "S. Sanfilippo, Is Redlock safe? (2016)"
+CLEAN_S = 2.0  # within which nothing may be left of a lock that nobody has; a TTL is five times that
+DOWN_S = 25.0
+STEPS = 5
+CLOCK_S = 60
+
+
+class UnmetError(Exception):
+    """What did not come about, without which a schedule says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditSchedule:
+    """A course of events. `looks_for`: the fault, in a few words; `source`: who says that it matters; `least`: N."""
+
+    name: str
+    looks_for: str
+    source: str
+    play: Callable[[Stage], str]
+    least: int = 1
+
+    @property
+    def about(self) -> str:
+        """Its course, as its function says."""
+        return " ".join((self.play.__doc__ or "").split())
+
+
+SCHEDULES: dict[str, AuditSchedule] = {}
+
+
+def schedule(looks_for: str, source: str, least: int = 1) -> Callable[[Callable[[Stage], str]], Callable[[Stage], str]]:
+    """Name the function below a schedule."""
+
+    def decorate(play: Callable[[Stage], str]) -> Callable[[Stage], str]:
+        name = play.__name__.replace("_", "-")
+        SCHEDULES[name] = AuditSchedule(name, looks_for, source, play, least)
+        return play
+
+    return decorate
+
+
+def need(met: object, sentence: str) -> None:
+    """Raise UnmetError unless it is so."""
+    if not met:
+        raise UnmetError(sentence)
+
+
+@schedule("a stopped minority stops everybody", REDLOCK, least=3)
+def one_stopped(stage: Stage) -> str:
+    """A minority of the instances stands still; a client locks, gives back; they go on: nothing may be left."""
+    client = stage.party()
+    stage.stop(stage.minority)
+    return _without_a_minority(stage, client, "stopped")
+
+
+@schedule("a dead minority stops everybody", REDLOCK, least=3)
+def one_killed(stage: Stage) -> str:
+    """A minority of the instances is killed; a client locks and gives back: nothing may be left on the others."""
+    client = stage.party()
+    stage.kill(stage.minority)
+    return _without_a_minority(stage, client, "dead")
+
+
+def _without_a_minority(stage: Stage, client: Party, how: str) -> str:
+    said = client.acquire()
+    if not said.ok:
+        kept = sum(map(bool, stage.keys()[: stage.minority.start]))
+        left = f", and leaves its key on {kept} instances for the rest of the TTL" if kept else ""
+        return f"with one of {stage.instances} {how} nobody gets the lock: {said.error or 'it gave up'}{left}"
+    said = client.release()
+    stage.cont([index for index in stage.minority if how == "stopped"])
+    if not said.ok:
+        return f"with one of {stage.instances} {how} a release fails: {said.error or 'it says it was not ours'}"
+    return "" if stage.until_lockable(CLEAN_S) else "keys stay behind after the release, for the rest of the TTL"
+
+
+@schedule("a grant whose TTL has passed", REDLOCK)
+def paused_in_acquire(stage: Stage) -> str:
+    """A client's SETs are under way to instances that stand still; the client is frozen, the instances go on, the keys
+    end, another client is granted; then the first one goes on and reads its replies: too late."""
+    return _late_replies(stage, stage.party(), lambda: None)
+
+
+@schedule("validity measured by a clock that was set back", SANFILIPPO)
+def clock_back(stage: Stage) -> str:
+    """The same, and the frozen client's wall clock is set back by a minute meanwhile, as NTP or an operator may."""
+    client = stage.party_by_clock()
+    return _late_replies(stage, client, lambda: stage.shift_clock(client, -CLOCK_S))
+
+
+def _late_replies(stage: Stage, client: Party, meanwhile: Callable[[], None]) -> str:
+    other = stage.party()
+    _until_set(stage, client)
+    meanwhile()
+    need(stage.until_free(), "its keys ended")
+    need(other.acquire().ok, "the other client was granted")
+    client.resume()
+    said = client.acquired()
+    if not said.ok:
+        return ""
+    if said.valid_ms is not None and said.valid_ms <= 0:
+        return (
+            "it is granted after its TTL, while another client holds the lock; only its validity, in the past, says so"
+        )
+    return "it is granted though its TTL had passed and another client holds the lock"
+
+
+def _until_set(stage: Stage, client: Party) -> int:
+    """Have `client` lock for a short time, and freeze it when its SET is done and the reply unread: how many times it
+    asked the instances of a quorum until then (one that reads before it writes asks twice)."""
+    stage.stop(stage.majority)
+    client.begin_acquire(SHORT_MS)
+    for step in range(1, STEPS + 1):
+        need(stage.until_asked(stage.majority), "its SET was under way")
+        client.pause()
+        stage.cont(stage.majority)
+        if any(stage.keys()):
+            return step
+        stage.stop(stage.majority)
+        client.resume()
+    raise UnmetError("its SET was under way")
+
+
+def _steps_to_set(stage: Stage) -> int:
+    """How many times a client asks a quorum until its SET is under way; 1 if it gave up before that could be seen."""
+    probe = stage.party()
+    try:
+        steps = _until_set(stage, probe)
+        probe.resume()
+    except UnmetError:
+        steps = 1
+        stage.cont(stage.majority)
+    if probe.acquired().ok:
+        probe.release()
+    need(stage.until_free(2 * PATIENCE_S), "nobody has it")
+    return steps
+
+
+@schedule("a SET that arrives after its client gave up", KLEPPMANN)
+def late_set(stage: Stage) -> str:
+    """The instances of a quorum stand still until the client has given up, then do what had been sent to them."""
+    client = stage.party()
+    stage.stop(stage.majority)
+    client.begin_acquire()
+    need(stage.until_asked(stage.majority), "its SET was under way")
+    try:
+        said = client.acquired()
+    except HangsError:
+        said = None
+    stage.cont(stage.majority)
+    if said is None and client.acquired().ok:
+        client.release()
+    elif said is not None and said.ok:
+        return "it is granted though no quorum answered"
+    return (
+        ""
+        if stage.until_lockable(CLEAN_S)
+        else "keys of a lock that nobody has block everybody for the rest of the TTL"
+    )
+
+
+def _expired(stage: Stage) -> Party:
+    """A client whose lock has ended while it was frozen, so that none that extends by itself could."""
+    client = stage.party()
+    need(client.acquire(SHORT_MS).ok, "the client was granted")
+    client.pause()
+    need(stage.until_free(), "its keys ended")
+    return client
+
+
+def _granted(stage: Stage, ttl_ms: int = LONG_MS) -> Party:
+    """One more client, which has the lock."""
+    client = stage.party()
+    need(client.acquire(ttl_ms).ok, "the client was granted")
+    return client
+
+
+@schedule("a late release deletes a stranger's lock", REDLOCK)
+def release_after_expiry(stage: Stage) -> str:
+    """A lock ends, another client is granted, the first one gives back."""
+    client = _expired(stage)
+    _granted(stage)
+    before = stage.keys()
+    client.resume()
+    client.release()
+    return "" if stage.keys() == before else "it deletes the lock of the next holder"
+
+
+@schedule("an extension of a lock that has ended", REDLOCK)
+def extend_after_expiry(stage: Stage) -> str:
+    """A lock ends, and the client extends it: when nobody has it, and when another client does."""
+    client = _expired(stage)
+    client.resume()
+    again = client.ask("extend", ttl_ms=LONG_MS).ok
+    stage.clear()
+    client = _expired(stage)
+    _granted(stage)
+    before = stage.keys()
+    client.resume()
+    if client.ask("extend", ttl_ms=3 * LONG_MS).ok:
+        return "it says that a lock is extended that another client holds"
+    if stage.keys() != before:
+        return "its extension changes the lock of the next holder"
+    return "it says that a lock is extended that had ended: somebody may have held it in between" if again else ""
+
+
+@schedule("an extension by fewer than a quorum", REDLOCK, least=3)
+def extend_by_minority(stage: Stage) -> str:
+    """All instances but a minority forget the lock, as after a restart without persistence; its client extends it."""
+    client = _granted(stage)
+    stage.forget(range(stage.instances // 2 + 1))
+    return "it says that a lock is extended that a minority has" if client.ask("extend", ttl_ms=LONG_MS).ok else ""
+
+
+@schedule("a holder that was paused and does not notice", KLEPPMANN)
+def paused_holder(stage: Stage) -> str:
+    """A holder is frozen until its lock has ended and another client has it; then it asks whether it still holds the
+    lock, where the library can be asked, and gives it back."""
+    client = _expired(stage)
+    _granted(stage)
+    before = stage.keys()
+    client.resume()
+    try:
+        believes = client.ask("held").ok
+    except NotApplicableError:
+        believes = None
+    said = client.release()
+    if stage.keys() != before:
+        return "its release deletes the lock of the next holder"
+    if believes:
+        return "asked whether it holds the lock, it says yes while another client does"
+    return "it cannot be asked, and its release reports nothing" if believes is None and said.ok else ""
+
+
+@schedule("scripts that a server has forgotten", "Redis, EVALSHA and SCRIPT FLUSH")
+def script_flush(stage: Stage) -> str:
+    """SCRIPT FLUSH while a lock is held: it is given back, and locked again."""
+    client = _granted(stage)
+    stage.flush_scripts()
+    said = client.release()
+    if not said.ok or not stage.until_lockable(CLEAN_S):
+        return f"after SCRIPT FLUSH a release fails: {said.error or 'its keys stay'}"
+    said = client.acquire()
+    return "" if said.ok else f"after SCRIPT FLUSH nobody gets the lock: {said.error or 'it gave up'}"
+
+
+@schedule("a clock that is ahead steals a lock", SANFILIPPO)
+def clock_ahead(stage: Stage) -> str:
+    """A client holds a lock; one whose wall clock is ahead by a minute asks for it; then it is given back."""
+    client = _granted(stage)
+    other = stage.party_by_clock()
+    stage.shift_clock(other, CLOCK_S)
+    if other.acquire().ok:
+        return "a client whose clock is a minute ahead is granted a lock that is held"
+    client.release()
+    return "" if stage.until_lockable(CLEAN_S) else "keys stay behind after the release"
+
+
+@schedule("Ctrl-C or a cancellation in acquire leaves keys", "Python, asyncio: task cancellation")
+def interrupted_acquire(stage: Stage) -> str:
+    """A client is interrupted while its SETs are under way: SIGINT in a thread, the task's cancellation in asyncio."""
+    steps = _steps_to_set(stage)
+    client = stage.party()
+    stage.stop(stage.majority)
+    client.begin_acquire()
+    for _ in range(steps - 1):
+        need(stage.until_asked(stage.majority), "it asked the instances")
+        client.pause()
+        stage.cont(stage.majority)
+        stage.stop(stage.majority)
+        client.resume()
+    need(stage.until_asked(stage.majority), "its SET was under way")
+    stage.interrupt(client)
+    stage.cont(stage.majority)
+    said = client.acquired()
+    need(said.error or said.ok, "it was interrupted, or granted all the same")
+    if said.ok:
+        client.release()
+    return "" if stage.until_lockable(CLEAN_S) else "keys of a lock that nobody has stay for the rest of the TTL"
+
+
+@schedule("Ctrl-C or a cancellation in release leaves keys", "Python, asyncio: task cancellation")
+def interrupted_release(stage: Stage) -> str:
+    """A holder is interrupted while its release is under way."""
+    client = _granted(stage)
+    everyone = range(stage.instances)
+    stage.stop(everyone)
+    client.begin("release")
+    need(stage.until_asked(everyone), "its release was under way")
+    stage.interrupt(client)
+    stage.cont(everyone)
+    client.answer()
+    return "" if stage.until_lockable(CLEAN_S) else "keys of a lock that nobody has stay for the rest of the TTL"
+
+
+@schedule("an exception in the body leaks the lock", "Python, PEP 343")
+def exception_in_body(stage: Stage) -> str:
+    """The body under the library's context manager raises."""
+    client = stage.party()
+    need(client.ask("hold", resource=RESOURCE, ttl_ms=LONG_MS, wait_ms=WAIT_MS, raises=True).ok, "the body ran")
+    return (
+        "" if stage.until_lockable(CLEAN_S) else "an exception in the body leaves the lock held for the rest of the TTL"
+    )
+
+
+@schedule("the body runs without the lock", "Python, PEP 343")
+def body_without_lock(stage: Stage) -> str:
+    """A client holds the lock; another runs a body under the library's context manager, if it is let."""
+    _granted(stage)
+    other = stage.party()
+    try:
+        said = other.ask("hold", resource=RESOURCE, ttl_ms=LONG_MS // 5, wait_ms=WAIT_MS)
+    except HangsError:
+        return ""  # it waits for the lock
+    return "the body runs though another client holds the lock" if said.ok else ""
+
+
+@schedule("without a quorum it waits for long, or is granted", REDLOCK)
+def majority_down(stage: Stage) -> str:
+    """So many instances stand still that no quorum is left; a client asks, and is to be told within a TTL of 10 s."""
+    client = stage.party()
+    stage.stop(stage.majority)
+    begun_s = time.monotonic()
+    client.begin_acquire()
+    said = client.acquired(DOWN_S)
+    took_s = time.monotonic() - begun_s
+    if said.ok:
+        return f"it is granted without a quorum, after {took_s:.0f} s"
+    return f"it says no only after {took_s:.0f} s" if took_s > LONG_MS / 1000 else ""
+
+
+@schedule("a forked child takes its parent's lock", "fork(2); multiprocessing")
+def forked(stage: Stage) -> str:
+    """A holder forks; the child asks for the same resource with the parent's objects, and ends."""
+    client = _granted(stage)
+    before = stage.keys()
+    if client.ask("fork", resource=RESOURCE, ttl_ms=LONG_MS, wait_ms=WAIT_MS).ok:
+        return "the child is granted what its parent holds"
+    if stage.keys() != before:
+        return "the child's end removes its parent's lock"
+    said = client.release()
+    return "" if said.ok and stage.until_lockable(CLEAN_S) else f"the parent cannot release afterwards: {said.error}"

@@ -1,0 +1,380 @@
+"""Where a schedule is played: *a library and N servers → clients that do step by step what they are told*.
+
+Rules: every client is a process of its own, told by a line and answering by a line, at whatever time it likes; nobody
+is waited for longer than `PATIENCE_S`. Servers are ours, private and empty before each schedule. What clients were
+granted is recorded as a load's operations and judged by the same oracle: a lease ends when the library says so at the
+grant, else a TTL after its acquire was begun. Every step is noted, a client's in its library's own words.
+Source: proc(5), /proc/net/tcp.
+"""
+
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from itertools import count
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+from redis import Redis
+
+from bench.errors import EnvironmentNotReadyError
+from bench.experiments.audit.libraries import words_of
+from bench.experiments.audit.result import CourseStep
+from bench.experiments.contest.clients.order import ClientOrder
+from bench.experiments.contest.installed import ROOT, Contestant
+from bench.recipes.operations import Operation, history_of
+from bench.safety.judge import Circumstances, judge
+from bench.topology.child import Child
+from bench.topology.fleet import Fleet, start_fleet, wait_until
+from bench.topology.shim import CONTROL_FILE, LIBRARY_FILE, Control, shim_library
+from lockcore import Denied, Lease, Outcome
+from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
+from lockcore.model import Closed, Tally
+
+PATIENCE_S = 8.0  # a client that says nothing for so long hangs
+READY_S = 30.0  # a client is started and connected
+RESOURCE, WARM = "audit-r", "audit-warm"
+LONG_MS, SHORT_MS = 10_000, 1000  # outlives a schedule; is outlived. python-redis-lock counts in whole seconds
+WAIT_MS = 500
+_TOKENS = count(1)
+
+
+class Said(msgspec.Struct, frozen=True):
+    """What a client answers to a step; see the drivers' steps."""
+
+    ok: bool
+    absent: bool = False
+    error: str = ""
+    valid_ms: float | None = None
+
+    @property
+    def words(self) -> str:
+        """In words."""
+        valid = "" if self.valid_ms is None else f", valid for {self.valid_ms:,.0f} ms"
+        return f"yes{valid}" if self.ok else self.error or "no"
+
+
+class HangsError(Exception):
+    """A client that did not answer in time."""
+
+
+class NotApplicableError(Exception):
+    """Why a schedule says nothing of a library."""
+
+
+class Party(Child):
+    """One client: a driver's process, connected. `operations`: what it was granted and refused so far."""
+
+    def __init__(self, contestant: Contestant, order: ClientOrder, environ: Mapping[str, str], folder: Path) -> None:
+        """Start and connect it. Raises EnvironmentNotReadyError."""
+        super().__init__(f"a client of {order.name}", [*contestant.command, "steps"], environ=environ, folder=folder)
+        self.operations: list[Operation] = []
+        self.note: Callable[[str], None] = lambda _step: None
+        self._words = words_of(order.name)
+        self._asked_ns, self._ttl_ms = 0, 0
+        try:
+            self.tell(order)
+            self.hear(Said, READY_S)
+        except BaseException:
+            self.close()
+            raise
+
+    def begin(self, do: str, **words: object) -> None:
+        """Tell it a step."""
+        self._asked_ns, self._ttl_ms = monotonic_ns(), int(str(words.get("ttl_ms", 0)))
+        self.note(self._words.call(do, self._ttl_ms, WAIT_MS))
+        self.tell({"do": do, **words})
+
+    def answer(self, patience_s: float = PATIENCE_S) -> Said:
+        """What it says to the step it was told. Raises HangsError."""
+        try:
+            said = self.hear(Said, patience_s)
+        except EnvironmentNotReadyError:
+            if not self.ended:
+                self.note(f"→ nothing for {patience_s:.0f} s")
+                raise HangsError(f"no answer within {patience_s:.0f} s") from None
+            said = Said(ok=False, error="the process ended")
+        self.note(f"→ {said.words}")
+        return said
+
+    def ask(self, do: str, **words: object) -> Said:
+        """Tell it a step and return its answer. Raises HangsError; NotApplicableError for what it does not have."""
+        self.begin(do, **words)
+        said = self.answer()
+        if said.absent:
+            raise NotApplicableError(f"it has no {do}")
+        return said
+
+    def begin_acquire(self, ttl_ms: int = LONG_MS, wait_ms: int = WAIT_MS) -> None:
+        """Have it lock the resource."""
+        self.begin("acquire", resource=RESOURCE, ttl_ms=ttl_ms, wait_ms=wait_ms)
+
+    def acquired(self, patience_s: float = PATIENCE_S) -> Said:
+        """What came of that; it is recorded."""
+        said, now_ns = self.answer(patience_s), monotonic_ns()
+        end_ns = self._asked_ns + self._ttl_ms * NS_PER_MS
+        if said.valid_ms is not None:
+            end_ns = now_ns + int(said.valid_ms * NS_PER_MS)
+        result: Lease | Denied
+        if said.ok:
+            token = b"%d" % next(_TOKENS)
+            result = Lease(RESOURCE, token, self._ttl_ms, self._asked_ns, now_ns, end_ns, Closed(Tally(granted=1)))
+        else:
+            result = Denied(RESOURCE, Outcome.CONTENDED, Tally(refused=1), 1, 0, self._asked_ns, now_ns)
+        self.operations.append(Operation(self._asked_ns, result, now_ns))
+        return said
+
+    def acquire(self, ttl_ms: int = LONG_MS, wait_ms: int = WAIT_MS) -> Said:
+        """Have it lock the resource; what came of it."""
+        self.begin_acquire(ttl_ms, wait_ms)
+        return self.acquired()
+
+    def release(self) -> Said:
+        """Have it give back what it locked last; what came of it."""
+        self.operations[-1].sent_ns = monotonic_ns()
+        said = self.ask("release")
+        self.operations[-1].replied_ns = monotonic_ns()
+        self.operations[-1].release = Outcome.RELEASED if said.ok else Outcome.GONE
+        return said
+
+    def pause(self) -> None:
+        """Freeze it; returns when it stands still."""
+        self.process.send_signal(signal.SIGSTOP)
+        state = Path(f"/proc/{self.process.pid}/stat")
+        wait_until(lambda: state.read_text().rpartition(")")[2].split()[0] == "T", PATIENCE_S, "it did not stand still")
+        self.note("frozen (SIGSTOP)")
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self.note("goes on (SIGCONT)")
+        self.process.send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """Kill it: a client that hangs has nothing to give back to."""
+        if not self.ended:
+            self.process.kill()
+        super().close()
+
+
+class Stage:
+    """N servers and the clients of one library; schedules play one after the other, with `clear` before each.
+
+    `course`: every step since then.
+    """
+
+    def __init__(self, contestant: Contestant, instances: int, server: Any = None) -> None:
+        """Start the servers. Raises EnvironmentNotReadyError."""
+        self.contestant, self.name = contestant, contestant.peer.name
+        self.fleet: Fleet = start_fleet(instances, "none", server=server)
+        self.parties: list[Party] = []
+        self.course: list[CourseStep] = []
+        self._begun_ns = monotonic_ns()
+        self._clocks: dict[Party, Control] = {}
+        self._servers = [Redis.from_url(url, socket_timeout=PATIENCE_S) for url in self.fleet.urls]
+        self._stopped = set[int]()
+        self._places = ExitStack()
+
+    @property
+    def instances(self) -> int:
+        """N."""
+        return len(self._servers)
+
+    @property
+    def minority(self) -> range:
+        """The last instances, as many as may fail; none at N=1."""
+        return range(self.instances // 2 + 1, self.instances)
+
+    @property
+    def majority(self) -> range:
+        """The last instances, so many that no quorum is left."""
+        return range((self.instances - 1) // 2, self.instances)
+
+    def party(self) -> Party:
+        """One more client, whose connections are there: it has locked and released something else."""
+        return self._party({**self.contestant.environment}, ROOT)
+
+    def interrupt(self, party: Party) -> None:
+        """Ctrl-C in a thread, a cancellation in asyncio, the context's in Go; returns when the client has taken it.
+        Raises NotApplicableError for others."""
+        if self.contestant.peer.kind in ("node", "rust"):
+            raise NotApplicableError("a call of it is not cancelled from outside")
+        party.note("interrupted (SIGINT; a task is cancelled)")
+        party.process.send_signal(signal.SIGINT)
+        status = Path(f"/proc/{party.process.pid}/status")
+        wait_until(lambda: not _awaits(signal.SIGINT, status.read_text()), PATIENCE_S, "it was not interrupted")
+
+    def party_by_clock(self) -> Party:
+        """One more client, whose wall clock can be set. Raises NotApplicableError where that is out of reach."""
+        if self.contestant.peer.kind in ("go", "rust"):
+            raise NotApplicableError("its wall clock cannot be set here: it does not ask the C library")
+        folder = self.fleet.folder / f"clock-{len(self.parties)}-{monotonic_ns()}"
+        folder.mkdir()
+        (folder / LIBRARY_FILE).write_bytes(shim_library())
+        control = Control(folder / CONTROL_FILE)
+        self._places.callback(control.close)
+        preload = {"LD_PRELOAD": f"./{LIBRARY_FILE}", "LOCKBENCH_SHIM": f"./{CONTROL_FILE}"}
+        party = self._party({**self.contestant.environment, **preload}, folder)
+        if not control.loaded_in(party.process.pid):
+            raise NotApplicableError("its wall clock cannot be set here: it ignores LD_PRELOAD")
+        self._clocks[party] = control
+        return party
+
+    def shift_clock(self, party: Party, by_s: int) -> None:
+        """Set the wall clock of a client of `party_by_clock`, and nobody else's."""
+        self._clocks[party].shift_clock(by_s * NS_PER_S)
+        party.note(f"its wall clock is set {'back' if by_s < 0 else 'ahead'} by {abs(by_s)} s")
+
+    def _party(self, environ: Mapping[str, str], folder: Path) -> Party:
+        order = ClientOrder(
+            self.name, list(self.fleet.urls), [], 0.0, 0.0, 0, own=True, hold_s=0.0, ttl_ms=LONG_MS, wait_ms=WAIT_MS
+        )
+        environ = {**os.environ, "PYTHONPATH": str(ROOT), **environ}
+        party = Party(self.contestant, order, environ, folder)
+        self.parties.append(party)
+        if not party.ask("acquire", resource=WARM, ttl_ms=LONG_MS, wait_ms=WAIT_MS).ok or not party.ask("release").ok:
+            raise EnvironmentNotReadyError(f"{self.name} did not lock and release a free resource")
+        name = chr(ord("A") + len(self.parties) - 1)
+        party.note = lambda step: self.note(step, name)
+        party.note(words_of(self.name).connect)
+        return party
+
+    def note(self, step: str, who: str = "") -> None:
+        """Add a step to the course. `who` does it: a client; "" = the servers."""
+        self.course.append(CourseStep((monotonic_ns() - self._begun_ns) / NS_PER_MS, who, step))
+
+    # -- the servers ---------------------------------------------------------------------------------------------------
+
+    def stop(self, which: Sequence[int]) -> None:
+        """Freeze these instances."""
+        for index in which:
+            self.fleet.stop(index)
+            self._stopped.add(index)
+        self._note_servers("frozen (SIGSTOP)", which)
+
+    def cont(self, which: Sequence[int]) -> None:
+        """Let these go on, and wait until they have done what had come in."""
+        self._note_servers("go on (SIGCONT)", which)
+        for index in which:
+            self.fleet.cont(index)
+            self._stopped.discard(index)
+        for index in which:
+            self._servers[index].ping()
+
+    def kill(self, which: Sequence[int]) -> None:
+        """End these instances."""
+        for index in which:
+            self.fleet.kill(index)
+        self._note_servers("killed", which)
+
+    def _note_servers(self, what: str, which: Sequence[int]) -> None:
+        if which:
+            self.note(f"{'servers' if len(which) > 1 else 'server'} {', '.join(str(one + 1) for one in which)}: {what}")
+
+    def keys(self) -> list[str | None]:
+        """Who holds the resource on each instance, None for nobody; what is dead or frozen is left out."""
+        found: list[str | None] = []
+        codes = self.fleet.exit_codes()
+        for index, server in enumerate(self._servers):
+            if codes[index] is None and index not in self._stopped:
+                names = [name for name in server.keys(f"*{RESOURCE}*") if b"signal" not in name]
+                found.append(next((repr(server.dump(name)) for name in names), None))
+        return found
+
+    def forget(self, which: Sequence[int]) -> None:
+        """Empty these instances, as a restart without persistence does."""
+        for index in which:
+            self._servers[index].flushall()
+        self._note_servers("FLUSHALL", which)
+
+    def flush_scripts(self) -> None:
+        """SCRIPT FLUSH on all."""
+        for server in self._servers:
+            server.script_flush()
+        self.note("all servers: SCRIPT FLUSH")
+
+    def until_asked(self, which: Sequence[int]) -> bool:
+        """Return when something waits to be read by one of these frozen instances (False: nothing came in time)."""
+        ports = {self.fleet.instances[index].port for index in which}
+        with suppress(EnvironmentNotReadyError):
+            wait_until(lambda: bool(ports & _asked_ports()), PATIENCE_S / 4, "nothing came")
+            self.note("a request waits to be read at a frozen server")
+            return True
+        return False
+
+    def until_free(self, patience_s: float = PATIENCE_S) -> bool:
+        """Return when no instance that lives has the resource's key (False: it stayed)."""
+        free = self._until(0, patience_s)
+        self.note("its keys have ended" if free else "its keys are still there")
+        return free
+
+    def until_lockable(self, patience_s: float) -> bool:
+        """Return when the resource's keys on the instances that live keep nobody from a quorum (False: they do)."""
+        lockable = self._until(len(self.keys()) - self.instances // 2 - 1, patience_s)
+        if not lockable:
+            self.note(f"after {patience_s:.0f} s there are keys on {sum(map(bool, self.keys()))} servers")
+        return lockable
+
+    def _until(self, most: int, patience_s: float) -> bool:
+        with suppress(EnvironmentNotReadyError):
+            wait_until(lambda: sum(map(bool, self.keys())) <= most, patience_s, "keys stayed")
+            return True
+        return False
+
+    # -- its end -------------------------------------------------------------------------------------------------------
+
+    def broken(self) -> str:
+        """What of exclusion was broken, in words, "" if nothing was."""
+        done = [(number, one) for number, party in enumerate(self.parties) for one in party.operations]
+        if not done:
+            return ""
+        report = judge(history_of(done), LONG_MS, Circumstances(unsafe_recipe=None))
+        if report.service_faults:
+            return "two clients held it at once"
+        return "it was granted after its end" if report.granted_invalid else ""
+
+    def clear(self) -> None:
+        """End the clients, have all servers live and empty."""
+        self.end_parties()
+        for index, code in enumerate(self.fleet.exit_codes()):
+            if code is None:
+                self.fleet.cont(index)
+            else:
+                self.fleet.restart(index)
+        self._stopped.clear()
+        for server in self._servers:
+            server.flushall()
+        self.course, self._begun_ns = [], monotonic_ns()
+
+    def end_parties(self) -> None:
+        """End the clients."""
+        while self.parties:
+            self.parties.pop().close()
+        self._clocks.clear()
+        self._places.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        with ExitStack() as steps:
+            steps.callback(self.fleet.close)
+            for server in self._servers:
+                steps.callback(server.close)
+            steps.callback(self.end_parties)
+
+
+def _awaits(number: signal.Signals, status: str) -> bool:
+    """Whether a process has yet to take a signal, by its status in /proc."""
+    pending = (line.split()[1] for line in status.splitlines() if line.startswith(("SigPnd", "ShdPnd")))
+    return any(int(mask, 16) >> (number - 1) & 1 for mask in pending)
+
+
+def _asked_ports() -> set[int]:
+    """Ports of this machine with a connection on which something waits to be read."""
+    ports = set[int]()
+    for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]:
+        _, local, _, state, queues, *_ = line.split()
+        if state == "01" and int(queues.partition(":")[2], 16):
+            ports.add(int(local.partition(":")[2], 16))
+    return ports

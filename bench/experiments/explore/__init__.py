@@ -1,0 +1,1 @@
+"""Explore every schedule: *a recipe → a schedule that breaks it, or how many did not*. See README.md."""

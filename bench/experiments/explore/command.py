@@ -1,0 +1,46 @@
+"""`lockbench explore`: *options → recipes played in simulated schedules, each broken one shown step by step*."""
+
+import os
+from typing import Any
+
+import click
+
+from bench.cli.experiment import carry_out, experiment_options
+from bench.cli.options import Grouped, Read
+from bench.scenario.quantity import parse_duration
+
+
+@click.command(
+    cls=Grouped,
+    epilog="Servers and time are simulated; what broke a recipe is played again on real servers of our own.",
+)
+@click.option("--recipe", "recipes", metavar="R", multiple=True, help="only this recipe (repeatable)  [all]")
+@click.option(
+    "--budget", metavar="TIME", type=Read("duration", parse_duration), default="10s", help="for each recipe  [10s]"
+)
+@click.option("--schedules", metavar="N", type=click.IntRange(1), help="so many for each recipe, however long")
+@click.option(
+    "--exhaustive", metavar="K", type=click.IntRange(0, 4), help="every schedule with at most K changes, none drawn"
+)
+@click.option(
+    "--processes", metavar="P", type=click.IntRange(1, 64), default=len(os.sched_getaffinity(0)),
+    help="that search at once  [one per core]",
+)  # fmt: skip
+@experiment_options("explore")
+def explore(**values: Any) -> int:
+    """Each recipe in thousands of simulated schedules, until one breaks it: the smallest, step by step.
+
+    Messages are late or lost, clients are paused or killed, servers stop, restart empty or die. Exit code 5: a recipe
+    that must hold was broken; 4: one that is known to be flawed was not.
+    """
+    from bench.experiments.explore.experiment import ExplorePlan, run_explore
+    from bench.recipes.registry import all_recipes, find_recipe
+
+    recipes = values["recipes"] or tuple(all_recipes())
+    for recipe in recipes:
+        _ = find_recipe(recipe).about  # a wrong name is refused before the work
+    plan = ExplorePlan(
+        recipes=tuple(dict.fromkeys(recipes)), budget_s=values["budget"] / 1000, schedules=values["schedules"],
+        exhaustive=values["exhaustive"], processes=values["processes"], seed=values["seed"],
+    )  # fmt: skip
+    return carry_out("explore", plan, values, run_explore)

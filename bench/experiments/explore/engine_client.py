@@ -1,0 +1,170 @@
+"""lockcore's engine as a client of the simulated servers: *acquire, extend, release by its steps, without a shell*.
+
+What a shell does is done here in virtual time: batches leave in the next turn, ticks come when the engine wants them,
+a connection that broke is made again when it is due.
+"""
+
+from collections.abc import Generator, Sequence
+from functools import partial
+from random import Random
+from typing import Any
+
+from bench.experiments.explore.network import SimulatedLink, SimulatedServer
+from bench.experiments.explore.schedule import TTL_MS
+from bench.experiments.explore.world import Process, here
+from lockcore import Denied, Lease, Outcome, RetryPolicy
+from lockcore.attempt import Acquisition, extend_steps, release_steps
+from lockcore.clock import FAR_FUTURE_NS
+from lockcore.commands import Dialect
+from lockcore.engine import Engine
+from lockcore.membership import Hello
+from lockcore.rounds import ExtendRound, SetRound
+from lockcore.settings import Settings
+from lockcore.turns import Offer, Turn, Wanted
+
+NATIVE, SCRIPTS = Dialect("delifeq", True), Dialect("evalsha", False)
+RETRY = RetryPolicy("full-jitter", TTL_MS / 10, 100)
+SETTINGS = Settings(max_ttl_ms=TTL_MS, rejoin="trust-first", retry=RETRY)
+
+
+class EngineClient:
+    """One lockcore in one process, connected to all servers. Made and used in the process's courses."""
+
+    def __init__(self, process: Process, servers: Sequence[SimulatedServer], seed: int) -> None:
+        self._process, self._world, self._servers = process, process.world, servers
+        self._random = Random(seed)
+        self.engine = Engine([f"server:{server.index}" for server in servers], SETTINGS, self._want_flush)
+        self.engine.turns.want_wake = lambda: self._world.later(0, self._wake)
+        self._links: list[SimulatedLink | None] = [None] * len(servers)
+        self._ticks_ns = FAR_FUTURE_NS
+        for index in range(len(servers)):
+            self._connect(index)
+
+    # -- operations ---------------------------------------------------------------------------------------------------
+
+    def acquire(self, resource: str, ttl_ms: int, wait_ms: int) -> Lease | Denied:
+        """As Redlock.try_acquire."""
+        engine, now_ns = self.engine, self._world.now_ns
+        steps = Acquisition(engine, resource, engine.terms(ttl_ms), wait_ms, now_ns, self._random).steps(now_ns)
+        found: Lease | Denied = self._operate(steps)
+        return found
+
+    def extend(self, lease: Lease, ttl_ms: int) -> Lease | Denied:
+        """As Redlock.try_extend."""
+        found: Lease | Denied = self._operate(extend_steps(self.engine, lease, ttl_ms, self._world.now_ns))
+        return found
+
+    def release(self, lease: Lease) -> Outcome:
+        """As Redlock.try_release."""
+        ended: Denied = self._operate(release_steps(self.engine, lease, self._world.now_ns))
+        return ended.outcome
+
+    def _operate(self, steps: Generator[Wanted, int, Any]) -> Any:
+        actor = here()
+        try:
+            wanted = next(steps)
+            while True:
+                if isinstance(wanted, int):
+                    actor.wait(wanted)
+                elif not isinstance(wanted, Offer):
+                    self._submit(wanted)
+                    if wanted.outcome is None:
+                        wanted.waiter = partial(actor.wake, actor.turn)
+                        try:
+                            actor.wait()
+                        except BaseException as error:  # noqa: BLE001 - the steps decide what becomes of it
+                            wanted.waiter = None
+                            steps.throw(error)
+                wanted = steps.send(self._world.now_ns)
+        except StopIteration as done:
+            return done.value
+
+    def _submit(self, wanted: Any) -> None:
+        if isinstance(wanted, Turn):
+            self._arm()
+        elif isinstance(wanted, SetRound):
+            self.engine.submit(wanted)
+        elif isinstance(wanted, ExtendRound):
+            self.engine.submit_extend(wanted)
+        else:
+            self.engine.submit_release(wanted)
+
+    def close(self) -> None:
+        """It has nothing to close."""
+
+    @property
+    def is_calm(self) -> bool:
+        """Nothing is owed, awaited or to be connected."""
+        return self.engine.is_idle and not any(
+            one.owed_releases or one.pending or one.state == "down" for one in self.engine.status()
+        )
+
+    # -- what a shell does --------------------------------------------------------------------------------------------
+
+    def _want_flush(self) -> None:
+        self._world.later(0, partial(self._process.run, self._flush))
+
+    def _flush(self) -> None:
+        self.engine.flush(self._world.now_ns)
+        self._arm()
+
+    def _arm(self) -> None:
+        next_ns = self.engine.next_tick_ns(self._world.now_ns)
+        if next_ns < self._ticks_ns:
+            self._ticks_ns = next_ns
+            self._world.at(next_ns, partial(self._when_awake, next_ns))
+
+    def _when_awake(self, planned_ns: int) -> None:
+        if planned_ns == self._ticks_ns:
+            paused_ns = self._process.paused_ns
+            if self._world.now_ns < paused_ns:
+                self._world.at(paused_ns, partial(self._when_awake, planned_ns))
+            else:
+                self._tick()
+
+    def _tick(self) -> None:
+        self._ticks_ns = FAR_FUTURE_NS
+        self.engine.tick(self._world.now_ns)
+        for index in self.engine.due_connects(self._world.now_ns):
+            self._connect(index)
+        self._flush()
+        self._wake()
+
+    def _wake(self) -> None:
+        for settled in self.engine.take_ready():
+            wake, settled.waiter = settled.waiter, None
+            if wake is not None:
+                self._world.later(0, wake)
+
+    def _connect(self, index: int) -> None:
+        server, now_ns = self._servers[index], self._world.now_ns
+        if server.down or server.stopped:
+            self.engine.detach(index, "nobody answers", now_ns)
+            self._arm()
+            return
+        link: SimulatedLink
+        link = SimulatedLink(
+            self._process, server, lambda data: self._heard(index, data), lambda: self._broken(index, link)
+        )
+        self._links[index] = link
+
+        def transmit(data: bytes) -> int:
+            if not link.is_open or not link.send(data):
+                self._broken(index, link)
+            return 0
+
+        hello = Hello(f"server-{index}-{server.runs}", 1_000_000, "simulated", link.id)
+        self.engine.attach(index, hello, SCRIPTS if server.is_old else NATIVE, transmit, now_ns)
+        self._flush()
+
+    def _broken(self, index: int, link: SimulatedLink) -> None:
+        if self._links[index] is link:
+            self._links[index] = None
+            link.close()
+            self.engine.detach(index, "broken", self._world.now_ns)
+            self._arm()
+            self._world.later(0, self._wake)
+
+    def _heard(self, index: int, data: bytes) -> None:
+        self.engine.received(index, data, self._world.now_ns)
+        self._wake()

@@ -1,0 +1,182 @@
+"""The exploration: *recipes, a budget each → schedules shared out among processes, what broke, judged, written*.
+
+Rules: schedule numbers are handed out in order, in blocks; the first block that broke a rule decides, so the same seed
+finds the same schedule however many processes search. A time budget decides only how many are played when nothing
+breaks. What broke a recipe is played again on real servers of our own, if it can be forced; that decides nothing.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import count, islice
+from math import inf
+
+from msgspec import structs
+
+from bench.errors import EnvironmentNotReadyError
+from bench.experiments.explore import search_process
+from bench.experiments.explore.replay import unforced
+from bench.experiments.explore.result import Broken, ExploreConditions, ExploredRow, ExploreResult, Replayed
+from bench.experiments.explore.search import BLOCK, is_enough, kind_of, setting_of
+from bench.experiments.explore.search_process import SearchAnswer, SearchOrder
+from bench.measure.expectation import conclude_rows, row_verdict, unmet
+from bench.measure.verdict import TESTED_LEAST, Evidence, Verdict
+from bench.recipes.protocol import About
+from bench.recipes.registry import find_recipe
+from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
+from bench.topology.child import Child
+from bench.topology.fleet import start_fleet
+from bench.topology.server import find_server
+
+REPLAYS = 3
+_PATIENCE_S = 600.0  # of one block, on a machine that is busy
+
+
+@dataclass(frozen=True, slots=True)
+class ExplorePlan:
+    """What to explore. `schedules`: None = as many as `budget_s` allows; `exhaustive`: every schedule with at most so
+    many changes instead of drawn ones."""
+
+    recipes: tuple[str, ...]
+    budget_s: float
+    schedules: int | None
+    exhaustive: int | None
+    processes: int
+    seed: int
+
+
+def run_explore(order: ExperimentOrder[ExplorePlan], show: Show) -> Done[ExploreResult]:
+    """Explore every recipe of `order`, showing progress; the result is written by then, if it can be.
+
+    Raises BenchError when nothing can be explored here, KeyboardInterrupt when it was cut before the first row's end.
+    """
+    plan, rows = order.plan, list[ExploredRow]()
+    with Experiment(order) as experiment, ExitStack() as children, experiment.cuttable():
+        searchers = [
+            children.enter_context(Child("a search process", search_process.__name__)) for _ in range(plan.processes)
+        ]
+        for recipe in plan.recipes:
+            row = explored(recipe, plan, searchers, show)
+            rows.append(row if row.broken is None else _on_servers(row, row.broken, order.server, searchers[0], show))
+    experiment.require(rows)
+    conditions = ExploreConditions(
+        recipes=plan.recipes, budget_s=plan.budget_s, schedules=plan.schedules, exhaustive=plan.exhaustive,
+        processes=plan.processes,
+    )  # fmt: skip
+    cut = len(rows) < len(plan.recipes)
+    result = ExploreResult(
+        **experiment.header(seed=plan.seed, interrupted=cut),
+        conditions=conditions,
+        rows=tuple(rows),
+        verdict=judge_explored(rows, len(plan.recipes)),
+    )
+    return experiment.store(result)
+
+
+def _on_servers(row: ExploredRow, broken: Broken, server: str | None, searcher: Child, show: Show) -> ExploredRow:
+    """The row with what came of its smallest schedule on real servers."""
+
+    def told(replayed: Replayed) -> ExploredRow:
+        return structs.replace(row, broken=structs.replace(broken, replayed=replayed))
+
+    show(f"{row.recipe}: broken; again on real servers")
+    if why := unforced(row.recipe, broken):
+        return told(Replayed(reason=why))
+    try:
+        binary = find_server(server)
+        with start_fleet(row.instances, "none", server=binary) as fleet:
+            ports = tuple(instance.port for instance in fleet.instances)
+            again = SearchOrder(row.recipe, broken.seed, 0, 0, again=broken, ports=ports)
+            answers = [_asked(searcher, again) for _ in range(REPLAYS)]
+    except EnvironmentNotReadyError as error:
+        return told(Replayed(reason=str(error)))
+    same = sum(kind_of(one.rule) == kind_of(broken.rule) for one in answers if one.rule)
+    why = next((one.raised for one in answers if one.raised), "")
+    return told(Replayed(server=f"{binary.name} {binary.version}", plays=REPLAYS, same=same, reason=why))
+
+
+def _asked(searcher: Child, order: SearchOrder) -> SearchAnswer:
+    searcher.tell(order)
+    return searcher.hear(SearchAnswer, _PATIENCE_S)
+
+
+def _orders(recipe: str, plan: ExplorePlan, ask: Child) -> Iterator[SearchOrder]:
+    """The work, in blocks."""
+    if plan.exhaustive is None:
+        wanted = count(0, BLOCK) if plan.schedules is None else range(0, plan.schedules, BLOCK)
+        for first in wanted:
+            left = BLOCK if plan.schedules is None else min(BLOCK, plan.schedules - first)
+            yield SearchOrder(recipe, plan.seed, first, left)
+        return
+    branches = _asked(ask, SearchOrder(recipe, plan.seed, 0, 1, 0)).branches
+    for branch in range(branches):
+        yield SearchOrder(recipe, plan.seed, branch, branches, plan.exhaustive)
+
+
+def explored(recipe: str, plan: ExplorePlan, searchers: Sequence[Child], show: Show) -> ExploredRow:
+    """Explore one recipe as `plan` says with processes that stand ready. Raises BenchError when one ends early."""
+    orders, total, first = _orders(recipe, plan, searchers[0]), SearchAnswer(), 0
+    for number, answer in enumerate(_answers(orders, searchers, plan)):
+        total.played, total.tested = total.played + answer.played, total.tested + answer.tested
+        total.took_s, total.raised = total.took_s + answer.took_s, total.raised or answer.raised
+        show(f"{recipe}: {total.played:,} schedules played")
+        if answer.broken:
+            first, total.found = first if total.broken else number, total.found + answer.found
+            if total.broken is None or len(answer.broken.steps) < len(total.broken.steps):
+                total.broken = answer.broken
+        if total.raised or (total.broken and is_enough(total.found, len(total.broken.steps), number, first)):
+            break
+    whole = plan.exhaustive is not None and not total.raised and next(orders, None) is None
+    return row_of(recipe, find_recipe(recipe).about, total, whole=whole)
+
+
+def _answers(orders: Iterator[SearchOrder], searchers: Sequence[Child], plan: ExplorePlan) -> Iterator[SearchAnswer]:
+    """What comes of the orders, in their order, until there are none or the time is up."""
+    until_s = inf if plan.schedules else time.monotonic() + plan.budget_s
+    while time.monotonic() < until_s and (block := list(islice(orders, len(searchers)))):
+        for searcher, order in zip(searchers, block, strict=False):
+            searcher.tell(order)
+        yield from [searcher.hear(SearchAnswer, _PATIENCE_S) for searcher, _ in zip(searchers, block, strict=False)]
+
+
+def row_of(recipe: str, about: About, total: SearchAnswer, *, whole: bool = False) -> ExploredRow:
+    """The row of a recipe, judged: without a broken rule it takes schedules that could have broken it."""
+    broken, tested = total.broken, total.tested >= TESTED_LEAST
+    needs = {} if broken else {f"at least {TESTED_LEAST} schedules asked for a lock that was held": tested}
+    if whole:
+        needs = {"a lock was asked for while it was held": total.tested > 0}
+    if total.raised:
+        needs = {f"the recipe's own code ran ({total.raised})": False}
+    setting = setting_of(recipe, about)
+    return ExploredRow(
+        recipe=recipe,
+        safe=about.safe,
+        clients=setting.clients,
+        instances=setting.instances,
+        may=setting.may,
+        schedules=total.played,
+        tested=total.tested,
+        took_s=total.took_s,
+        whole=whole,
+        broken=broken,
+        verdict=row_verdict(
+            holds=(broken is None) == about.safe, broken=about.safe and broken is not None, preconditions=needs
+        ),
+        reason=unmet(needs),
+    )
+
+
+def judge_explored(rows: Sequence[ExploredRow], wanted: int) -> Verdict:
+    """The verdict over `rows`, of which `wanted` were asked for."""
+    cut = f"interrupted after {len(rows)} of {wanted} recipes" if len(rows) < wanted else ""
+    told = [(row.verdict, f"{row.recipe}: {_sentence(row)}") for row in rows]
+    held = sum(row.schedules for row in rows if row.safe)
+    also = [Evidence("schedules of recipes that must hold", held)] if held else []
+    return conclude_rows(told, tested="recipes as expected", also=also, interrupted=cut)
+
+
+def _sentence(row: ExploredRow) -> str:
+    if row.reason:
+        return row.reason
+    return row.broken.rule if row.broken else f"no violation in {row.schedules:,} schedules"

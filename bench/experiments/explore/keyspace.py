@@ -1,0 +1,279 @@
+"""What a server holds, and the commands that locks send: *arguments → one RESP2 reply*.
+
+As the manuals of Redis and Valkey say, for the forms that locks use; a command or an option that is not known here is
+an error reply, as on a server that is too old for it. Scripts run as they are, in Lua (the library lupa). `rate`: how
+fast its clock runs beside the world's.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from hashlib import sha1
+from typing import Any
+
+from bench.errors import EnvironmentNotReadyError
+from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS
+
+Command = list[bytes]
+Reply = None | int | bytes | str | list[Any]  # nil, integer, bulk, status, array
+OK = "OK"
+
+
+class ReplyError(Exception):
+    """An error reply."""
+
+
+def encoded(reply: Reply) -> bytes:
+    """A reply as RESP2."""
+    if reply is OK:
+        return b"+OK\r\n"
+    if isinstance(reply, int):
+        return b":%d\r\n" % reply
+    if reply is None:
+        return b"$-1\r\n"
+    if isinstance(reply, str):
+        return f"+{reply}\r\n".encode()
+    if isinstance(reply, bytes):
+        return b"$%d\r\n%b\r\n" % (len(reply), reply)
+    return b"*%d\r\n" % len(reply) + b"".join(map(encoded, reply))
+
+
+class Keyspace:
+    """Keys with their values and ends. `forbidden`: commands that this server is too old for."""
+
+    def __init__(self, now_ns: Callable[[], int], rate: float, forbidden: frozenset[bytes] = frozenset()) -> None:
+        self._now_ns, self._rate, self._forbidden = now_ns, rate, forbidden
+        self.role, self.is_full = "master", False
+        self.scripts: dict[bytes, bytes] = {}
+        self.changed: Callable[[bytes], object] = bool  # told of each key that was written
+        self._entries: dict[bytes, tuple[Any, int]] = {}
+
+    # -- keys ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def keys(self) -> dict[bytes, Any]:
+        """What is held now."""
+        return {key: value for key in list(self._entries) if (value := self.get(key)) is not None}
+
+    def get(self, key: bytes) -> Any:
+        """What is held under `key`; what has expired is forgotten."""
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        if entry[1] <= self._now_ns():
+            del self._entries[key]
+            return None
+        return entry[0]
+
+    def entry(self, key: bytes) -> tuple[Any, int] | None:
+        """What is held under `key`, and until when (ns)."""
+        return self._entries[key] if self.get(key) is not None else None
+
+    def put(self, key: bytes, value: Any, end_ns: int = FAR_FUTURE_NS) -> None:
+        """From now on this is held."""
+        self._entries[key] = value, end_ns
+        self.changed(key)
+
+    def drop(self, key: bytes) -> int:
+        """How many keys were removed."""
+        held = self.get(key) is not None
+        self._entries.pop(key, None)
+        self.changed(key)
+        return int(held)
+
+    def clear(self) -> None:
+        """A restart without persistence."""
+        self._entries.clear()
+        self.scripts.clear()
+
+    # -- commands -----------------------------------------------------------------------------------------------------
+
+    def run(self, command: Command) -> bytes:
+        """Execute one command."""
+        try:
+            return encoded(self.call(command))
+        except ReplyError as error:
+            return f"-{error}\r\n".encode()
+
+    def call(self, command: Command) -> Reply:
+        """The reply to one command. Raises ReplyError."""
+        name = command[0].upper()
+        run = None if name in self._forbidden else _COMMANDS.get(name)
+        if run is None:
+            raise ReplyError(f"ERR unknown command '{command[0].decode()}', with args beginning with: ")
+        return run(self, *command[1:])
+
+    def end_ns(self, ttl_ms: float) -> int:
+        """When a key that is to live so long from now will end by this server's clock."""
+        return self._now_ns() + int(ttl_ms * NS_PER_MS / self._rate)
+
+    def set(self, key: bytes, value: bytes, *options: bytes) -> Reply:
+        """SET with NX, IFEQ, PX and EX."""
+        if self.is_full:
+            raise ReplyError("MISCONF the disk is full")
+        held, end_ns, left = self.get(key), FAR_FUTURE_NS, list(options)
+        while left:
+            option = left.pop(0).upper()
+            if option == b"NX":
+                if held is not None:
+                    return None
+            elif option in {b"PX", b"EX"}:
+                end_ns = self.end_ns(int(left.pop(0)) * (1 if option == b"PX" else 1000))
+            elif option == b"IFEQ" and b"IFEQ" not in self._forbidden:
+                if held != left.pop(0):
+                    return None
+            else:
+                raise ReplyError("ERR syntax error")
+        self.put(key, value, end_ns)
+        return OK
+
+    def setnx(self, key: bytes, value: bytes) -> Reply:
+        """SETNX."""
+        return int(self.set(key, value, b"NX") is OK)
+
+    def getset(self, key: bytes, value: bytes) -> Reply:
+        """GETSET: what was held."""
+        held: bytes | None = self.get(key)
+        self.put(key, value)
+        return held
+
+    def delete_if(self, key: bytes, *told: bytes) -> Reply:
+        """DELIFEQ key value, DELEX key IFEQ value."""
+        return self.drop(key) if self.get(key) == told[-1] else 0
+
+    def pexpire(self, key: bytes, ttl_ms: bytes) -> Reply:
+        """PEXPIRE."""
+        held = self.get(key)
+        if held is not None:
+            self.put(key, held, self.end_ns(int(ttl_ms)))
+        return int(held is not None)
+
+    def pttl(self, key: bytes) -> Reply:
+        """PTTL: −1 for a key without end, −2 for no key."""
+        entry = self.entry(key)
+        if entry is None:
+            return -2
+        return -1 if entry[1] == FAR_FUTURE_NS else int((entry[1] - self._now_ns()) * self._rate / NS_PER_MS)
+
+    def incr(self, key: bytes) -> Reply:
+        """INCR."""
+        value = int(self.get(key) or 0) + 1
+        self.put(key, b"%d" % value)
+        return value
+
+    def hget(self, key: bytes, name: bytes) -> Reply:
+        """HGET."""
+        found: bytes | None = (self.get(key) or {}).get(name)
+        return found
+
+    def hset(self, key: bytes, *pairs: bytes) -> Reply:
+        """HSET."""
+        table = self.get(key) or {}
+        self.put(key, {**table, **dict(zip(pairs[::2], pairs[1::2], strict=True))})
+        return len(pairs) // 2
+
+    def script(self, what: bytes, source: bytes = b"") -> Reply:
+        """SCRIPT LOAD and FLUSH."""
+        if what.upper() == b"FLUSH":
+            self.scripts.clear()
+            return OK
+        name = sha1(source, usedforsecurity=False).hexdigest().encode()
+        self.scripts[name] = source
+        return name
+
+    def evalsha(self, name: bytes, count: bytes, *told: bytes) -> Reply:
+        """EVALSHA."""
+        if name not in self.scripts:
+            raise ReplyError("NOSCRIPT No matching script. Please use EVAL.")
+        return run_lua(self, self.scripts[name], told[: int(count)], told[int(count) :])
+
+    def eval(self, source: bytes, *told: bytes) -> Reply:
+        """EVAL."""
+        name = self.script(b"LOAD", source)
+        assert isinstance(name, bytes)
+        return self.evalsha(name, *told)
+
+
+_COMMANDS: dict[bytes, Callable[..., Reply]] = {
+    b"SET": Keyspace.set,
+    b"SETNX": Keyspace.setnx,
+    b"GET": Keyspace.get,
+    b"GETSET": Keyspace.getset,
+    b"DEL": lambda self, *keys: sum(map(self.drop, keys)),
+    b"UNLINK": lambda self, *keys: sum(map(self.drop, keys)),
+    b"EXISTS": lambda self, *keys: sum(self.get(key) is not None for key in keys),
+    b"DELIFEQ": Keyspace.delete_if,
+    b"DELEX": Keyspace.delete_if,
+    b"PEXPIRE": Keyspace.pexpire,
+    b"PTTL": Keyspace.pttl,
+    b"INCR": Keyspace.incr,
+    b"HGET": Keyspace.hget,
+    b"HSET": Keyspace.hset,
+    b"SCRIPT": Keyspace.script,
+    b"EVAL": Keyspace.eval,
+    b"EVALSHA": Keyspace.evalsha,
+    b"ROLE": lambda self: [self.role.encode(), 0, []],
+    b"PING": lambda self: "PONG",
+    b"CLIENT": lambda self, *told: OK,
+    b"HELLO": lambda self, *told: [b"server", b"redis", b"proto", 2],
+}
+
+
+# -- Lua ---------------------------------------------------------------------------------------------------------------
+
+_CALLER: list[Keyspace] = []  # whose script runs
+
+
+@cache
+def _lua() -> Any:
+    try:
+        from lupa.lua51 import LuaRuntime  # the servers' Lua
+    except ImportError:
+        raise EnvironmentNotReadyError("scripts need the package lupa: pip install 'lockbench[explore]'") from None
+    lua = LuaRuntime(encoding=None, unpack_returned_tuples=False)
+    lua.globals()[b"redis"] = lua.table_from({b"call": _redis_call, b"pcall": _redis_pcall})
+    return lua
+
+
+def _redis_call(*words: Any) -> Any:
+    reply = _CALLER[-1].call([b"%d" % word if isinstance(word, int | float) else word for word in words])
+    if isinstance(reply, str):
+        return _lua().table_from({b"ok": reply.encode()})
+    return False if reply is None else reply
+
+
+def _redis_pcall(*words: Any) -> Any:
+    try:
+        return _redis_call(*words)
+    except ReplyError as error:
+        return _lua().table_from({b"err": str(error).encode()})
+
+
+@cache
+def _compiled(source: bytes) -> Any:
+    return _lua().eval(b"function(KEYS, ARGV)\n" + source + b"\nend")
+
+
+def run_lua(keyspace: Keyspace, source: bytes, keys: tuple[bytes, ...], arguments: tuple[bytes, ...]) -> Reply:
+    """What a script returns, in one step. Raises EnvironmentNotReadyError without lupa."""
+    table_from = _lua().table_from
+    _CALLER.append(keyspace)
+    try:
+        return _reply_of(_compiled(source)(table_from(keys), table_from(arguments)))
+    finally:
+        _CALLER.pop()
+
+
+def _reply_of(value: Any) -> Reply:
+    if value is None or value is False:
+        return None
+    if value is True:
+        return 1
+    if isinstance(value, int | float):
+        return int(value)
+    if isinstance(value, bytes):
+        return value
+    if b"err" in value:
+        raise ReplyError(value[b"err"].decode())
+    if b"ok" in value:
+        return OK if value[b"ok"] == b"OK" else str(value[b"ok"].decode())
+    return [_reply_of(value[index]) for index in range(1, len(value) + 1)]

@@ -1,0 +1,166 @@
+"""Simulated servers and connections: *bytes of commands → executed in order → bytes of replies*.
+
+A connection keeps its order in each direction. One that broke may still deliver what was under way to the server, until
+its successor kills it: what a kernel may do after a reset.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from hiredis import Reader
+
+from bench.experiments.explore.keyspace import Command, Keyspace
+from bench.experiments.explore.schedule import LATENCY_NS
+from bench.experiments.explore.world import Process, World
+
+OLD = frozenset({b"DELIFEQ", b"DELEX", b"IFEQ"})  # what a server that only has scripts lacks
+
+
+class SimulatedServer:
+    """One instance. `down`, `stopped`: what is wrong with it. `replicas`: who gets what is written here, later."""
+
+    def __init__(self, world: World, index: int, rate: float, *, is_old: bool = False) -> None:
+        self.world, self.index, self.is_old = world, index, is_old
+        self.data = Keyspace(lambda: world.now_ns, rate, OLD if is_old else frozenset())
+        self.runs = 0
+        self.links: dict[int, SimulatedLink] = {}
+        self.connected = 0
+        self.down = self.stopped = False
+        self.when_dead: Callable[[], object] = bool
+
+    def follow(self, master: "SimulatedServer") -> None:
+        """Be a replica of `master`: what is written there is copied here a LATENCY later, if it still lives then."""
+        self.data.role = "slave"
+
+        def copy(key: bytes) -> None:
+            if not master.down:
+                entry = master.data.entry(key)
+                self.data.put(key, *entry) if entry else self.data.drop(key)
+
+        master.data.changed = lambda key: self.world.later(LATENCY_NS, partial(copy, key))
+
+    def execute(self, command: Command) -> bytes:
+        """One command and its reply."""
+        if command[0] == b"CLIENT" and command[1] == b"KILL":
+            killed = self.links.pop(int(command[3]), None)
+            if killed is not None:
+                killed.to_server.clear()
+            return b"+OK\r\n" if killed else b"-ERR No such client\r\n"
+        return self.data.run(command)
+
+    def passes(self) -> bool:
+        """It is about to execute: a place `serve`, where it may restart, stop or die. Whether it does execute."""
+        change = self.world.change("serve", self.index)
+        if change is None:
+            return True
+        self.world.note(change.what, self.index, change.for_ns)
+        if change.what in ("flush", "forget"):
+            (self.data.scripts.clear if change.what == "flush" else self.data.clear)()
+            return True
+        if change.what == "full":
+            self.data.is_full = True
+            self.world.later(change.for_ns, partial(setattr, self.data, "is_full", False))
+            return True
+        if change.what == "stop":
+            self.stopped = True
+            self.world.later(change.for_ns, self._continue)
+            return False
+        self.down = True
+        for link in list(self.links.values()):
+            link.end()
+        self.links.clear()
+        self.data.clear()
+        if change.what == "restart":
+            self.world.later(min(change.for_ns, 20 * LATENCY_NS), self._return)
+        else:
+            self.when_dead()
+        return False
+
+    def _return(self) -> None:
+        self.down, self.runs = False, self.runs + 1
+
+    def _continue(self) -> None:
+        self.stopped = False
+        for link in list(self.links.values()):
+            link.serve()
+
+
+class SimulatedLink:
+    """One connection of a process. `heard(data)`: bytes that arrive; `ended()`: it broke, as the client learns;
+    `is_cut`: its server has gone."""
+
+    def __init__(
+        self, process: Process, server: SimulatedServer, heard: Callable[[bytes], object], ended: Callable[[], object]
+    ) -> None:
+        self.process, self.server, self.world = process, server, process.world
+        self.heard, self.ended = heard, ended
+        server.connected += 1
+        self.id = server.connected
+        self.to_server: deque[tuple[int, int, bytes]] = deque()
+        self._reader: Any = Reader()
+        self.is_open, self.is_cut = True, False
+        self._arrives_ns = self._returns_ns = 0
+        server.links[self.id] = self
+
+    def send(self, data: bytes) -> bool:
+        """Bytes leave for the server: a place `send`. False when the connection breaks under them."""
+        world = self.world
+        change = world.change("send", self.process.number)
+        due_ns = world.now_ns + LATENCY_NS
+        if change is not None:
+            world.note(change.what, self.process.number, change.for_ns, self.server.index)
+            if change.what == "lose":
+                self.close()
+                return False
+            if change.what == "late":
+                due_ns += change.for_ns
+        if self.is_cut:  # nobody is there any more; the client hears of it
+            return True
+        self._arrives_ns = due_ns = max(self._arrives_ns, due_ns)
+        self.to_server.append((due_ns, world.now_ns, data))
+        world.at(due_ns, self.serve)
+        if change is not None and change.what == "cut":
+            self.is_open = False
+            world.at(due_ns, partial(self.process.run, self.ended))
+        return True
+
+    def serve(self) -> None:
+        """The server reads and executes what has arrived."""
+        server, world, replies = self.server, self.world, []
+        while self.to_server and self.to_server[0][0] <= world.now_ns and not server.stopped and server.passes():
+            if not self.to_server:
+                break
+            _, sent_ns, data = self.to_server.popleft()
+            self._reader.feed(data)
+            while (command := self._reader.gets()) is not False:
+                reply = server.execute(command)
+                replies.append(reply)
+                world.seen.append((world.now_ns, "call", self.process.number, server.index, sent_ns, command, reply))
+        if replies and self.is_open:
+            change = world.change("reply", self.process.number)
+            due_ns = world.now_ns + LATENCY_NS
+            if change is not None:
+                world.note("late reply", self.process.number, change.for_ns, server.index)
+                due_ns += change.for_ns
+            self._returns_ns = due_ns = max(self._returns_ns, due_ns)
+            world.at(due_ns, partial(self._arrive, b"".join(replies)))
+
+    def _arrive(self, data: bytes) -> None:
+        if self.is_open:
+            self.process.run(partial(self._hear, data))
+
+    def _hear(self, data: bytes) -> None:
+        if self.is_open:
+            self.heard(data)
+
+    def close(self) -> None:
+        """The client gives it up; what is under way may still arrive."""
+        self.is_open = False
+
+    def end(self) -> None:
+        """The other side is gone, with what was under way to it: the client hears of it a little later."""
+        self.is_cut = True
+        self.to_server.clear()
+        self.world.later(LATENCY_NS, lambda: self.process.run(self.ended) if self.is_open else None)

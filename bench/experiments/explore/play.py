@@ -1,0 +1,274 @@
+"""One schedule played: *a setting and its changes → what was seen, and the first rule that was broken*.
+
+Rules of every recipe: no two leases of a resource are valid at once. Rules of lockcore besides: a lease is granted
+inside its validity and on a quorum of instances that really took it; what was asked ends, and then no key is left.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from random import seed
+from typing import Any
+
+from bench.experiments.explore.engine_client import EngineClient
+from bench.experiments.explore.network import SimulatedServer
+from bench.experiments.explore.schedule import TTL_MS, Choose, LaterBegin, Place, Setting
+from bench.experiments.explore.world import START_NS, Actor, Event, Process, World, here
+from lockcore import Denied, Lease, Outcome
+from lockcore.clock import NS_PER_MS
+from lockcore.quorum import outcome_of, quorum_of
+
+WAIT_MS = 2 * TTL_MS
+MORE_TRIES = 2  # to get it, when it was denied
+AGAIN_NS = 20 * NS_PER_MS
+ENDS_NS = START_NS + 20 * TTL_MS * NS_PER_MS
+CALM_NS = START_NS + 40 * TTL_MS * NS_PER_MS
+ORPHAN_NS = TTL_MS * NS_PER_MS // 10  # the instance timeout
+STEP_NS = 50 * NS_PER_MS
+ENGINE = "redlock"  # the recipe whose engine is played without its shell
+
+
+@dataclass(slots=True)
+class Holding:
+    """A lease that somebody was granted: by which client, and when it began to give it back (0: not yet)."""
+
+    client: int
+    lease: Lease
+    given_back_ns: int = 0
+
+
+@dataclass(slots=True)
+class Played:
+    """What came of a schedule. `broken`: the rule, "" = none; `raised`: what a client's
+    program ended with, against all rules; `passed`: the places in order, each with its time (ns); `tested`: whether
+    somebody asked for a lock that was held."""
+
+    broken: str = ""
+    raised: str = ""
+    seen: list[Event] = field(default_factory=list)
+    passed: dict[Place, int] = field(default_factory=dict)
+    tested: bool = False
+    grants: int = 0
+
+    def later_begins(self) -> Iterator[LaterBegin]:
+        """Every attempt of a client but its first, the last ones first."""
+        calls = [event for event in self.seen if event[1] == "call"]
+        for client in {event[2] for event in calls}:
+            sent_ns = sorted({event[4] for event in calls if event[2] == client})
+            for before_ns, begin_ns in list(pairwise(sent_ns))[::-1]:
+                if begin_ns - before_ns > NS_PER_MS:
+                    yield LaterBegin(client, begin_ns - START_NS, self._skipped(client, begin_ns, calls))
+
+    def _skipped(self, client: int, begin_ns: int, calls: Sequence[Event]) -> Counter[tuple[str, int]]:
+        skipped = Counter(
+            (place.where, client)
+            for place, at_ns in self.passed.items()
+            if place.who == client and at_ns < begin_ns + (place.where == "step")  # the step that began it
+        )
+        skipped.pop(("serve", client), None)
+        sent = {(event[3], event[4]) for event in calls if event[2] == client and event[4] < begin_ns}
+        return skipped + Counter(("serve", server) for server, _ in sent)
+
+
+class Play:
+    """A world with its servers, clients and referee."""
+
+    def __init__(self, setting: Setting, choose: Choose) -> None:
+        self.setting, self.world = setting, World(choose)
+        self.servers = tuple(
+            SimulatedServer(self.world, index, setting.rate, is_old=setting.seed % 3 == 2 and setting.recipe == ENGINE)
+            for index in range(setting.instances)
+        )
+        if setting.is_replicated:
+            for replica in self.servers[1:]:
+                replica.follow(self.servers[0])
+        self.held: dict[str, list[Holding]] = {}
+        self.played = Played(seen=self.world.seen, passed=self.world.passed)
+        self.lockers: dict[int, tuple[Process, Any]] = {}  # by client
+        self.courses: list[Actor] = []
+        self.acquiring: set[Actor] = set()
+        self.busy = setting.clients * setting.callers  # callers that are not done
+
+    def run(self) -> Played:
+        """Play it to its end, or to the first rule that is broken."""
+        world, setting = self.world, self.setting
+        try:
+            for number in range(setting.clients):
+                Process(world, number).start(partial(self._connect, number))
+            world.run(START_NS)
+            world.seen.clear()
+            world.is_begun = True
+            for number in range(setting.clients):
+                self._begin(number)
+            world.run(ENDS_NS, lambda: not self.busy)
+            if setting.recipe == ENGINE:
+                self._calm_down()
+        finally:
+            world.end()
+            for _, locker in self.lockers.values():
+                locker.close()
+        return self.played
+
+    def broken(self, rule: str) -> None:
+        """A rule was broken: it ends here."""
+        if not self.played.broken:
+            self.played.broken = rule
+            self.world.note("broken", rule)
+            self.world.is_over = True
+
+    # -- clients ------------------------------------------------------------------------------------------------------
+
+    def _connect(self, number: int) -> None:
+        setting, process = self.setting, here().process
+        process.on_kill = partial(self._kill, process)
+        locker: Any
+        if setting.recipe == ENGINE:
+            locker = EngineClient(process, self.servers, setting.seed * 100 + number)
+        else:
+            from bench.experiments.explore.recipe_client import connect
+
+            seed(setting.seed)
+            locker = connect(setting.recipe, self.servers)
+        self.lockers[number] = process, locker
+
+    def _begin(self, number: int) -> None:
+        world, (process, locker) = self.world, self.lockers[number]
+        late, ahead = world.change("start", number), world.change("skew", number)
+        if ahead is not None:
+            process.ahead_ns = ahead.for_ns
+            world.note("ahead", number, ahead.for_ns)
+        start_ns = self.setting.start_ns(number) + (late.for_ns if late else 0)
+        for caller in range(self.setting.callers):
+            live = partial(self._whole_life, number, caller, locker)
+            self.courses.append(process.start(live, start_ns))
+
+    def _whole_life(self, client: int, caller: int, locker: Any) -> None:
+        try:
+            self._live(client, caller, locker)
+        except Exception as error:  # noqa: BLE001 - of a recipe; whoever judges is told
+            self.played.raised = f"{type(error).__name__}: {error}"
+            self.world.is_over = True
+        finally:
+            self.busy -= 1
+
+    def _live(self, client: int, caller: int, locker: Any) -> None:
+        setting = self.setting
+        granted = 0
+        for turn in range(setting.rounds + MORE_TRIES):
+            first = caller + client * (setting.resources - setting.callers)  # so that clients share some
+            resource = f"r{(first + turn) % setting.resources}"
+            self.acquiring.add(here())
+            found = locker.acquire(resource, TTL_MS, WAIT_MS)
+            self.acquiring.discard(here())
+            if isinstance(found, Denied):
+                self._denied(found)
+                self._wait(AGAIN_NS)
+                continue
+            held = self._granted(client, found)
+            self._wait(setting.hold_ns // 2)
+            if setting.extends and client == 0:
+                self._extend(locker, held)
+            self._wait(setting.hold_ns // 2)
+            self._check(resource)
+            held.given_back_ns = self.world.now_ns
+            self.world.note("gives back", client)
+            locker.release(held.lease)
+            granted += 1
+            if granted == setting.rounds:
+                return
+
+    def _extend(self, locker: Any, held: Holding) -> None:
+        extended = locker.extend(held.lease, TTL_MS)
+        if isinstance(extended, Lease):
+            held.lease = extended
+            self.world.note("extended", held.client, extended.valid_until_ns)
+            self._check(extended.resource)
+
+    def _wait(self, for_ns: int) -> None:
+        here().wait(self.world.now_ns + for_ns)
+
+    def _kill(self, process: Process) -> None:
+        for course in self.courses:
+            if course.process is process and course in self.acquiring and not course.dead:
+                self.world.note("kill", process.number, 0)
+                course.kill()
+                return
+
+    # -- the referee --------------------------------------------------------------------------------------------------
+
+    def _granted(self, client: int, lease: Lease) -> Holding:
+        played, setting = self.played, self.setting
+        self.world.note("granted", client, lease.valid_until_ns)
+        played.grants += 1
+        held = Holding(client, lease)
+        self.held.setdefault(lease.resource, []).append(held)
+        if setting.recipe == ENGINE:
+            if self.world.now_ns >= lease.valid_until_ns:
+                self.broken("a lease was granted after its end")
+            took = self._took(lease.owner_token)
+            if took < quorum_of(setting.instances):
+                self.broken(f"a lease was granted on {took} of {setting.instances} instances")
+        self._check(lease.resource)
+        return held
+
+    def _denied(self, denied: Denied) -> None:
+        """Of lockcore the votes must give the name."""
+        if self.setting.recipe == ENGINE and denied.outcome is not Outcome.TOO_LATE:
+            tally, instances = denied.tally, self.setting.instances
+            named = outcome_of(tally.granted, tally.refused, quorum_of(instances))
+            if sum(tally) != instances or named is not denied.outcome:
+                self.broken(f"{denied.outcome.value} was told of {tally}")
+
+    def _took(self, token: bytes) -> int:
+        """How many instances have taken this owner token's SET."""
+        calls = [event for event in self.world.seen if event[1] == "call" and event[5][0] == b"SET"]
+        return len({event[3] for event in calls if event[5][2] == token and event[6] == b"+OK\r\n"})
+
+    def _check(self, resource: str) -> None:
+        """No two leases are valid now."""
+        now_ns = self.world.now_ns
+        valid = [one for one in self.held[resource] if not one.given_back_ns and now_ns < one.lease.valid_until_ns]
+        if len(valid) > 1:
+            self.broken(f"two leases valid at once: C{valid[0].client + 1}'s and C{valid[1].client + 1}'s")
+
+    def _calm_down(self) -> None:
+        """Everybody is done; when everything was answered, nothing may be left."""
+        world = self.world
+        while not world.is_over and world.now_ns < CALM_NS and not self._is_calm():
+            world.run(world.now_ns + STEP_NS)
+        if not world.is_over and self._is_calm() and not self.busy:
+            left = sum(bool(set(server.data.keys.values()) - self._orphans()) for server in self.servers)
+            if left:
+                self.broken(f"a key was left on {left} of {self.setting.instances} instances")
+
+    def _is_calm(self) -> bool:
+        return all(locker.is_calm for _, locker in self.lockers.values())
+
+    def _orphans(self) -> set[bytes]:
+        """The owner tokens whose SET an instance took later than anybody waits for it: orphans until their TTL."""
+        calls = [event for event in self.world.seen if event[1] == "call" and event[5][0] == b"SET"]
+        return {event[5][2] for event in calls if event[0] - event[4] > ORPHAN_NS}
+
+
+def play(setting: Setting, choose: Choose) -> Played:
+    """Play one schedule."""
+    one = Play(setting, choose)
+    played = one.run()
+    played.tested = any(_tested(played.seen))
+    return played
+
+
+def _tested(seen: Sequence[Event]) -> list[bool]:
+    """For each command, whether another client held a lock then."""
+    holding: Counter[int] = Counter()
+    found = []
+    for event in seen:
+        if event[1] == "granted":
+            holding[event[2]] += 1
+        elif event[1] == "gives back":
+            holding[event[2]] -= 1
+        elif event[1] == "call":
+            found.append(sum(holding.values()) > max(holding[event[2]], 0))
+    return found

@@ -1,0 +1,91 @@
+"""What `lockbench explore` stores: *recipes, the schedules played, the smallest that broke each → typed*."""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from bench.measure.expectation import RowWord
+from bench.measure.result import Document
+from bench.measure.section import Amount, Count, Section, says
+
+
+class Step(Section, frozen=True):
+    """One step of a schedule."""
+
+    ms: Annotated[float, says("when, since the start")]
+    who: Annotated[int, says("a client's number from 0, in the order of their appearance; -1: a server")]
+    text: Annotated[str, says("what happened")]
+
+
+class Deviation(Section, frozen=True):
+    """What comes differently from the usual course."""
+
+    where: Annotated[str, says("start, step, send, reply, serve or skew")]
+    who: Annotated[Count, says("which client, or which server where it is serve; from 0")]
+    visit: Annotated[Count, says("the how manyth passing of that place; from 1")]
+    what: Annotated[str, says("pause, late, lose, cut, kill, ahead, restart, stop, flush, forget, full or die")]
+    for_ms: Annotated[Amount, says("for how long")]
+
+
+class Replayed(Section, frozen=True, kw_only=True):
+    """A schedule on real servers, in real time."""
+
+    server: Annotated[str, says("name and version; empty: there was none")] = ""
+    plays: Annotated[Count, says("how often it was played")] = 0
+    same: Annotated[Count, says("how often it broke the same rule")] = 0
+    reason: Annotated[str, says("why it was not played")] = ""
+
+
+class Broken(Section, frozen=True, kw_only=True):
+    """The smallest schedule found that breaks a rule; it is played again from these fields alone."""
+
+    rule: Annotated[str, says("which rule, and by whom")]
+    number: Annotated[Count, says("of the schedule it was made from")]
+    clients: Annotated[Count, says("clients in it")]
+    callers: Annotated[Count, says("callers in each client")]
+    resources: Annotated[Count, says("locks they want")]
+    rounds: Annotated[Count, says("times each caller locks")]
+    hold_ms: Annotated[Amount, says("how long each lock is held")]
+    extends: Annotated[bool, says("the first client extends its lease")]
+    starts_ms: Annotated[tuple[float, ...], says("when each client begins")]
+    seed: Annotated[Count, says("of the retries")]
+    changes: Annotated[tuple[Deviation, ...], says("what comes differently")]
+    steps: Annotated[tuple[Step, ...], says("what happens, in order; the broken rule last")]
+    replayed: Annotated[Replayed | None, says("on real servers; null: nobody asked")] = None
+
+
+class ExploredRow(Section, frozen=True, kw_only=True):
+    """One recipe."""
+
+    recipe: Annotated[str, says("the lock")]
+    safe: Annotated[bool, says("what is known of it: no schedule may break it")]
+    clients: Annotated[Count, says("clients, at most")]
+    instances: Annotated[Count, says("simulated servers")]
+    may: Annotated[Mapping[str, tuple[str, ...]], says("what was allowed to come differently, by place")]
+    schedules: Annotated[Count, says("played")]
+    tested: Annotated[Count, says("of those, with a command sent while another client held a lock")]
+    took_s: Annotated[Amount, says("of all processes together, processor time")]
+    whole: Annotated[bool, says("exhaustive, and every schedule within the bound was played")] = False
+    broken: Annotated[Broken | None, says("null: none of them broke it")] = None
+    verdict: Annotated[RowWord, says("as of lockbench safety")]
+    reason: Annotated[str | None, says("why it is not known")] = None
+
+
+class ExploreConditions(Section, frozen=True, kw_only=True):
+    """What was asked for."""
+
+    recipes: Annotated[tuple[str, ...], says("only these; empty = all")]
+    budget_s: Annotated[Amount, says("for each recipe")]
+    schedules: Annotated[Count | None, says("for each recipe; null = as many as the budget allows")] = None
+    exhaustive: Annotated[Count | None, says("every schedule with at most so many changes; null = drawn ones")] = None
+    processes: Annotated[Count, says("that searched at once")]
+
+
+class ExploreResult(Document, frozen=True, kw_only=True):
+    """Simulated schedules of locks, and the smallest that breaks each. null: not applicable."""
+
+    kind: Annotated[Literal["explore"], says("the command that made it")] = "explore"
+    conditions: Annotated[ExploreConditions, says("what was asked for")]
+    rows: Annotated[tuple[ExploredRow, ...], says("the recipes, in order")]
+
+
+RESULT = ExploreResult

@@ -1,0 +1,199 @@
+"""A schedule is what comes differently from the usual course: *places and changes → the next schedules to play*. Pure.
+
+In the usual course every message takes LATENCY, nobody is paused, nothing breaks. A schedule names the places where
+something else happens; all else follows. So few words say all of it, and any part can be left out to see whether it
+matters. Places are counted for each client and server alone, so a change of one hardly moves the places of another.
+
+Three searches: *random*: at each place with a small chance, of some kinds only (swarm); *by priorities* (PCT): a few
+pauses at places drawn uniformly, which finds a fault that takes d ordered steps with a chance of at least 1/(n·kᵈ⁻¹);
+*exhaustive*: every set of at most so many changes, each once, by extending a schedule only behind its last change.
+Sources: S. Burckhardt et al., "A Randomized Scheduler with Probabilistic Guarantees of Finding Bugs", ASPLOS 2010;
+A. Groce et al., "Swarm Testing", ISSTA 2012; M. Emmi, S. Qadeer, Z. Rakamarić, "Delay-Bounded Scheduling", POPL 2011.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import NamedTuple
+
+from lockcore.clock import NS_PER_MS
+
+LATENCY_NS = NS_PER_MS // 5
+TTL_MS = 500
+SHARES = (0.001, 0.02, 0.1, 0.5, 0.994, 1.2, 2.2)  # of the TTL: how long something is held up
+EXHAUSTIVE_SHARES = (0.02, 0.994, 1.2)
+HELD_UP = ("pause", "late")
+
+
+class Place(NamedTuple):
+    """The `visit`-th time (from 1) that client or server `who` passes `where`: start, step, …"""
+
+    where: str
+    who: int
+    visit: int
+
+
+class Change(NamedTuple):
+    """What comes differently: `what` it is, and for how long."""
+
+    what: str
+    for_ns: int
+
+
+Choose = Callable[[Place], Change | None]
+Changes = Mapping[Place, Change]
+# What may come at each place. `lose`: a message is lost with its connection; `cut`: it arrives, but the reply is lost.
+ANY = {"start": ("late",), "step": ("pause",), "send": ("late", "lose", "cut"), "reply": ("late",), "skew": ("ahead",)}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a schedule is played with: `clients` of `recipe`, `callers` in each, on `instances`; each locks one of
+    `resources` `rounds` times, for `hold_ns`. `starts_ns`: when each client begins. `may`: the changes to expect, by
+    place; `seed`: of retries. `rate` of the servers' clocks: within what locks must bear. `is_replicated`: the
+    instances after the first are its replicas."""
+
+    recipe: str
+    may: Mapping[str, tuple[str, ...]]
+    clients: int = 3
+    instances: int = 1
+    callers: int = 1
+    resources: int = 1
+    rounds: int = 1
+    hold_ns: int = 3 * TTL_MS * NS_PER_MS // 10
+    starts_ns: tuple[int, ...] = ()
+    extends: bool = False
+    is_replicated: bool = False
+    seed: int = 1
+    rate: float = 1.009
+
+    def start_ns(self, client: int) -> int:
+        """When client number `client` begins: one shortly after the other, unless `starts_ns` says when."""
+        return self.starts_ns[client] if self.starts_ns else client * LATENCY_NS // 4
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A setting and what comes differently in it."""
+
+    setting: Setting
+    changes: Changes
+
+
+def follow(changes: Changes) -> Choose:
+    """Exactly these changes."""
+    return changes.get
+
+
+def drawn(what: str, random: Random, shares: Sequence[float] = SHARES) -> Change:
+    """A change of that kind, for a time drawn from `shares`."""
+    return Change(what, int(random.choice(shares) * TTL_MS * NS_PER_MS))
+
+
+def at_random(setting: Setting, random: Random, kept: dict[Place, Change]) -> Choose:
+    """At each place something with a small chance; what was chosen is `kept`."""
+    chance = random.choice((0.02, 0.05, 0.15))
+
+    def choose(place: Place) -> Change | None:
+        if random.random() >= (chance if place.visit > 1 else max(chance, 0.1)) or place.where not in setting.may:
+            return None
+        kept[place] = change = drawn(random.choice(setting.may[place.where]), random)
+        return change
+
+    return choose
+
+
+def by_priorities(setting: Setting, random: Random, passed: Iterable[Place], kept: dict[Place, Change]) -> Choose:
+    """Pauses at 1 to 4 of the places that the usual course has `passed`, and starts in an order of their own."""
+    steps = [place for place in passed if place.where == "step"]
+    at = set(random.sample(steps, min(random.choice((1, 2, 3, 4)), len(steps))))
+
+    def choose(place: Place) -> Change | None:
+        if place in at or (place.where == "start" and random.random() < 0.5):
+            kept[place] = change = drawn(setting.may[place.where][0], random)
+            return change
+        return None
+
+    return choose
+
+
+def one_more(schedule: Schedule, passed: Mapping[Place, int]) -> Iterator[Schedule]:
+    """Every schedule with one change more, behind the last one; `passed`: the places in the order it passes them."""
+    places = list(passed)
+    last = max((places.index(place) for place in schedule.changes if place in passed), default=-1)
+    for place in places[last + 1 :]:
+        for what in schedule.setting.may.get(place.where, ()):
+            for share in EXHAUSTIVE_SHARES if what in HELD_UP else EXHAUSTIVE_SHARES[:1]:
+                change = Change(what, int(share * TTL_MS * NS_PER_MS))
+                yield Schedule(schedule.setting, {**schedule.changes, place: change})
+
+
+@dataclass(frozen=True, slots=True)
+class LaterBegin:
+    """`client` begins at `begin_ns` after the start, and so never passes what it passed before: so many visits less by
+    (where, who), on servers too."""
+
+    client: int
+    begin_ns: int
+    skipped: Mapping[tuple[str, int], int]
+
+
+def simpler(schedule: Schedule, later: Iterable[LaterBegin]) -> Iterator[Schedule]:
+    """Schedules with less in them: without a change, a client, a round, a caller; with shorter times; clients that
+    begin with a `later` one of their attempts, so that they do not ask before."""
+    setting, changes = schedule.setting, schedule.changes
+    for place in changes:
+        yield Schedule(setting, {other: change for other, change in changes.items() if other != place})
+    yield from (Schedule(less, changes) for less in _less(setting))
+    starts_ns = tuple(setting.start_ns(client) for client in range(setting.clients))
+    if late := {place.who: change.for_ns for place, change in changes.items() if place.where == "start"}:
+        moved = tuple(start_ns + late.get(client, 0) for client, start_ns in enumerate(starts_ns))
+        left = {place: change for place, change in changes.items() if place.where != "start"}
+        yield Schedule(replace(setting, starts_ns=moved), left)
+    for gone in range(setting.clients if setting.clients > 1 else 0):
+        yield _without(schedule, gone, starts_ns)
+    for one in later:
+        if one.begin_ns > starts_ns[one.client]:
+            moved = (*starts_ns[: one.client], one.begin_ns, *starts_ns[one.client + 1 :])
+            yield Schedule(replace(setting, starts_ns=moved), _renumbered(changes, one.skipped))
+    for place, change in changes.items():
+        for share in SHARES:
+            shorter = Change(change.what, int(share * TTL_MS * NS_PER_MS))
+            if shorter.for_ns < change.for_ns:
+                yield Schedule(setting, {**changes, place: shorter})
+
+
+def _less(setting: Setting) -> Iterator[Setting]:
+    """Settings with less in them."""
+    if setting.callers > 2:
+        yield replace(setting, callers=1, resources=1)
+    for fewer in {1, max(setting.rounds - 1, 1)} - {setting.rounds}:
+        yield replace(setting, rounds=fewer)
+    for fewer in {1, max(setting.callers - 1, 1)} - {setting.callers}:
+        yield replace(setting, callers=fewer)
+    for fewer in {1, max(setting.resources - 1, 1)} - {setting.resources}:
+        yield replace(setting, resources=fewer)
+    if setting.seed > 1:
+        yield replace(setting, seed=1)
+    if setting.extends:
+        yield replace(setting, extends=False)
+
+
+def _renumbered(changes: Changes, skipped: Mapping[tuple[str, int], int]) -> Changes:
+    """The changes where so many visits fewer are made."""
+    moved = {
+        place._replace(visit=place.visit - skipped.get((place.where, place.who), 0)): change
+        for place, change in changes.items()
+    }
+    return {place: change for place, change in moved.items() if place.visit > 0}
+
+
+def _without(schedule: Schedule, gone: int, starts_ns: tuple[int, ...]) -> Schedule:
+    """The schedule without one client; those behind it move up."""
+    moved = {
+        (place._replace(who=place.who - (place.who > gone)) if place.where != "serve" else place): change
+        for place, change in schedule.changes.items()
+        if place.where == "serve" or place.who != gone
+    }
+    left = starts_ns[:gone] + starts_ns[gone + 1 :]
+    return Schedule(replace(schedule.setting, clients=schedule.setting.clients - 1, starts_ns=left), moved)

@@ -1,0 +1,199 @@
+"""The simulated servers behind redis-py: *a process whose modules see virtual time and simulated sockets*.
+
+`take_over` is for a process of its own, before it imports recipes: from then on `time`, `threading.Thread` and
+`threading.Condition` are those of the world that is played, and redis-py's connections lead to its servers. Outside of
+a course of a world the time functions are the real ones.
+"""
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from greenlet import getcurrent
+
+from bench.experiments.explore.network import SimulatedLink, SimulatedServer
+from bench.experiments.explore.world import Actor, here
+from lockcore.clock import FAR_FUTURE_NS, NS_PER_S
+
+WALL_NS = 1_700_000_000 * NS_PER_S  # the wall clocks' reading when a world begins
+PORT = 1  # of server 0; the others' follow
+
+
+class Scene:
+    """The servers of the world that is played now, and how many worlds there were."""
+
+    servers: tuple[SimulatedServer, ...] = ()
+    worlds = 0
+
+
+def url_of(index: int) -> str:
+    """Where a recipe finds server `index`."""
+    return f"redis://simulated:{PORT + index}"
+
+
+def _within() -> Actor | None:
+    actor = getcurrent()
+    return actor if isinstance(actor, Actor) else None
+
+
+class SimulatedSocket:
+    """A connected socket of the process that made it, for redis-py: sendall, recv_into and what surrounds them."""
+
+    def __init__(self, server: SimulatedServer, timeout_s: float | None) -> None:
+        self._timeout_s = timeout_s
+        self._buffer = bytearray()
+        self._waiting: tuple[Actor, int] | None = None
+        self._is_over = False
+        self._link = SimulatedLink(here().process, server, self._heard, self._ended)
+
+    def sendall(self, data: bytes) -> None:
+        """Send. Raises ConnectionResetError."""
+        if here().world.is_over or not self._link.is_open or not self._link.send(data):
+            raise ConnectionResetError("the simulated connection broke")
+
+    def recv_into(self, buffer: Any, *_more: int) -> int:
+        """Wait for bytes. Raises TimeoutError; 0 at the end."""
+        actor, world = here(), here().world
+        end_ns = FAR_FUTURE_NS if self._timeout_s is None else world.now_ns + int(self._timeout_s * NS_PER_S)
+        while not self._buffer and not self._is_over:
+            if world.now_ns >= end_ns:
+                raise BlockingIOError if not self._timeout_s else TimeoutError("timed out")
+            self._waiting = actor, actor.turn
+            actor.wait(end_ns)
+        count = min(len(buffer), len(self._buffer))
+        buffer[:count] = self._buffer[:count]
+        del self._buffer[:count]
+        return count
+
+    def recv(self, _count: int, _flags: int = 0) -> bytes:
+        """What a look at a socket that has ended shows."""
+        return b""
+
+    def _heard(self, data: bytes) -> None:
+        self._buffer += data
+        self._go_on()
+
+    def _ended(self) -> None:
+        self._is_over = True
+        self._go_on()
+
+    def _go_on(self) -> None:
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting[0].go(waiting[1])
+
+    def settimeout(self, timeout_s: float | None) -> None:
+        """Of the next reads, in s."""
+        self._timeout_s = timeout_s
+
+    def fileno(self) -> int:
+        """One that shows what a selector asks: nothing to read, or the end."""
+        return (_ENDED if self._is_over or not self._link.is_open else _QUIET)[0].fileno()
+
+    def close(self) -> None:
+        """Close it; what is under way may still arrive."""
+        self._link.close()
+
+    def shutdown(self, _how: int) -> None:
+        """As close."""
+        self.close()
+
+
+_QUIET, _ENDED = socket.socketpair(), socket.socketpair()
+_ENDED[1].close()
+
+
+def _connect(connection: Any) -> SimulatedSocket:
+    """What redis-py's Connection._connect is here. Raises ConnectionRefusedError."""
+    server = Scene.servers[connection.port - PORT]
+    if server.down:
+        raise ConnectionRefusedError(111, "the simulated server is down")
+    return SimulatedSocket(server, connection.socket_timeout)
+
+
+class SimulatedThread:
+    """A thread of a simulated process: one more course."""
+
+    def __init__(self, target: Callable[[], object], **_more: object) -> None:
+        self._target = target
+
+    def start(self) -> None:
+        """Begin it, a moment later."""
+        here().process.start(self._target)
+
+    def join(self, timeout: float | None = None) -> None:
+        """Nobody waits for it: it ends with the world."""
+
+
+class SimulatedCondition:
+    """threading.Condition among the courses of one process; nobody else runs between two waits."""
+
+    def __init__(self, _lock: object = None) -> None:
+        self._waiting: list[tuple[Actor, int]] = []
+
+    def __enter__(self) -> bool:
+        return True
+
+    def __exit__(self, *_raised: object) -> None:
+        pass
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Return when notified, or after `timeout` s."""
+        actor = here()
+        self._waiting.append((actor, actor.turn))
+        actor.wait(FAR_FUTURE_NS if timeout is None else actor.world.now_ns + int(timeout * NS_PER_S))
+        return True
+
+    def notify(self, n: int = 1) -> None:
+        """Wake `n` of those who wait."""
+        for actor, turn in self._waiting[:n]:
+            actor.world.later(0, partial(actor.wake, turn))
+        del self._waiting[:n]
+
+    def notify_all(self) -> None:
+        """Wake all of them."""
+        self.notify(len(self._waiting))
+
+
+def take_over() -> None:
+    """Make this process one for simulations, for good."""
+    real_sleep = time.sleep
+
+    def reading(real: Callable[[], Any], of: Callable[[int], Any]) -> Callable[[], Any]:
+        return lambda: real() if (actor := _within()) is None else of(actor.world.now_ns)
+
+    def sleep(seconds: Any) -> None:
+        actor = _within()
+        if actor is None:
+            real_sleep(seconds)
+        else:
+            actor.wait(actor.world.now_ns + int(seconds * NS_PER_S))
+
+    time.monotonic_ns = reading(time.monotonic_ns, int)
+    time.monotonic = reading(time.monotonic, lambda now_ns: now_ns / NS_PER_S)
+    time.time_ns = reading(time.time_ns, lambda now_ns: WALL_NS + now_ns + here().process.ahead_ns)
+    time.time = reading(time.time, lambda now_ns: (WALL_NS + now_ns + here().process.ahead_ns) / NS_PER_S)
+    time.sleep = sleep
+    threading.Thread = SimulatedThread  # type: ignore[misc, assignment]
+    threading.Condition = SimulatedCondition  # type: ignore[misc, assignment]
+
+    import redis.retry
+    from redis.connection import Connection
+
+    import lockcore.clock
+
+    lockcore.clock.monotonic_ns = time.monotonic_ns  # before a recipe takes it from there
+    redis.retry.sleep = sleep  # type: ignore[attr-defined]
+    import bench.recipes.plain
+    from lockcore.membership import Hello
+    from lockcore.shells.handshake import Connected
+
+    def shake(target: Any) -> Any:
+        index = int(target.address.rpartition(":")[2]) - PORT
+        return Connected(_QUIET[0].dup(), Hello(f"server-{index}", 1_000_000, "simulated", 0), None)  # type: ignore[arg-type]
+
+    Connection._connect = _connect  # type: ignore[method-assign]
+    bench.recipes.plain.shake = shake  # type: ignore[attr-defined]

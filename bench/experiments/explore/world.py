@@ -1,0 +1,170 @@
+"""Virtual time: *events at times, processes that are held up, courses that wait → the next thing that happens*.
+
+Everything is in one thread and one clock; what happens at one time happens in the order in which it was asked for. An
+`Actor` is one course (a thread, to the program under test) of a `Process`, which may be paused as a whole: whatever
+concerns it then waits. Wherever things may come differently the world asks its `choose`; None is the usual course.
+"""
+
+import heapq
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from typing import Any
+
+from greenlet import getcurrent, greenlet
+
+from bench.experiments.explore.schedule import Change, Choose, Place
+from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS
+
+START_NS = 3_000_000 * NS_PER_MS
+CONNECT_NS = 1_000 * NS_PER_MS  # before that
+Event = tuple[Any, ...]  # what was seen: time (ns), what, and what `diagram` knows of each
+
+
+class OverError(BaseException):
+    """The world has ended, and with it whoever waits in it."""
+
+
+class KilledError(BaseException):
+    """A caller is killed where it waits."""
+
+
+class World:
+    """The clock, what is due, and what was seen. `is_begun`: until then the course is the usual one and
+    nothing is kept; `is_over`: set by whoever has seen enough."""
+
+    def __init__(self, choose: Choose) -> None:
+        self.now_ns = START_NS - CONNECT_NS
+        self.is_over = self.is_begun = False
+        self.seen: list[Event] = []
+        self.actors: list[Actor] = []
+        self.passed: dict[Place, int] = {}  # with the time, ns, in order
+        self.until: Callable[[int], object] = bool  # returns when it is that time, for whoever plays in real time
+        self._choose, self._visits = choose, Counter[tuple[str, int]]()
+        self._due: list[tuple[int, int, Callable[[], object]]] = []
+        self._order = count()
+
+    def at(self, time_ns: int, what: Callable[[], object]) -> None:
+        """`what` happens at `time_ns`, or now if that is past."""
+        heapq.heappush(self._due, (max(time_ns, self.now_ns), next(self._order), what))
+
+    def later(self, delay_ns: int, what: Callable[[], object]) -> None:
+        """`what` happens after `delay_ns`."""
+        self.at(self.now_ns + delay_ns, what)
+
+    def run(self, until_ns: int, is_done: Callable[[], bool] = bool) -> None:
+        """Let everything happen that is due until then, or until it `is_done` or over."""
+        due = self._due
+        while due and due[0][0] <= until_ns and not self.is_over:
+            self.now_ns, _, what = heapq.heappop(due)
+            self.until(self.now_ns)
+            what()
+            if is_done():
+                return
+        if not self.is_over:
+            self.now_ns = max(self.now_ns, until_ns)
+
+    def change(self, where: str, who: int) -> Change | None:
+        """What is to come differently at this place, passed now."""
+        if not self.is_begun:
+            return None
+        visit = self._visits[where, who] = self._visits[where, who] + 1
+        place = Place(where, who, visit)
+        self.passed[place] = self.now_ns
+        return self._choose(place)
+
+    def note(self, what: str, *details: Any) -> None:
+        """Something was seen now."""
+        self.seen.append((self.now_ns, what, *details))
+
+    def end(self) -> None:
+        """End everybody who still waits."""
+        self.is_over = True
+        for actor in self.actors:
+            for _ in range(5):  # whoever cleans up waits again, and is ended again
+                if actor.dead or not actor:
+                    break
+                actor.throw(OverError)
+
+
+class Process:
+    """A process of its own: a client. Paused, it neither runs nor hears anything until `paused_ns`; its wall
+    clock is ahead by `ahead_ns`."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self.world, self.number = world, number
+        self.paused_ns = self.ahead_ns = 0
+        self.on_kill: Callable[[], object] = bool
+
+    def run(self, what: Callable[[], object]) -> None:
+        """`what` happens in it now, or once it runs again. A place `step`: it may be paused, a caller killed."""
+        world = self.world
+        if world.now_ns < self.paused_ns:
+            world.at(self.paused_ns, partial(self.run, what))
+            return
+        change = world.change("step", self.number)
+        if change is None:
+            what()
+        elif change.what == "pause":
+            world.note("pause", self.number, change.for_ns)
+            self.paused_ns = world.now_ns + change.for_ns
+            world.at(self.paused_ns, what)
+        else:
+            self.on_kill()
+            what()
+
+    def start(self, work: Callable[[], object], delay_ns: int = 0) -> "Actor":
+        """A new course of it, begun after `delay_ns`."""
+        actor = Actor(self, work)
+        self.world.actors.append(actor)
+        self.world.later(delay_ns, partial(actor.go, actor.turn))
+        return actor
+
+
+class Actor(greenlet):  # type: ignore[misc]
+    """One course of a process. `turn` grows with every wait, so that nobody is woken for one that has ended."""
+
+    def __init__(self, process: Process, work: Callable[[], object]) -> None:
+        super().__init__(self._live)
+        self.process, self.world, self._work = process, process.world, work
+        self.turn = 0
+
+    def _live(self) -> None:
+        with suppress(OverError, KilledError):
+            self._work()
+
+    def go(self, turn: int) -> None:
+        """Run on now, if it still waits for that."""
+        if turn == self.turn and not self.dead:
+            self.turn += 1
+            self.switch()
+
+    def wake(self, turn: int) -> None:
+        """Run on as soon as its process runs."""
+        if turn == self.turn:
+            self.process.run(partial(self.go, turn))
+
+    def wait(self, until_ns: int = FAR_FUTURE_NS) -> None:
+        """Return when it is woken, or at `until_ns`. Raises OverError, KilledError."""
+        if self.world.is_over:
+            raise OverError
+        if until_ns < FAR_FUTURE_NS:
+            self.world.at(until_ns, partial(self.wake, self.turn))
+        self.parent.switch()
+        if self.world.is_over:
+            raise OverError
+
+    def kill(self) -> None:
+        """End it where it waits."""
+        if not self.dead and self:
+            self.turn += 1
+            self.throw(KilledError)
+
+
+def here() -> Actor:
+    """The course that runs now; there must be one."""
+    actor = getcurrent()
+    assert isinstance(actor, Actor), "only a client's program waits"
+    return actor

@@ -1,0 +1,67 @@
+"""The workers of a run that several hosts made: *notes, clocks, leases by worker → a row each, and what is unknown*."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from bench.measure.clocks import Clock
+from bench.measure.outcomes import acquired
+from bench.measure.record import Records
+from bench.measure.run_result import LoadWorker
+from bench.measure.workers import WorkerNote, cpu_ratio, scheduler_lag
+from bench.workloads.demand import CALLERS_PER_WORKER
+
+Clocks = Mapping[tuple[int, int], Clock]
+
+
+def leases_by_worker(records: Records) -> Counter[int]:
+    """How many leases each worker was granted."""
+    workers, counts = np.unique(records["caller"][acquired(records)] // CALLERS_PER_WORKER, return_counts=True)
+    return Counter(dict(zip(workers.tolist(), counts.tolist(), strict=True)))
+
+
+def load_workers(notes: Sequence[WorkerNote], clocks: Clocks, leases: Mapping[int, int]) -> tuple[LoadWorker, ...]:
+    """A row for each worker of another host; none of a run of one host."""
+    return tuple(_worker(note, clocks.get((note.worker, note.pid)), leases) for note in notes if note.host)
+
+
+def unbounded(notes: Sequence[WorkerNote], clocks: Clocks) -> Iterator[str]:
+    """One sentence for each worker whose leases cannot be compared with others'."""
+    for note in notes:
+        if note.clock and (note.worker, note.pid) not in clocks:
+            yield f"the clock of {note.name} was never compared with ours"
+
+
+def clock_warnings(notes: Sequence[WorkerNote], clocks: Clocks) -> Iterator[str]:
+    """What happened to clocks, and workers that run something else than the others."""
+    for note in notes:
+        steps = clocks[note.worker, note.pid].lost_ns if (note.worker, note.pid) in clocks else ()
+        if steps:
+            yield f"the clock of {note.name} stepped {len(steps)} ×: its leases around that are not judged"
+    kinds = Counter(note.about for note in notes if note.host)
+    if len(kinds) > 1:
+        usual = kinds.most_common(1)[0][0]
+        for note in notes:
+            if note.about != usual:
+                yield f"{note.name} runs {note.about}, others {usual}: its rate and CPU do not compare with theirs"
+
+
+def _worker(note: WorkerNote, clock: Clock | None, leases: Mapping[int, int]) -> LoadWorker:
+    errors_ns = clock.errors_ns if clock else None
+    lag_ns = scheduler_lag([note]).percentile(99)
+    return LoadWorker(
+        worker=note.worker,
+        host=note.host,
+        about=note.about,
+        phase=note.phase,
+        leases=leases.get(note.worker, 0),
+        cpu_ratio=cpu_ratio([note]),
+        lag_p99_s=None if lag_ns is None else lag_ns / 1e9,
+        same_clock=not note.clock,
+        clock_error_s=float(np.median(errors_ns)) / 1e9 if errors_ns is not None else None,
+        clock_error_max_s=clock.grown_ns / 1e9 if clock else None,
+        round_trip_s=clock.round_trip_ns / 1e9 if clock else None,
+        round_trips=clock.exchanges if clock else 0,
+        clock_steps=len(clock.lost_ns) if clock else 0,
+    )

@@ -1,0 +1,325 @@
+"""A lock's telemetry in the application that uses it: *a lock → OpenTelemetry's metrics and spans*.
+
+    from lockcore.otel import instrument
+
+    lock = Redlock.connect(urls)
+    instrument(lock)
+
+Rules
+- The API is all it needs; which SDK, reader or exporter there is decides the application. Names, units and meanings are
+  those of the bench (bench/telemetry/table.py). No attribute ever holds a resource's name, a key or an owner token.
+- Counters and gauges are exact, and read when somebody collects. Histograms are of samples (counted.py), recorded where
+  the operation ended, so that exemplars and spans belong to the application's own span.
+- A slow, failed or lost operation has a span, of at most `SPANS` a second and process.
+- A forked child starts with nothing: what its parent counted is its parent's.
+"""
+
+import os
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from opentelemetry import metrics, trace
+from opentelemetry.metrics import CallbackOptions, Histogram, MeterProvider, Observation
+
+from lockcore.clock import NS_PER_S, monotonic_ns
+from lockcore.counted import Tallied
+from lockcore.model import Denied, InstanceStatus, Lease, Outcome, Vote
+from lockcore.redlock import AsyncRedlock, Redlock
+
+SCOPE = "lockcore"
+SPANS = 10
+MOST_SLOW_S = 86_400
+LOOK_NS = NS_PER_S // 20  # a collection asks instrument by instrument
+BOUNDS = (
+    *(float(f"{digits}e{power}") for power in range(-5, 2) for digits in ("1", "1.5", "2.2", "3.3", "4.7", "6.8")),
+    100.0,
+)  # as of every histogram of the bench: 10 µs … 100 s
+HISTOGRAMS = {
+    "redlock.acquire.duration": ("s", "from asking until acquire returned; of samples"),
+    "redlock.acquire.attempts": ("{attempt}", "rounds one acquire took; of samples"),
+    "redlock.release.duration": ("s", "from sending a release until it returned; of samples, and all that failed"),
+    "redlock.extend.duration": ("s", "from sending an extension until it returned"),
+    "redlock.hold.duration": ("s", "from the grant until the release is sent; of samples"),
+    "redlock.vote.margin": ("{vote}", "granted votes − quorum, once the round has closed; of observed attempts"),
+    "db.client.operation.duration": ("s", "an instance's answer to a SET; of observed attempts"),
+}
+COUNTERS = {
+    "redlock.acquire.outcomes": ("{acquire}", "acquires that returned"),
+    "redlock.acquire.slow": ("{acquire}", "leases that took longer than `slow_s` to get"),
+    "redlock.split_votes": ("{round}", "rounds that nobody could win"),
+    "redlock.leases.gone": ("{lease}", "leases found gone, or another's"),
+    "redlock.votes": ("{vote}", "votes of observed attempts"),
+    "redlock.instance.commands": ("{command}", "commands sent to it"),
+    "redlock.instance.errors": ("{error}", "errors met there"),
+    "redlock.instance.reconnects": ("{connection}", "connections made anew"),
+}
+GAUGES = {
+    "redlock.leases.held": ("{lease}", "leases that are valid and not given back"),
+    "redlock.leases.overdue": ("{lease}", "leases that ran out without being given back, for up to an hour"),
+    "redlock.callers.waiting": ("{caller}", "callers that have asked for a lease and not got it yet"),
+    "redlock.quorum.size": ("{instance}", "votes that win"),
+    "redlock.instance.voting": ("{instance}", "1 while it votes, else 0"),
+    "redlock.instance.abstaining": ("{instance}", "1 while it must not vote: may have forgotten"),
+}
+_NO_VOTE = (Vote.ERRORED, Vote.SILENT)
+_SET = {"db.system.name": "redis", "db.operation.name": "SET"}
+_ROUTINE = (Outcome.ACQUIRED, Outcome.CONTENDED, Outcome.RELEASED)
+
+Lock = Redlock | AsyncRedlock
+Attributes = tuple[tuple[str, str | int], ...]
+Point = tuple[str, Attributes]  # an instrument's name
+
+
+def instrument(
+    lock: Lock,
+    *,
+    slow_s: float = 0.1,
+    class_of: Callable[[str], str] | None = None,
+    fleet: str = "",
+    meter_provider: MeterProvider | None = None,
+    tracer_provider: trace.TracerProvider | None = None,
+) -> None:
+    """Export what `lock` does, from now on, through the providers given (else the global ones).
+
+    An acquire of more than `slow_s` (s) is slow. `class_of` maps a resource to one of a few classes (at most 20, then
+    `others`), the attribute `redlock.resource.class`; it must be quick; what it raises is dropped, with what
+    it was told. `fleet` names the instances
+    (`redlock.fleet`), where a process has several fleets. Raises TypeError or ValueError for what these cannot be, and
+    ValueError when the lock has an observer already.
+    """
+    if not isinstance(slow_s, int | float) or not 0 <= slow_s <= MOST_SLOW_S:
+        raise ValueError(f"slow_s must be a number of seconds, 0 to {MOST_SLOW_S}, not {slow_s!r}")
+    if not isinstance(lock, Redlock | AsyncRedlock):
+        raise TypeError(f"lock must be a Redlock or an AsyncRedlock, not {type(lock).__name__}")
+    if class_of is not None and not callable(class_of):
+        raise TypeError(f"class_of must take a resource and return its class, not {class_of!r}")
+    # The global one by its module: what it was before set_meter_provider becomes what it is after, and is not another.
+    is_global = meter_provider is None or meter_provider is metrics.get_meter_provider()
+    provider: Any = metrics if is_global else meter_provider
+    exported = _EXPORTED.get(provider)
+    if exported is None:
+        exported = _EXPORTED[provider] = _Exported(provider)
+    tracer = trace.get_tracer(SCOPE, tracer_provider=tracer_provider)
+    observe_every = partial(_observe_every, weakref.ref(lock))
+    watch = Tallied(_Recording(exported.histograms, tracer), int(slow_s * NS_PER_S), class_of, observe_every)
+    lock.observe(watch)
+    lock.observe_every(watch.every)
+    exported.add(lock, watch, fleet)
+
+
+def _observe_every(of: weakref.ref[Lock], every: int) -> None:
+    lock = of()
+    if lock is not None:
+        lock.observe_every(every)
+
+
+class _Recording:
+    """Records the samples, and a span of what went wrong, in the caller's own context."""
+
+    def __init__(self, histograms: dict[str, Histogram], tracer: trace.Tracer) -> None:
+        self._histograms, self._tracer = histograms, tracer
+        self._second, self._spans = 0, 0
+
+    def acquire(self, name: str, result: Lease | Denied, started_ns: int, *, sampled: bool, odd: bool) -> None:
+        """See counted.Sink."""
+        ended_ns = result.granted_ns if isinstance(result, Lease) else result.ended_ns
+        if sampled:
+            how = _attributes(name, result.outcome)
+            self._record("redlock.acquire.duration", (ended_ns - started_ns) / NS_PER_S, how)
+            self._record("redlock.acquire.attempts", result.attempts, how)
+        if odd:
+            more = {"redlock.attempts": result.attempts, "redlock.split_votes": result.split_votes}
+            votes = {f"redlock.votes.{vote}": count for vote, count in result.tally._asdict().items()}
+            self._span("redlock.acquire", name, result.outcome, (started_ns, ended_ns), {**more, **votes})
+
+    def release(self, name: str, lease: Lease, outcome: Outcome, started_ns: int) -> None:
+        """See counted.Sink."""
+        ended_ns = monotonic_ns()
+        self._record("redlock.release.duration", (ended_ns - started_ns) / NS_PER_S, _attributes(name, outcome))
+        if outcome is Outcome.RELEASED:
+            self._record("redlock.hold.duration", (started_ns - lease.granted_ns) / NS_PER_S, _attributes(name))
+        else:
+            self._span("redlock.release", name, outcome, (started_ns, ended_ns), {})
+
+    def extend(self, name: str, result: Lease | Denied) -> None:
+        """See counted.Sink."""
+        got = isinstance(result, Lease)
+        ended_ns = result.granted_ns if isinstance(result, Lease) else result.ended_ns
+        outcome = Outcome.EXTENDED if got else result.outcome
+        times_ns = result.started_ns, ended_ns
+        self._record("redlock.extend.duration", (ended_ns - result.started_ns) / NS_PER_S, _attributes(name, outcome))
+        if not got:
+            self._span("redlock.extend", name, outcome, times_ns, {})
+
+    def _record(self, name: str, value: float, attributes: dict[str, str]) -> None:
+        self._histograms[name].record(value, attributes)
+
+    def _span(self, span: str, name: str, outcome: Outcome, times_ns: tuple[int, int], more: dict[str, int]) -> None:
+        second = times_ns[1] // NS_PER_S
+        self._spans = self._spans + 1 if second == self._second else 1
+        self._second = second
+        if self._spans > SPANS:
+            return
+        wall_ns = time.time_ns() - monotonic_ns()
+        attributes: dict[str, str | int] = {**_attributes(name, outcome), **more}
+        made = self._tracer.start_span(span, start_time=times_ns[0] + wall_ns, attributes=attributes)
+        if outcome not in _ROUTINE:
+            made.set_status(trace.StatusCode.ERROR, outcome.value)
+        made.end(times_ns[1] + wall_ns)
+
+
+@dataclass(eq=False, slots=True)
+class _Source:
+    """A lock whose numbers are exported; `exchanged`: its instances' counters when they were looked at last."""
+
+    lock: weakref.ref[Lock]
+    watch: Tallied
+    fleet: str
+    exchanged: dict[Point, int] = field(default_factory=dict)
+
+
+class _Exported:
+    """Everything exported through one meter provider, over all locks."""
+
+    def __init__(self, provider: Any) -> None:
+        """`provider`: a MeterProvider, or the module that stands for the global one."""
+        meter = provider.get_meter(SCOPE)
+        self.histograms = {
+            name: meter.create_histogram(name, unit, meaning, explicit_bucket_boundaries_advisory=BOUNDS)
+            for name, (unit, meaning) in HISTOGRAMS.items()
+        }
+        self._locks: list[_Source] = []
+        self._past: Counter[Point] = Counter()  # of locks that are no more, and of collected attempts
+        self._looked_ns, self._seen = 0, dict[Point, int]()
+        for name, (unit, meaning) in COUNTERS.items():
+            meter.create_observable_counter(name, [partial(self._points, name)], unit, meaning)
+        for name, (unit, meaning) in GAUGES.items():
+            meter.create_observable_gauge(name, [partial(self._points, name)], unit, meaning)
+
+    def add(self, lock: Lock, watch: Tallied, fleet: str) -> None:
+        """Export this one, too."""
+        self._locks.append(_Source(weakref.ref(lock), watch, fleet))
+
+    def forget(self) -> None:
+        """A forked child: all of it is the parent's."""
+        self._locks.clear()
+        self._past.clear()
+        self._looked_ns, self._seen = 0, {}
+
+    def _points(self, name: str, _: CallbackOptions) -> Iterable[Observation]:
+        """The points of one instrument; those of one collection are of one look."""
+        now_ns = monotonic_ns()
+        if now_ns - self._looked_ns > LOOK_NS:
+            self._looked_ns, self._seen = now_ns, self._look(now_ns)
+        return [Observation(value, dict(attributes)) for (one, attributes), value in self._seen.items() if one == name]
+
+    def _look(self, now_ns: int) -> dict[Point, int]:
+        """All points by now: counts of several locks add up; an instance votes if it does for all of them."""
+        counts, states = Counter[Point](), dict[Point, int]()
+        for source in list(self._locks):
+            lock, watch, fleet = source.lock(), source.watch, source.fleet
+            if lock is None:
+                self._bury(source)
+                continue
+            counts.update(dict(_counted(watch)))
+            counts.update(dict(_standing(watch, now_ns)))
+            statuses = lock.instances
+            source.exchanged = dict(_exchanged(statuses, fleet))  # also of one that is closed: counters never fall
+            counts.update(source.exchanged)
+            if not lock.closed:
+                watch.pace(now_ns)
+                for point, number in _states(statuses, fleet):
+                    states[point] = (max if "abstaining" in point[0] else min)(number, states.get(point, number))
+                self._collect(watch, [_where(status, fleet) for status in statuses])
+        counts.update(self._past)
+        return {**counts, **states}
+
+    def _bury(self, source: _Source) -> None:
+        """Keep the numbers of a lock that was collected."""
+        with suppress(ValueError):  # another reader did
+            self._locks.remove(source)
+            self._past.update(dict(_counted(source.watch)))
+            self._past.update(source.exchanged)
+
+    def _collect(self, watch: Tallied, places: list[dict[str, str | int]]) -> None:
+        """Count the votes of observed attempts, and how long each instance took."""
+        while watch.attempts:
+            record = watch.attempts.popleft()
+            if record.outcome is Outcome.ACQUIRED:
+                self.histograms["redlock.vote.margin"].record(record.margin)
+            for vote, sent_ns, replied_ns, place in zip(
+                record.votes, record.sent_ns, record.replied_ns, places, strict=True
+            ):
+                self._past["redlock.votes", (("redlock.vote", vote.value),)] += 1
+                if sent_ns:
+                    took_ns = (replied_ns or max(record.closed_ns, sent_ns)) - sent_ns
+                    error = {"error.type": vote.value} if vote in _NO_VOTE else {}
+                    self.histograms["db.client.operation.duration"].record(
+                        took_ns / NS_PER_S, {**place, **_SET, **error}
+                    )
+
+
+def _attributes(name: str, outcome: Outcome | None = None) -> dict[str, str]:
+    named = {"redlock.resource.class": name} if name else {}
+    return named if outcome is None else {**named, "redlock.outcome": outcome.value}
+
+
+def _counted(watch: Tallied) -> Iterator[tuple[Point, int]]:
+    for name, counts in list(watch.counts.items()):
+        named = tuple(_attributes(name).items())
+        yield ("redlock.acquire.outcomes", (*named, ("redlock.outcome", "acquired"))), counts.acquired
+        for (metric, outcome), number in list(counts.numbers.items()):
+            yield (metric, (*named, ("redlock.outcome", outcome)) if outcome else named), number
+
+
+def _standing(watch: Tallied, now_ns: int) -> Iterator[tuple[Point, int]]:
+    yield ("redlock.callers.waiting", ()), watch.waiting
+    for name, counts in list(watch.counts.items()):
+        named, (held, overdue) = tuple(_attributes(name).items()), counts.standing(now_ns)
+        yield ("redlock.leases.held", named), held
+        yield ("redlock.leases.overdue", named), overdue
+
+
+def _where(status: InstanceStatus, fleet: str) -> dict[str, str | int]:
+    """Host and port; a unix socket's path has port 0."""
+    host, _, port = status.address.rpartition(":")
+    place = (host.strip("[]"), int(port)) if host and port.isdigit() else (status.address, 0)
+    return {**_fleet(fleet), "server.address": place[0], "server.port": place[1]}
+
+
+def _fleet(name: str) -> dict[str, str]:
+    return {"redlock.fleet": name} if name else {}
+
+
+def _exchanged(statuses: Sequence[InstanceStatus], fleet: str) -> Iterator[tuple[Point, int]]:
+    for status in statuses:
+        where = tuple(_where(status, fleet).items())
+        yield ("redlock.instance.commands", where), status.commands
+        yield ("redlock.instance.reconnects", where), status.reconnects
+        for kind, number in dict(status.errors).items():
+            yield ("redlock.instance.errors", (*where, ("error.type", kind))), number
+
+
+def _states(statuses: Sequence[InstanceStatus], fleet: str) -> Iterator[tuple[Point, int]]:
+    yield ("redlock.quorum.size", tuple(_fleet(fleet).items())), len(statuses) // 2 + 1
+    for status in statuses:
+        where = tuple(_where(status, fleet).items())
+        yield ("redlock.instance.voting", where), int(status.state == "voting")
+        yield ("redlock.instance.abstaining", where), int(status.state == "abstaining")
+
+
+_EXPORTED: weakref.WeakKeyDictionary[Any, _Exported] = weakref.WeakKeyDictionary()
+
+
+def _forked() -> None:
+    for exported in list(_EXPORTED.values()):
+        exported.forget()
+
+
+os.register_at_fork(after_in_child=_forked)

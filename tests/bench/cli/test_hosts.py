@@ -1,0 +1,38 @@
+"""What leads a run over several hosts, and what is refused before anything starts."""
+
+import pytest
+
+from bench.cli.hosts import address, led
+from bench.errors import UsageError
+from bench.scenario import load
+
+TARGETS = {"targets": ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"]}
+
+
+def test_the_expected_workers_are_the_processes_of_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    values = {"expect_workers": 3, "bind": ("10.0.0.9", 6000), "quiet": False}
+    scenario, bind = led(load(options=TARGETS), values)
+    assert (scenario.processes, bind) == (3, ("10.0.0.9", 6000))
+    assert "lockbench worker --master 10.0.0.9:6000" in capsys.readouterr().err
+    assert led(load(), {"expect_workers": None, "bind": None, "quiet": True}) == (load(), None)
+
+
+@pytest.mark.parametrize(
+    "options, values, said",
+    [
+        (TARGETS, {"bind": ("10.0.0.9", 6000)}, "--expect-workers"),
+        ({}, {"expect_workers": 2}, "--target"),
+        ({**TARGETS, "processes": 2}, {"expect_workers": 2}, "say --processes 1"),
+    ],
+)
+def test_what_cannot_be_led_is_refused(options: dict[str, object], values: dict[str, object], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        led(load(options=options), {"expect_workers": None, "bind": None, "quiet": True, **values})
+
+
+def test_addresses() -> None:
+    assert address("10.0.0.9") == ("10.0.0.9", 5557)
+    assert address("[::1]:6000") == ("::1", 6000)
+    for wrong in ("", "10.0.0.9:", "10.0.0.9:0", "a:70000", "tcp://a", "a b"):
+        with pytest.raises(ValueError, match="is no address"):
+            address(wrong)

@@ -1,0 +1,140 @@
+"""The audit's judgement and words: what a control or lockcore must do, what others do, what is not known."""
+
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+from rich.console import Console
+
+from bench.errors import UsageError
+from bench.experiments.audit.experiment import CONTROL, chosen, judge_cells, known
+from bench.experiments.audit.libraries import promise_of, words_of
+from bench.experiments.audit.result import AuditConditions, AuditedSchedule, AuditResult, Cell, CellWord, CourseStep
+from bench.experiments.audit.schedules import SCHEDULES
+from bench.experiments.audit.words import evidence, sheet, suite
+from bench.experiments.contest.installed import PEERS
+from bench.experiments.contest.result import Peer
+from bench.measure.environment import describe_environment
+from bench.measure.run_result import OwnFleet
+from bench.report.html.page import page_of, render
+from bench.report.sheet import print_sheet
+from bench.topology.server import ServerBinary
+
+ONE = "one-stopped"
+
+
+def cell(library: str, verdict: CellWord, schedule: str = ONE, seen: int = 0) -> Cell:
+    return Cell(library=library, schedule=schedule, verdict=verdict, happened="why", seen=seen, of=max(seen, 1))
+
+
+def result(*cells: Cell) -> AuditResult:
+    """An audit that came to these cells."""
+    schedules = tuple(
+        AuditedSchedule(one.name, one.looks_for, one.about, one.source) for one in chosen([ONE, "forked"])
+    )
+    return AuditResult(
+        id="1", command=("lockbench", "audit"), seed=1, started_at="2026-11-23T00:00:00Z", duration_s=1.0,
+        interrupted=False, environment=describe_environment(),
+        fleet=OwnFleet(server=ServerBinary("/usr/bin/redis-server", "redis", "7.0.15")),
+        conditions=AuditConditions(quick=True, repeats=1, usable_cores=2), schedules=schedules,
+        libraries=tuple(Peer(name, "python") for name in dict.fromkeys(one.library for one in cells)), absent=(),
+        cells=cells, verdict=judge_cells(cells),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("library", "verdict", "code"),
+    [
+        (CONTROL + ONE, "does not", 0),
+        (CONTROL + ONE, "holds", 4),  # a planted fault that was not found
+        (CONTROL + ONE, "not known", 4),
+        (CONTROL + "none", "holds", 0),
+        (CONTROL + "none", "does not", 4),  # the audit accuses what has no fault
+        ("lockcore gevent", "holds", 0),
+        ("lockcore gevent", "does not", 5),
+        ("lockcore gevent", "not known", 4),
+        ("redlock-py", "does not", 0),  # told, and decides nothing
+        ("redlock-py", "not known", 0),
+    ],
+)
+def test_what_must_be_and_what_is_only_told(library: str, verdict: CellWord, code: int) -> None:
+    cells = [cell("lockcore threads", "holds"), cell(library, verdict)]
+    assert judge_cells(cells).exit_code == code
+
+
+def test_without_a_lockcore_or_a_control_nothing_is_shown() -> None:
+    assert judge_cells([cell("redlock-py", "holds")]).exit_code == 4
+
+
+def test_a_wrong_name_is_refused_with_the_one_it_is_close_to() -> None:
+    with pytest.raises(UsageError, match="one-stopped"):
+        chosen(["one-stoped"])
+    with pytest.raises(UsageError, match="redsync"):
+        known(["redlock-py", "redsinc redigo"])
+
+
+def test_every_schedule_has_a_course_a_source_and_a_planted_fault() -> None:
+    source = Path(__file__).parents[4].joinpath("bench/experiments/contest/clients/control.py").read_text("utf-8")
+    for name, one in SCHEDULES.items():
+        assert one.about
+        assert one.source
+        assert f'"{name}"' in source, f"no fault is planted for {name}"
+
+
+def test_the_words_name_every_fault_and_how_often(capsys: pytest.CaptureFixture[str]) -> None:
+    told = sheet(
+        result(
+            cell("lockcore threads", "holds"),
+            cell("redlock-py", "does not", seen=9),
+            cell("redlock-py", "not applicable", "forked"),
+            cell(CONTROL + ONE, "does not", seen=1),
+        )
+    )
+    print_sheet(told, Console(width=80))
+    said = capsys.readouterr().out
+    assert "9 of 9" in said
+    assert "1 of 1 planted faults found" in said
+    assert max(map(len, said.splitlines())) <= 80
+
+
+def test_junit_holds_what_decides() -> None:
+    cases = suite(result(cell("lockcore threads", "does not"), cell("redlock-py", "does not")))
+    assert [case.name for case in cases.cases] == ["lockcore threads one-stopped"]
+    assert structs.asdict(result(cell("lockcore threads", "holds")))["kind"] == "audit"
+
+
+# -- evidence ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [peer.name for peer in PEERS if not peer.name.startswith("lockcore")])
+def test_every_library_is_told_in_its_own_words(name: str) -> None:
+    words = words_of(name)
+    said = words.call("acquire", 1500, 500)
+    assert "audit-r" in said
+    assert "1500" in said or "1.5" in said
+    assert words.promise
+    assert words.release != words_of(CONTROL).release
+    assert "$" not in "".join(words.call(do, 1500, 500) for do in ("connect", "release", "extend", "held", "hold"))
+
+
+def test_a_promise_of_its_own_comes_before_the_algorithms() -> None:
+    assert "LockError" in promise_of("aioredlock", "extend-by-minority")
+    assert "Mutual exclusion" in promise_of("redsync redigo", "paused-in-acquire")
+    assert promise_of("nobody", "script-flush") == ""
+    assert set(words_of("algorithm").promises) <= set(SCHEDULES)
+
+
+def test_faults_of_libraries_open_to_their_courses_and_those_of_controls_do_not() -> None:
+    course = (CourseStep(12.4, "A", "dlm.lock(<name>)"), CourseStep(13.0, "", "server 3: killed"))
+    wrong, unknown, planted = (
+        structs.replace(cell(library, verdict, seen=2), course=course)
+        for library, verdict in (("redlock-py", "does not"), ("pottery", "not known"), (CONTROL + ONE, "does not"))
+    )
+    told = result(wrong, unknown, planted, cell("rslock", "holds"))
+    parts = evidence(told)
+    assert [part.name.partition(",")[0] for part in parts] == ["redlock-py", "pottery"]
+    assert parts[0].rows == (("12", "A", "dlm.lock(<name>)"), ("13", "", "server 3: killed"))
+    assert "lockbench audit --library redlock-py --schedule one-stopped" in parts[0].about
+    page = render(page_of(told))
+    assert page.count("<summary>redlock-py, one-stopped: 2 of 2</summary>") == 1
+    assert "dlm.lock(&lt;name&gt;)" in page

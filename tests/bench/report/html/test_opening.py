@@ -1,0 +1,79 @@
+"""A page opens on the first violation, else on the first fault, else on the slowest acquire, and says so."""
+
+import re
+
+from bench.measure.run_result import RunResult
+from bench.measure.section import builtins_of, typed
+from bench.report.html.opening import FAULT, VIOLATION, findings, moment_of
+from bench.report.html.page import page_of, render
+
+
+def changed(result, change):
+    plain = builtins_of(result)
+    change(plain)
+    return typed(plain, RunResult)
+
+
+def opens(result):
+    """What the page says, and the heading of its first chapter."""
+    page = render(page_of(result))
+    ((link, text),) = re.findall(r'Look first: <a href="#([^"]+)">([^<]+)', page)
+    assert f'id="{link}"' in page
+    return text, re.findall(r"<h2>(.+?)<", page)[0]
+
+
+def test_a_violation_comes_first_even_beside_a_fault(violated, safe):
+    faults = builtins_of(safe)["faults"]
+    both = changed(violated, lambda plain: plain.update(faults=faults))
+    text, chapter = opens(both)
+    assert re.fullmatch(r"The violation: two leases valid at once, on resource \d+, [\d.]+ s into the run", text)
+    assert chapter == "Did the lock hold?"
+    moment = moment_of(both)
+    assert moment.what == VIOLATION
+    assert moment.view_s[0] < moment.at_s < moment.view_s[1] < moment.view_s[0] + 1, (
+        "its operations, not their validity"
+    )
+
+
+def test_of_several_violations_the_earliest_is_told(violated):
+    def another(plain):
+        (example,) = plain["safety"]["examples"]
+        plain["safety"]["examples"].append({**example, "at_ns": example["at_ns"] - 1_000_000_000})
+        plain["safety"]["examples"].insert(0, {**example, "kind": "client_overstay", "at_ns": 0})
+        plain["safety"]["service_faults"] = 2
+
+    first = moment_of(violated).at_s
+    text, _ = opens(changed(violated, another))
+    assert text.startswith("Violation 1 of 2: two leases")
+    found = changed(violated, another)
+    assert moment_of(found).at_s == first - 1
+    assert [one.kind for one in findings(found)] == ["service_fault", "service_fault", "client_overstay"]
+    assert "before the measured window" in text
+
+
+def test_else_the_first_fault(safe):
+    text, chapter = opens(safe)
+    assert text == "The fault: stop #1, #2, from 2.00 s to 3.50 s of the run"
+    assert chapter == "Over time"
+    moment = moment_of(safe)
+    assert moment.what == FAULT
+    assert moment.view_s[0] <= moment.at_s == 2.0 < moment.view_s[1]
+
+
+def test_else_the_slowest_acquire_of_the_result(safe):
+    calm = changed(safe, lambda plain: plain.update(faults=[]))
+    text, chapter = opens(calm)
+    assert re.fullmatch(r"The slowest acquire took [\d.]+ ms; it was due [\d.]+ s into the run", text)
+    assert chapter == "Over time"
+    over, at = calm.over_time, moment_of(calm).at_s
+    slowest = max(value for value, start in zip(over.acquire.max_s, over.start_s, strict=True) if value and start >= 0)
+    assert over.acquire.max_s[over.start_s.index(max(s for s in over.start_s if s <= at))] == slowest
+
+
+def test_without_a_course_it_says_what_is_known(violated, cut, safe):
+    assert moment_of(cut) is None
+    assert "Look first" not in render(page_of(cut))
+    old = changed(violated, lambda plain: plain.update(over_time=None))
+    text, _ = opens(old)
+    assert text.endswith("on resource 0")
+    assert opens(changed(safe, lambda plain: plain.update(over_time=None)))[0].startswith("The fault: stop #1, #2")

@@ -1,0 +1,55 @@
+"""`lockbench audit` on real processes: each planted fault is found by its schedule, and lockcore holds."""
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bench.experiments.audit.experiment import play
+from bench.experiments.audit.schedules import SCHEDULES
+from bench.experiments.audit.stage import Stage
+from bench.experiments.contest.installed import ours
+from tests.conftest import Ended
+from tests.integration.locust_runs import started, until
+
+pytestmark = pytest.mark.integration
+QUICK = ("exception-in-body", "extend-by-minority", "release-after-expiry", "script-flush", "one-killed")
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_planted_fault_is_found_and_its_absence_too(name: str) -> None:
+    for fault, wanted in ((name, "does not"), ("none", "holds")):
+        with Stage(ours(f"control: {fault}"), 3) as stage:
+            seen = play(stage, SCHEDULES[name])
+            assert seen.verdict in (wanted, "not known"), seen
+
+
+@pytest.mark.slow
+def test_every_planted_fault_is_found_and_lockcore_holds(lockbench: Callable[..., Ended], tmp_path: Path) -> None:
+    done = lockbench("audit", "--quick", "--library", "control", "--library", "lockcore", "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
+def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
+    words = ("audit", "--quick", "--library", "control", "--out", tmp_path / "out", "--cache", tmp_path / "cache")
+    with started(tmp_path, *words) as process:
+        until(lambda: _children(process.pid) > 0, "a first server", 60)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert process.returncode == 130
+    if (tmp_path / "out" / "result.json").exists():
+        assert json.loads((tmp_path / "out" / "result.json").read_text("utf-8"))["interrupted"]
+
+
+def test_a_wrong_name_ends_before_the_work(lockbench: Callable[..., Ended]) -> None:
+    done = lockbench("audit", "--schedule", "one-stoped")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "one-stopped" in done.stderr
+
+
+def _children(pid: int) -> int:
+    """Of all its threads."""
+    told = [path.read_text("ascii") for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    return sum(len(text.split()) for text in told)

@@ -1,0 +1,222 @@
+"""One leader, two workers, servers: four networks, clocks hours apart, delay and loss between them, the truth known.
+
+The clock of a time namespace is ahead by seconds that we choose, so where each lease of the histories really lay on the
+leader's clock is known to the nanosecond, and with it how long each overlap of two leases was. Delays are a relay's, as
+this machine may have no netem; the loss is real, by nft.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench.measure.clocks import LOST_NS, read_clocks
+from bench.measure.outcomes import acquired
+from bench.measure.record import OUTCOMES, RECORD_DTYPE, TIMES, History, Records, read_history
+from bench.measure.run_result import RunResult
+from bench.measure.timeline import Integers
+from bench.safety.judge import judge
+from bench.workloads.demand import CALLERS_PER_WORKER
+from tests.integration.locust_runs import CALM, ROOT, result_in, until
+from tests.integration.test_distributed import LEAD, answer, hosts, run, urls
+from tests.integration.test_hosts import HOURS, ahead, left, workers
+
+__all__ = ["hosts", "urls"]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        os.geteuid() != 0 or not all(map(shutil.which, ("ip", "nft", "unshare"))),
+        reason="networks, loss and other clocks need root, ip, nft and unshare",
+    ),
+]
+Hosts = dict[str, tuple[str, ...]]
+PORT, TTL_MS, S = 5557, 10_000, 10**9
+RELAY = """
+import asyncio, sys
+host, delay_s = sys.argv[1], float(sys.argv[2])
+
+async def pump(reader, writer):
+    later = asyncio.get_running_loop().call_later
+    while data := await reader.read(1 << 16):
+        later(delay_s, writer.write, data)
+    later(delay_s, writer.close)
+
+async def link(reader, writer):
+    try:
+        there = await asyncio.open_connection(host, 5557)
+    except OSError:
+        return writer.close()
+    await asyncio.gather(pump(reader, there[1]), pump(there[0], writer), return_exceptions=True)
+
+async def main():
+    async with await asyncio.start_server(link, "127.0.0.1", 5557) as server:
+        await server.serve_forever()
+
+asyncio.run(main())
+"""
+
+
+def lossy(host: tuple[str, ...]) -> None:
+    """From now on one packet of a hundred that comes to `host` is lost."""
+    for words in (
+        "add table ip lossy",
+        "add chain ip lossy in { type filter hook prerouting priority 0; }",
+        "add rule ip lossy in numgen random mod 100 < 1 drop",
+    ):
+        run(*host, "nft", words)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A run led over three hosts, and the files that it judged."""
+
+    code: int
+    result: dict[str, Any]
+    said: str
+    files: Path
+
+
+def led(
+    folder: Path, hosts: Hosts, delay_ms: float, loss: bool, *words: object, meanwhile: Callable[[], object] = bool
+) -> Seen:
+    """Run to the end, and do something when it measures; the files that are judged stay linked."""
+    files = folder / "files"
+    files.mkdir()
+    if loss:
+        lossy(hosts["lead"])
+    relay = (sys.executable, "-c", RELAY, LEAD, str(delay_ms / 1000))
+    relays = [subprocess.Popen((*hosts[host], *relay), stderr=subprocess.DEVNULL) for host in ("one", "two")]
+    lead = (*hosts["lead"], sys.executable, "-m", "bench", "run", *map(str, words), "--out", "out")
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
+    try:
+        with (
+            (folder / "said").open("w") as said,
+            workers(
+                folder, PORT, *((*hosts[host], *ahead(hour)) for host, hour in zip(("one", "two"), HOURS, strict=True))
+            ),
+        ):
+            leader = subprocess.Popen(
+                (*lead, "--expect-workers", "2", "--bind", LEAD), cwd=folder, env=environ, stdout=said, stderr=said
+            )
+            until(lambda: "\nmeasuring" in (folder / "said").read_text() or leader.poll() is not None, "load", 60)
+            meanwhile()
+            until(lambda: _link(folder, files) or leader.poll() is not None, "the run's end", 150)
+    finally:
+        for relayed in relays:
+            relayed.kill()
+            relayed.wait()
+    log = (folder / "said").read_text()
+    assert "Traceback" not in log, log
+    return Seen(leader.returncode, result_in(folder / "out", RunResult), log, files)
+
+
+def _link(folder: Path, files: Path) -> None:
+    for path in folder.glob("lockbench-run-*/*.bin"):
+        with suppress(FileExistsError, FileNotFoundError):
+            os.link(path, files / path.name)
+
+
+def in_truth(files: Path) -> tuple[History, History]:
+    """The history with its bounds, as it was judged, and as it really was on the leader's clock."""
+    judged, clocks = read_history(files), read_clocks(files)
+    ahead_ns = {worker: round((clock.ours(0) / -S) / 3600) * 3600 * S for (worker, _), clock in clocks.items()}
+    assert sorted(ahead_ns.values()) == sorted(hour * S for hour in HOURS)
+    raw_files = files / "raw"
+    raw_files.mkdir()
+    for path in files.glob("*.bin"):
+        if not path.name.startswith("clock"):
+            os.link(path, raw_files / path.name)
+    raw = read_history(raw_files)
+    ours = _times(raw.records).copy()
+    shift = np.array([ahead_ns[worker] for worker in raw.records["caller"] // CALLERS_PER_WORKER])
+    ours[:, :TIMES] -= np.where(ours[:, :TIMES] != 0, shift[:, None], 0)
+    return judged, History(ours.view(RECORD_DTYPE).reshape(-1), 0, 0)
+
+
+def _times(records: Records) -> Integers:
+    return np.ascontiguousarray(records).view("<i8").reshape(len(records), -1)
+
+
+def overlaps_ns(records: Records) -> Integers:
+    """How long each lease was granted while an earlier one of its resource was valid (0: it was not)."""
+    rows = records[acquired(records) & (records["granted_ns"] < records["valid_until_ns"])]
+    ends = np.where(rows["release_sent_ns"] > 0, np.minimum(rows["valid_until_ns"], rows["release_sent_ns"]), 0)
+    ends = np.where(ends > 0, ends, rows["valid_until_ns"])
+    found = []
+    for resource in np.unique(rows["resource"]):
+        mine = np.flatnonzero(rows["resource"] == resource)
+        mine = mine[np.argsort(rows["granted_ns"][mine], kind="stable")]
+        latest = np.maximum.accumulate(ends[mine])[:-1]
+        found.append(np.minimum(latest, ends[mine][1:]) - rows["granted_ns"][mine][1:])
+    return np.concatenate(found).clip(0)
+
+
+def check_bounds(judged: History, truth: History) -> None:
+    """Every time that was judged lies within its bounds."""
+    assert judged.early is not None
+    assert judged.late is not None
+    early, true, late = (_times(one)[:, :TIMES] for one in (judged.early, truth.records, judged.late))
+    happened = true != 0
+    assert (early <= true)[happened].all()
+    assert (true <= late)[happened].all()
+    assert (late - early)[happened].max() < LOST_NS
+
+
+@pytest.mark.parametrize("delay_ms, loss", [(0, False), (1, True), (20, True)])
+def test_overlaps_longer_than_the_bounds_are_found_and_none_that_is_none_is_claimed(
+    tmp_path: Path, hosts: Hosts, urls: list[str], delay_ms: int, loss: bool
+) -> None:
+    """A lock of check-then-set: two callers who both looked before either wrote hold it together."""
+    until(lambda: answer(hosts, urls[0], "PING") == "True", "an answer across the namespaces")
+    hold_ms = max(5, 8 * delay_ms)
+    seen = led(
+        tmp_path, hosts, delay_ms, loss, "--recipe", "get-set", "--target", urls[0], "--users", 16, "--resources", 4,
+        "--hold", f"exp:{hold_ms}ms", "--pause", f"after-get:{hold_ms}ms:0.5", "--ttl", "10s",
+        "--warmup", "500ms", "--duration", "8s", *CALM,
+    )  # fmt: skip
+    assert (seen.code, seen.result["verdict"]["word"]) == (5, "VIOLATED"), seen.said
+    judged, truth = in_truth(seen.files)
+    check_bounds(judged, truth)
+    found, true = judge(judged, TTL_MS), judge(truth, TTL_MS)
+    errors_s = [worker["clock_error_max_s"] for worker in seen.result["workers"]]
+    sure_ns, lengths = 2 * sum(errors_s) * S, overlaps_ns(truth.records)
+    long = int((lengths > sure_ns).sum())
+    usual_ms = max(worker["clock_error_s"] for worker in seen.result["workers"]) * 1e3
+    print(
+        f"delay {delay_ms} ms, loss {loss}: error {usual_ms:.2f} ms, at most {max(errors_s) * 1e3:.2f} ms; overlaps "
+        f"{true.service_faults}, longer than {sure_ns / 1e6:.2f} ms {long}, found {found.service_faults}"
+    )
+    assert long > 10
+    assert long <= found.service_faults <= true.service_faults
+    assert found.service_faults == seen.result["safety"]["service_faults"]
+    assert min(worker["clock_error_s"] for worker in seen.result["workers"]) > 0.9 * delay_ms / 1000, "there is a delay"
+    assert left(tmp_path) == []
+
+
+def test_a_lock_that_holds_is_never_called_violated_beside_loss_and_a_server_that_pauses(
+    tmp_path: Path, hosts: Hosts, urls: list[str]
+) -> None:
+    until(lambda: all(answer(hosts, url, "PING") == "True" for url in urls), "answers across the namespaces")
+    targets = [word for url in urls for word in ("--target", url)]
+    seen = led(
+        tmp_path, hosts, 1, True, "--recipe", "redlock", *targets, "--users", 16, "--resources", 4, "--hold", "exp:5ms",
+        "--warmup", "500ms", "--duration", "8s", *CALM,
+        meanwhile=lambda: answer(hosts, urls[0], "CLIENT", "PAUSE", "2000", "ALL"),
+    )  # fmt: skip
+    assert seen.result["safety"]["service_faults"] == 0, seen.said
+    judged, truth = in_truth(seen.files)
+    check_bounds(judged, truth)
+    assert judge(truth, TTL_MS).service_faults == 0
+    totals = seen.result["totals"]
+    assert len(truth.records) == sum(value for name, value in totals.items() if name in OUTCOMES[1:6]), "all, exactly"
+    assert (seen.code, seen.result["verdict"]["word"]) in ((0, "SAFE"), (0, "NOT TESTED")), seen.said
+    print(f"{len(truth.records)} operations, {seen.result['safety']['tested_leases']} tested leases")

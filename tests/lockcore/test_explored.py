@@ -1,0 +1,119 @@
+"""lockcore in simulated schedules: none breaks it, and each planted fault is found and made small."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from bench.experiments.explore.play import Play
+from bench.experiments.explore.result import Step
+from bench.experiments.explore.schedule import at_random
+from bench.experiments.explore.search import BLOCK, hunt, is_enough, numbered, setting_of
+from bench.recipes.redlock import RedlockRecipe
+from lockcore import attempt, claims, engine
+from lockcore.clock import NS_PER_S
+from lockcore.commands import Dialect
+from lockcore.engine import Engine
+from lockcore.flight import Flight
+from lockcore.model import Lease
+from lockcore.rounds import SetRound
+from lockcore.turns import Turns
+from tests.lockcore.scripted import rounds_kept
+
+REDLOCK = setting_of("redlock", RedlockRecipe.about)
+REFUSALS, REPLY = Flight.refusals, SetRound.reply
+MOST = 4_000  # schedules: 8 s
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def test_no_schedule_breaks_lockcore_and_many_ask_for_a_lock_that_is_held() -> None:
+    tested, what = 0, Counter[str]()
+    for number in range(500):
+        _, played = numbered(REDLOCK, number, 7)
+        assert (played.broken, played.raised) == ("", ""), number
+        tested += played.tested
+        what.update(event[1] for event in played.seen)
+    assert tested > 150
+    assert min(what[name] for name in ("pause", "late", "lose", "cut", "kill", "restart", "stop", "flush", "full")) > 10
+    assert min(what[name] for name in ("granted", "extended", "gives back")) > 100
+
+
+@pytest.mark.parametrize("instances", [1, 2, 4, 5])
+def test_nor_with_other_numbers_of_instances(instances: int) -> None:
+    setting = replace(REDLOCK, instances=instances)
+    assert {numbered(setting, number, 7)[1].broken for number in range(100)} == {""}
+
+
+def test_when_all_is_answered_the_engines_remember_nothing() -> None:
+    """Callers killed, connections broken, instances stopped: many callers at once."""
+    setting, calm = replace(REDLOCK, callers=6, resources=4, rounds=2), 0
+    for number in range(60):
+        one = Play(setting, at_random(setting, Random(number), {}))
+        assert one.run().broken == ""
+        for _, client in one.lockers.values():
+            if client.is_calm:
+                calm += 1
+                client.engine.tick(one.world.now_ns + NS_PER_S)
+                client.engine.take_ready()
+                assert not client.engine.turns
+                assert rounds_kept(client.engine) == []
+    assert calm > 60
+
+
+def test_a_turn_that_is_not_passed_on_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    keeping = lambda self, turn, *, unreachable=False: self[turn.resource].pop(turn, None)  # noqa: E731
+    monkeypatch.setattr(Turns, "leave", keeping)
+    with pytest.raises(AssertionError):
+        test_when_all_is_answered_the_engines_remember_nothing()
+
+
+def _blind(round_: SetRound, now_ns: int, attempts: int = 1, split_votes: int = 0) -> Lease:
+    token, until_ns = round_.claim.split(b"\r\n")[-2], round_.started_ns + round_.terms.usable_ns
+    ttl_ms, started_ns = round_.terms.ttl_ms, round_.started_ns
+    return Lease(round_.resource, token, ttl_ms, started_ns, now_ns, until_ns, round_, attempts, split_votes)
+
+
+def _twice(self: SetRound, reply: object, pipe: Any) -> None:
+    REPLY(self, reply, pipe)
+    if reply == b"OK" and self.undecided:
+        REPLY(self, reply, pipe)
+
+
+PLANTED: dict[str, tuple[object, str, object, str]] = {
+    "a quorum off by one": (engine, "quorum_of", lambda instances: instances // 2, "a lease was"),
+    "votes counted twice": (SetRound, "reply", _twice, "a lease was"),
+    "a refusal of a batch given to the next round": (
+        Flight, "refusals", lambda *told: [index + 1 for index in REFUSALS(*told)][:-1], "a lease was",
+    ),
+    "one refusal of a batch kept": (Flight, "refusals", lambda *told: REFUSALS(*told)[:1], "a lease was"),
+    "an ignored drift": (claims, "drift_ns", lambda ttl_ms, factor: 0, "two leases valid"),
+    "an ignored validity": (attempt, "lease_of", _blind, "a lease was"),
+    "a skipped clean-up": (Engine, "clean_up", lambda self, round_: None, "a key was"),
+    "a killed caller that is not cleaned up": (SetRound, "abandon", lambda self: None, "a key was"),
+    "an owed release that is forgotten": (Engine, "owe", lambda self, pipe, round_: None, "a key was"),
+    "a skipped abstention": (engine, "abstention_ns", lambda *_: 0, "two leases valid"),
+    "a release without owner check": (
+        Dialect, "encode_release", property(lambda self: (b"*3\r\n$3\r\nDEL\r\n").__add__), "two leases valid",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", PLANTED)
+def test_a_planted_fault_is_found_and_shown_in_few_steps(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, name, planted, rule = PLANTED[fault]
+    monkeypatch.setattr(place, name, planted)
+    steps: list[Step] = []
+    found = begun = 0
+    for block in range(MOST // BLOCK):
+        hunted = hunt(numbered(REDLOCK, number, 1) for number in range(block * BLOCK, (block + 1) * BLOCK))
+        if hunted.best is not None:
+            begun, found = begun or block, found + hunted.broken
+            steps = min(steps or hunted.best[1], hunted.best[1], key=len)
+        if found and is_enough(found, len(steps), block, begun):
+            break
+    assert steps, "not found"
+    assert steps[-1].text.startswith(rule)
+    assert len(steps) - 1 <= 12, steps

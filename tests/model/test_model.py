@@ -1,0 +1,34 @@
+"""The model of Redlock: small settings hold whole, and without an assumption a course breaks them."""
+
+import pytest
+
+from tests.model.checker import HOLD, REMOVED, check, missing
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+QUICK = ("a quorum is a majority", "a restarted instance abstains", "who gives up cleans up behind late SETs")
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_without_an_assumption_the_model_is_broken(name: str) -> None:
+    found = check(REMOVED[name], workers=1)
+    assert found.broken == ("NothingLeft" if "cleans up" in name else "Exclusion")
+    assert 4 <= len(found.course) <= 12
+    assert any("Acquire" in step for step in found.course)
+
+
+def test_a_small_model_holds_whole() -> None:
+    found = check({"Horizon": "1", "Ttl": "2", "LongTtl": "2", "Crashes": "0"}, workers=1)
+    assert not found.broken
+    assert found.states > 50_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REMOVED)
+def test_each_assumption_is_needed(name: str) -> None:
+    assert check(REMOVED[name]).broken
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HOLD)
+def test_with_all_of_them_it_holds(name: str) -> None:
+    assert not check(HOLD[name]).broken

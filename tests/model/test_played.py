@@ -1,0 +1,97 @@
+"""Every assumption of the model is one of lockcore: without it `explore` plays the course that the model predicts.
+
+The removal is planted into lockcore where its code keeps the assumption, else into what the simulator may do.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import cycle
+from typing import Any
+
+import pytest
+
+from bench.experiments.explore import engine_client
+from bench.experiments.explore.schedule import TTL_MS
+from bench.experiments.explore.search import hunt, numbered, setting_of
+from bench.recipes.redlock import RedlockRecipe
+from lockcore import Denied, Lease, Outcome, attempt, claims, engine
+from lockcore.clock import NS_PER_MS
+from lockcore.commands import Dialect
+from lockcore.engine import Engine
+from tests.model.checker import REMOVED
+
+REDLOCK = setting_of("redlock", RedlockRecipe.about)
+MOST = 4_000  # schedules: 8 s
+LONG = 3  # of the client with a longer TTL
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def _set(place: object, name: str, planted: object) -> Plant:
+    return lambda monkeypatch: monkeypatch.setattr(place, name, planted)
+
+
+def _extension_from_its_reply(engine: Engine, lease: Lease, ttl_ms: int, now_ns: int) -> Iterator[Any]:
+    terms = engine.terms(ttl_ms)
+    round_ = engine.extend_round(lease, terms, now_ns)
+    now_ns = yield from attempt._settled(round_)
+    if round_.outcome is not Outcome.RELEASED:
+        return attempt._denied(lease, round_, round_.outcome or Outcome.UNREACHABLE, now_ns)
+    return replace_end(lease, now_ns, now_ns + terms.usable_ns)
+
+
+def replace_end(lease: Lease, now_ns: int, until_ns: int) -> Lease:
+    """The lease, granted now, until then."""
+    return Lease(
+        lease.resource, lease.owner_token, lease.ttl_ms, lease.started_ns, now_ns, until_ns, lease.round,
+        lease.attempts, lease.split_votes,
+    )  # fmt: skip
+
+
+def _one_longer_ttl(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Client 1 of 2 locks for longer than what the other takes for the longest of all."""
+    longer = replace(engine_client.SETTINGS, max_ttl_ms=LONG * TTL_MS)
+    settings, made, acquire = cycle((longer, engine_client.SETTINGS)), Engine, engine_client.EngineClient.acquire
+    monkeypatch.setattr(engine_client, "Engine", lambda names, _, flush: made(names, next(settings), flush))
+
+    def longer_by(client: Any, resource: str, ttl_ms: int, wait_ms: int) -> Lease | Denied:
+        return acquire(client, resource, ttl_ms * (1 if client._process.number else LONG), wait_ms)
+
+    monkeypatch.setattr(engine_client.EngineClient, "acquire", longer_by)
+
+
+PLANTED: dict[str, Plant] = {
+    "a quorum is a majority": _set(engine, "quorum_of", lambda instances: instances // 2),
+    "validity leaves room for drift": _set(claims, "drift_ns", lambda ttl_ms, factor: 0),
+    "a restarted instance abstains": _set(engine, "abstention_ns", lambda *_: 0),
+    "no client has a longer TTL than instances abstain": _one_longer_ttl,
+    "a release asks for the owner": _set(
+        Dialect, "encode_release", property(lambda self: (b"*3\r\n$3\r\nDEL\r\n").__add__)
+    ),
+    "who gives up cleans up behind late SETs": _set(Engine, "clean_up", lambda self, round_: None),
+    "an extension counts from its sending": _set(attempt, "_extension", _extension_from_its_reply),
+    "nobody forgets without a restart": lambda _monkeypatch: None,
+}
+PAUSES = {"step": ("pause",), "start": ("late",)}
+RESTARTS = replace(REDLOCK, may={**PAUSES, "serve": ("restart",)})
+SETTINGS = {
+    "a restarted instance abstains": RESTARTS,
+    "no client has a longer TTL than instances abstain": replace(RESTARTS, hold_ns=2 * TTL_MS * NS_PER_MS),
+    "an extension counts from its sending": replace(REDLOCK, may=PAUSES),
+    "nobody forgets without a restart": replace(REDLOCK, may={**PAUSES, "serve": ("forget",)}),
+}
+
+
+def test_every_assumption_of_the_model_is_played() -> None:
+    assert set(PLANTED) == set(REMOVED)
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_without_it_a_course_breaks_the_lock(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    PLANTED[name](monkeypatch)
+    setting = SETTINGS.get(name, REDLOCK)
+    found = hunt(numbered(setting, number, 1) for number in range(MOST))
+    assert found.best is not None
+    rule = found.best[1][-1].text
+    wanted = {"who gives up cleans up behind late SETs": "a key was left", "a quorum is a majority": "a lease was"}
+    assert rule.startswith(wanted.get(name, "two leases valid")), rule
+    print(f"{name}: {rule}, {len(found.best[1])} steps, {found.played} schedules")
