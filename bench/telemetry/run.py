@@ -153,7 +153,8 @@ def worker_points(notes: Sequence[WorkerNote]) -> Iterator[DataPoint]:
     begun_ns = [note.spawned_ns for note in notes if note.spawned_ns]
     if begun_ns:
         ended_ns = max(note.stopped_ns or time.monotonic_ns() for note in notes if note.spawned_ns)
-        yield point("redlock.load.time", (ended_ns - min(begun_ns)) / NS_PER_S)
+        planned_ns = min(begun_ns)  # a planned moment: it may still lie ahead
+        yield point("redlock.load.time", max(0, ended_ns - planned_ns) / NS_PER_S)
     yield point("redlock.load.late_starts", sum(note.late_starts for note in notes))
     yield point("redlock.load.queued_starts", sum(note.queued_starts for note in notes))
     for note in notes:

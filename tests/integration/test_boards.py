@@ -45,7 +45,7 @@ SPLIT = {
 }  # fmt: skip
 SPLIT_FAULTS = '[[faults]]\nat = "3s"\nfor = "1s"\nkind = "kill"\ntarget = ["instance:0"]\n'
 OPEN = {
-    "instances": "3", "users": "8", "rate": "300", "resources": "50", "hold": "fixed:1ms", "duration": "4s",
+    "instances": "3", "users": "8", "rate": "300", "resources": "50", "hold": "fixed:1ms", "duration": "6s",
     "warmup": "0s", "fsync": "always",
 }  # fmt: skip
 OPEN_FAULTS = """

@@ -20,7 +20,7 @@ from bench.measure.run_result import InstanceReport, SafetyReport
 from bench.measure.workers import WorkerNote
 from bench.telemetry import otlp
 from bench.telemetry.exporter import Exporter, Sources
-from bench.telemetry.run import Run
+from bench.telemetry.run import Run, worker_points
 from bench.telemetry.settings import settings_of
 from tests.doubles.collector import Collector
 
@@ -222,6 +222,12 @@ def test_a_verdict_that_is_not_known_judges_no_lease(tmp_path: Path, collector: 
         assert collector.received.total("redlock.safety.judged_leases") == 7
     else:
         assert "redlock.safety.violations" not in collector.received.metrics
+
+
+def test_measured_time_that_lies_ahead_is_no_negative_time() -> None:
+    planned = WorkerNote(worker=0, pid=1, spawned_ns=time.monotonic_ns() + 60_000 * MS)
+    (taken,) = [item for item in worker_points([planned]) if item.instrument.name == "redlock.load.time"]
+    assert taken.value == 0.0
 
 
 def test_workers_notes_add_up(tmp_path: Path, collector: Collector) -> None:
