@@ -165,6 +165,26 @@ def test_no_attribute_names_a_resource_and_all_is_what_the_table_says(
     assert all(SECRET not in str(span.attributes) for span in told.spans)
 
 
+def test_a_password_of_a_url_is_nowhere_in_metrics_or_spans(
+    shell: Shell, connect: Connect, instances: Instances, told: Telemetry, caplog: pytest.LogCaptureFixture
+) -> None:
+    lock = connect([url.replace("://", f"://app:{SECRET}@") for url in instances.urls], instance_timeout_ms=100)
+    told.instrument(shell.raw(lock), slow_s=0.0)
+    told.every_one()
+    lock.try_release(shell.won(lock, "r"))
+    for instance in instances:
+        instance.pause()  # errors and spans of what failed, too
+    assert lock.try_acquire("r", TTL_MS).outcome is Outcome.UNREACHABLE
+    data = told.reader.get_metrics_data()
+    assert data is not None
+    written = data.to_json() + "".join(span.to_json() for span in told.spans)
+    assert "redlock.instance.errors" in written
+    assert "redlock.acquire.outcomes" in written
+    assert len(told.spans) >= 2
+    assert SECRET not in written
+    assert SECRET not in caplog.text
+
+
 def test_a_keeper_that_loses_its_lease_is_told_once(
     shell: Shell, connect: Connect, instances: Instances, told: Telemetry
 ) -> None:
