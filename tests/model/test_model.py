@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.model.checker import HOLD, REMOVED, check, missing
+from tests.model.checker import HOLD, LONG, REMOVED, check, missing
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 QUICK = ("a quorum is a majority", "a restarted instance abstains", "who gives up cleans up behind late SETs")
@@ -29,6 +29,6 @@ def test_each_assumption_is_needed(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", HOLD)
-def test_with_all_of_them_it_holds(name: str) -> None:
-    assert not check(HOLD[name]).broken
+@pytest.mark.parametrize("changes", [*HOLD.values(), *LONG.values()], ids=str)
+def test_with_all_of_them_it_holds(changes: dict[str, str]) -> None:
+    assert not check(changes).broken
