@@ -20,7 +20,7 @@ from bench.experiments.compare.judge import judge_comparison
 from bench.experiments.contest.judge import judge_peers, judge_speed
 from bench.experiments.contest.result import SpeedBar
 from bench.experiments.crash.judge import judge_crash
-from bench.experiments.crash.result import CrashResult, CrossCheck
+from bench.experiments.crash.result import CrashResult
 from bench.experiments.explore.experiment import judge_explored, row_of
 from bench.experiments.explore.search_process import SearchAnswer
 from bench.experiments.fsync.judge import findings_of, judge_fsync
@@ -45,7 +45,6 @@ from tests.doubles.fsync_visits import rows_of, turns, visit
 
 Verdict = Any  # a section, or the JSON value of one
 README = Path(__file__).parents[2] / "README.md"
-CROSS_CHECK = CrossCheck("agrees")
 OLD_CRASH = read_result(Path(__file__).parents[1] / "histories" / "results" / "crash.json")
 
 
@@ -60,9 +59,9 @@ def audit(*cells: tuple[str, CellWord]) -> Verdict:
     return judge_cells([Cell(library=name, schedule="forked", verdict=verdict) for name, verdict in cells])
 
 
-def crash(word: RowWord, checked: CrossCheck = CROSS_CHECK) -> Verdict:
+def crash(word: RowWord) -> Verdict:
     row = structs.replace(typed(OLD_CRASH, CrashResult).rows[0], verdict=word)
-    return judge_crash([], [row], checked)
+    return judge_crash([], [row])
 
 
 def noisy_row() -> MatrixWord:
@@ -169,8 +168,7 @@ NEVER_GREEN: dict[str, tuple[Callable[[], Verdict], ...]] = {  # nothing, a cont
         lambda: audit(("lockcore gevent", "does not"), ("control: forked", "does not")),
     ),
     "crash": (
-        lambda: judge_crash([], [], CROSS_CHECK),
-        lambda: crash(AS_EXPECTED, CrossCheck("differs", "?")),
+        lambda: judge_crash([], []),
         lambda: crash(NOT_KNOWN),
     ),
     "split-votes": (

@@ -1,9 +1,7 @@
-"""`lockbench crash` on real servers: the findings, the planted faults, the shim against ext4."""
+"""`lockbench crash` on real servers: the findings, the planted faults."""
 
 import contextlib
 import json
-import os
-import random
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,17 +13,14 @@ import pytest
 
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.experiments.crash import crashing_fleet as crash_place
-from bench.experiments.crash import experiment
-from bench.experiments.crash.crashing_fleet import CrashPlace, agreement, compare, cross_check
+from bench.experiments.crash.crashing_fleet import CrashPlace
 from bench.experiments.crash.experiment import run_crash
 from bench.experiments.crash.judge import Ledger
 from bench.experiments.crash.plan import Crash, CrashPlan
-from bench.experiments.crash.result import POLICIES, CrashResult, CrashRow, CrossCheck
+from bench.experiments.crash.result import CrashResult, CrashRow
 from bench.measure.section import builtins_of
 from bench.run.experiment import ExperimentOrder
 from bench.run.journal import JOURNAL_NAME, read_journal
-from bench.topology.disk import LoopDisk
-from bench.topology.server import find_server
 from bench.topology.shim import Control
 from tests.conftest import Ended
 from tests.integration.locust_runs import result_in, started, until
@@ -48,12 +43,6 @@ def ordered(folder: Path, *crashes: Crash, cuts: int = 2, seed: int = 3) -> Expe
     return ExperimentOrder(plan, "abc", ["lockbench", "crash"], folder)
 
 
-@pytest.fixture
-def no_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the check against ext4, which has a test of its own."""
-    monkeypatch.setattr(experiment, "cross_check", lambda *_arguments: CrossCheck("skipped", "not here"))
-
-
 def the(result: CrashResult, *case: object, abstention: bool = False, instances: int = 3) -> CrashRow:
     """The row of a policy, kind and margin."""
     wanted = (*case, abstention, instances)
@@ -61,7 +50,6 @@ def the(result: CrashResult, *case: object, abstention: bool = False, instances:
     return row
 
 
-@pytest.mark.usefixtures("no_check")
 def test_what_is_lost_and_granted_twice_is_what_each_policy_promises(tmp_path: Path) -> None:
     said: list[str] = []
     done = run_crash(ordered(tmp_path, *MAIN, cuts=2), said.append)
@@ -85,7 +73,6 @@ def test_what_is_lost_and_granted_twice_is_what_each_policy_promises(tmp_path: P
     assert all(row.unavailable_s.median >= 2.0 for row in delayed)  # two of three away: nobody gets a lock
 
 
-@pytest.mark.usefixtures("no_check")
 def test_a_shim_that_forgets_to_cut_a_ledger_that_misses_and_a_fleet_that_fails_are_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,60 +104,6 @@ def test_servers_without_the_shim_are_refused(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(EnvironmentNotReadyError, match="crashes need the fault shim in their servers"):
         run_crash(ordered(tmp_path, *MAIN), lambda _text: None)
     assert not (tmp_path / JOURNAL_NAME).exists()
-
-
-# -- the shim against a real file system -----------------------------------------------------------------------------
-
-
-def loop_disk() -> LoopDisk:
-    try:
-        return LoopDisk()
-    except EnvironmentNotReadyError as error:
-        pytest.skip(str(error))
-
-
-def test_an_ext4_that_is_shut_down_keeps_what_was_synced_and_no_more() -> None:
-    with loop_disk() as disk:
-        with (disk.folder / "file").open("ab", buffering=0) as file:
-            file.write(b"x" * 1000)
-            os.fsync(file.fileno())
-            file.write(b"y" * 5000)
-            disk.cut_power()
-            with pytest.raises(OSError, match="Input/output error"):
-                file.write(b"z")
-        disk.mount_again()
-        assert (disk.folder / "file").read_bytes() == b"x" * 1000
-        disk.close()
-        disk.close()
-
-
-def test_nobody_else_may_use_what_is_mounted_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.topology.disk._MOUNT_TRIES", 2)
-    with loop_disk() as disk, (disk.folder / "file").open("wb"):
-        disk.cut_power()
-        with pytest.raises(EnvironmentNotReadyError, match="still in use"):
-            disk.mount_again()
-
-
-def test_the_shim_loses_what_ext4_loses() -> None:
-    loop_disk().close()
-    server = find_server()
-    found = [compare(server, policy, random.Random(policy)) for policy in POLICIES[2:]]
-    assert agreement(found) == CrossCheck("agrees", None, tuple(found))
-    assert found[0].lost > 0
-    assert found[1].lost == found[1].lost_by_shim == 0
-
-
-def test_where_there_is_no_loop_device_the_check_is_skipped_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none_free(_image: int) -> tuple[int, str]:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr("bench.topology.disk._loop_of", none_free)
-    monkeypatch.setattr("bench.topology.disk._image", lambda _bytes: os.open(os.devnull, os.O_RDONLY))
-    found = cross_check(find_server(), lambda _text: None)
-    assert found.status == "skipped"
-    assert "Permission denied" in str(found.reason)
-    assert "it needs root, loop devices and mkfs.ext4" in str(found.reason)
 
 
 # -- as it is typed: what Ctrl-C and kill -9 leave, and how it goes on -----------------------------------------------

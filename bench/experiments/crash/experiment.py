@@ -24,11 +24,11 @@ import numpy as np
 from msgspec import structs
 
 from bench.errors import BenchError
-from bench.experiments.crash.crashing_fleet import CrashPlace, cross_check
+from bench.experiments.crash.crashing_fleet import CrashPlace
 from bench.experiments.crash.cut import OneCut, finish
 from bench.experiments.crash.judge import CutFacts, cells, group, judge_crash
 from bench.experiments.crash.plan import DEPTH, TTL_MS, Crash, CrashPlan, lanes_of, seconds_of
-from bench.experiments.crash.result import CrashConditions, CrashResult, CrossCheck
+from bench.experiments.crash.result import CrashConditions, CrashResult
 from bench.measure.run_result import OwnFleet
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Header, Show
 from bench.run.journal import Journal, open_journal
@@ -65,11 +65,9 @@ def run_crash(order: ExperimentOrder[CrashPlan], show: Show) -> Done[CrashResult
             queue.work(lambda: experiment.is_over)
             cuts = journal.pieces
             experiment.require(cuts)
-            unchecked = _unchecked(plan, cut=experiment.is_over)
-            checked = CrossCheck("skipped", unchecked) if unchecked else cross_check(server, show)
             header = experiment.header(seed=plan.seed, interrupted=experiment.is_over)
             fleet = OwnFleet(server=server, fdatasync_s=fdatasync_latency(Path(tempfile.gettempdir())))
-            result = concluded(header, fleet, plan, cuts, checked=checked, failures=queue.failures)
+            result = concluded(header, fleet, plan, cuts, queue.failures)
             told = [cut for made in finished_groups(plan, cuts) for cut in made]
             exported = export_crashes(order.run_id, told, os.environ)
             result = structs.replace(result, warnings=(*result.warnings, *exported))
@@ -87,16 +85,12 @@ def concluded(
     fleet: OwnFleet,
     plan: CrashPlan,
     cuts: Sequence[CutFacts],
-    *,
-    checked: CrossCheck,
     failures: Sequence[str] = (),
 ) -> CrashResult:
     """The result: everything that follows from the cuts."""
     finished = finished_groups(plan, cuts)
     rows = [row for of_group in finished for row in cells(of_group)]
     groups = [group(of_group) for of_group in finished]
-    unchecked = checked.status == "skipped"
-    warnings = [f"the shim was not checked against a file system: {checked.reason}"] if unchecked else []
     return CrashResult(
         **header,
         fleet=fleet,
@@ -113,17 +107,9 @@ def concluded(
         ),
         groups=tuple(groups),
         rows=tuple(rows),
-        cross_check=checked,
-        warnings=(*warnings, *failures),
-        verdict=judge_crash(groups, rows, checked, failures, interrupted=header["interrupted"]),
+        warnings=tuple(failures),
+        verdict=judge_crash(groups, rows, failures, interrupted=header["interrupted"]),
     )
-
-
-def _unchecked(plan: CrashPlan, *, cut: bool) -> str | None:
-    """Why the shim need not be checked, or None."""
-    if cut:
-        return "the matrix was cut short"
-    return None if any(crash.cuts_power for crash in plan.crashes) else "no power was cut"
 
 
 # -- the cuts, many fleets at once -------------------------------------------------------------------------------------

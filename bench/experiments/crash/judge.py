@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from msgspec import structs
 
 from bench.experiments.crash.plan import Crash
-from bench.experiments.crash.result import CrashGroup, CrashRow, CrossCheck, MedianAndMax, SyncInFlight
+from bench.experiments.crash.result import CrashGroup, CrashRow, MedianAndMax, SyncInFlight
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED, RowWord, conclude_rows
 from bench.measure.verdict import Verdict
 
@@ -219,17 +219,10 @@ def _cell(cuts: Sequence[CutFacts], margin: int, *, abstention: bool) -> CrashRo
 
 
 def judge_crash(
-    groups: Sequence[CrashGroup],
-    rows: Sequence[CrashRow],
-    checked: CrossCheck,
-    failures: Sequence[str] = (),
-    *,
-    interrupted: bool = False,
+    groups: Sequence[CrashGroup], rows: Sequence[CrashRow], failures: Sequence[str] = (), *, interrupted: bool = False
 ) -> Verdict:
-    """The verdict over all groups and rows, the shim's cross-check, and what could not be done."""
+    """The verdict over all groups and rows, and what could not be done."""
     judged: list[tuple[str, str]] = [(row.verdict, _sentence(row)) for row in [*groups, *rows]]
-    if checked.status == "differs":
-        judged.append((NOT_SHOWN, f"the shim and a real file system differ: {checked.reason}"))
     judged += [(NOT_KNOWN, failure) for failure in failures]
     if not rows:
         judged.append((NOT_KNOWN, "no group of cuts was finished"))

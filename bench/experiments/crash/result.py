@@ -83,25 +83,6 @@ class CrashRow(CrashGroup, frozen=True, kw_only=True):
     ]
 
 
-class Compared(Section, frozen=True):
-    """One policy under the shim and on a real disk at once."""
-
-    policy: Annotated[Policy, says("appendfsync")]
-    acknowledged: Annotated[Count, says("locks")]
-    lost: Annotated[Count, says("on an ext4 that was shut down hard")]
-    lost_by_shim: Annotated[Count, says("by the shim's ledger at that moment")]
-    kept_bytes: Annotated[Count, says("of the append-only file, on the disk")] = 0
-    durable_bytes: Annotated[Count, says("of it, by the ledger")] = 0
-
-
-class CrossCheck(Section, frozen=True):
-    """The shim against a real file system."""
-
-    status: Annotated[Literal["agrees", "differs", "skipped"], says("skipped: without root, a loop device, or time")]
-    reason: Annotated[str | None, says("why, unless they agree")] = None
-    rows: Annotated[tuple[Compared, ...], says("by policy")] = ()
-
-
 class CrashConditions(Section, frozen=True, kw_only=True):
     """What was asked for."""
 
@@ -124,7 +105,6 @@ class CrashResult(Document, frozen=True, kw_only=True):
     conditions: Annotated[CrashConditions, says("what was asked for")]
     groups: Annotated[tuple[CrashGroup, ...], says("groups of cuts")] = ()
     rows: Annotated[tuple[CrashRow, ...], says("cells: group × vote margin × abstention")]
-    cross_check: Annotated[CrossCheck, says("the shim against a real file system")]
 
 
 RESULT = CrashResult

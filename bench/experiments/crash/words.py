@@ -6,7 +6,7 @@ is lost in tables. Fits 80 columns.
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from bench.experiments.crash.result import CrashGroup, CrashResult, CrashRow, CrossCheck
+from bench.experiments.crash.result import CrashGroup, CrashResult, CrashRow
 from bench.measure.expectation import AS_EXPECTED, ROW_WORDS
 from bench.report.figures import MISSING, count, decimals
 from bench.report.html.figure import Column, Data, Figure
@@ -165,7 +165,6 @@ def _lines(result: CrashResult) -> Iterator[tuple[str, str]]:
     for row in result.groups:
         if row.fsync_in_flight.apart and row.fsync_in_flight.cuts:
             yield "apart", _apart(row)
-    yield "shim", _checked(result.cross_check)
     yield from _LEGEND
     yield "lost", f"at L locks/s a crash loses about L × window; here L = {result.conditions.locks_per_s}"
 
@@ -211,16 +210,6 @@ def _apart(row: CrashGroup) -> str:
     told = f"{in_flight.cuts} of {row.cuts} cuts had a sync in flight"
     most = in_flight.lost_per_cut_max
     return f"{where}: {told} and lost {f'up to {count(most)} locks' if most else 'nothing'}"
-
-
-def _checked(checked: CrossCheck) -> str:
-    if checked.status == "skipped":
-        return f"not checked against a real file system: {checked.reason}"
-    told = ", ".join(
-        f"{row.policy} lost {row.lost} of {row.acknowledged} (the shim says {row.lost_by_shim})" for row in checked.rows
-    )
-    same = "agrees with" if checked.status == "agrees" else "DIFFERS from"
-    return f"{same} ext4 shut down hard: {told}"
 
 
 def _total(numbers: Iterable[int]) -> str:

@@ -9,7 +9,7 @@ from msgspec import structs
 from bench.cli.commands import execute
 from bench.errors import UsageError
 from bench.experiments.crash.command import plan_of
-from bench.experiments.crash.crashing_fleet import agreement, append_only_files, keys_in
+from bench.experiments.crash.crashing_fleet import append_only_files, keys_in
 from bench.experiments.crash.experiment import export_crashes
 from bench.experiments.crash.judge import CutFacts, cells, judge_crash
 from bench.experiments.crash.plan import (
@@ -19,7 +19,6 @@ from bench.experiments.crash.plan import (
     load_range_s,
     seconds_of,
 )
-from bench.experiments.crash.result import Compared, CrossCheck
 from bench.run.journal import JOURNAL_NAME, open_journal
 from tests.bench.experiments.crash.test_judge import crash, cut
 from tests.doubles.collector import Collector, attributes_of
@@ -28,7 +27,6 @@ OPTIONS = {
     "instances": None, "policies": None, "kinds": None, "cuts": None, "rate": 240, "fleets": 14, "quick": True,
     "resume": None, "out": None, "seed": 1,
 }  # fmt: skip
-AGREED = CrossCheck("agrees")
 
 
 def plan(**options: object) -> CrashPlan:
@@ -125,34 +123,17 @@ def test_only_whole_commands_of_an_append_only_file_count(tmp_path: Path) -> Non
     assert [path.name for path in append_only_files(tmp_path)] == ["x.aof.2.incr.aof"]
 
 
-def compared(policy: str, lost: int, by_shim: int, kept: int = 50, durable: int = 50) -> Compared:
-    return Compared(policy, 100, lost, by_shim, kept, durable)
-
-
-def test_shim_and_disk_agree_by_pattern_and_the_ledger_never_promises_more() -> None:
-    fine = [compared("no", 100, 100, 0, 0), compared("everysec", 20, 22), compared("always", 0, 0)]
-    assert agreement(fine).status == "agrees"
-    for wrong in (
-        compared("everysec", 20, 20, 40, 50), compared("everysec", 20, 0), compared("everysec", 0, 20),
-        compared("always", 1, 0), compared("always", 0, 1), compared("no", 50, 100),
-    ):  # fmt: skip
-        found = agreement([wrong])
-        assert found.status == "differs"
-        assert found.reason.startswith(wrong.policy)
-
-
 def test_the_verdict_is_the_worst_and_names_its_rows() -> None:
     (_, row) = cells([cut(crash("always"))])
     bad = structs.replace(row, verdict="violated", reason="9 lost")
     missing = structs.replace(row, verdict="not shown", reason="nothing was lost")
-    assert judge_crash([], [row], AGREED).status == "pass"
-    assert judge_crash([], [row, missing], AGREED).status == "inconclusive"
-    judged = judge_crash([], [row, missing, bad], AGREED)
+    assert judge_crash([], [row]).status == "pass"
+    assert judge_crash([], [row, missing]).status == "inconclusive"
+    judged = judge_crash([], [row, missing, bad])
     assert judged.status == "violated"
     assert judged.reasons[0] == "N=3, always, power-cut of 1, at-once, margin 0, abstaining: 9 lost"
-    assert judge_crash([], [], AGREED).status == "inconclusive"
-    assert judge_crash([], [row], CrossCheck("differs", "x")).status == "inconclusive"
-    assert judge_crash([], [row], AGREED, ["a group was given up"]).status == "inconclusive"
+    assert judge_crash([], []).status == "inconclusive"
+    assert judge_crash([], [row], ["a group was given up"]).status == "inconclusive"
 
 
 # -- what is exported: the sums of the cuts by policy, each lock once --------------------------------------------------
