@@ -20,6 +20,7 @@ from lockcore.clock import NS_PER_MS
 from lockcore.commands import OWNER_TOKEN_START
 from lockcore.engine import Engine
 from lockcore.errors import InstanceClosedError
+from lockcore.handoff import FIRST_LOOK_NS, LONGEST_LOOK_NS
 from lockcore.model import ACQUIRED, Denied, Lease, Outcome, Tally
 from lockcore.rounds import ReleaseRound, Round, SetRound
 from lockcore.turns import Offer, Turn, Wanted
@@ -109,18 +110,22 @@ class Acquisition:
 
     def _leave(self) -> None:
         if self.turn is not None:
-            unreachable = self.round is not None and self.round.outcome is Outcome.UNREACHABLE
-            self.engine.turns.leave(self.turn, unreachable=unreachable)
+            last = self.round
+            unreachable = last is not None and last.outcome is Outcome.UNREACHABLE
+            granted = last is not None and last.outcome is ACQUIRED and not last.cleaned
+            self.engine.turns.leave(self.turn, unreachable=unreachable, granted=granted)
 
     def _attempts(self, now_ns: int) -> Steps:
         while True:
             if self.engine.retired:
                 raise InstanceClosedError("all instances", "this Redlock is closed")
             last, start_ns = self.round, now_ns
+            ended: Outcome | None = None
             if last is not None:
-                ended = yield from self._ended(last, now_ns)
-                if not isinstance(ended, Outcome):
-                    return ended
+                result = yield from self._ended(last, now_ns)
+                if not isinstance(result, Outcome):
+                    return result
+                ended = result
                 again_ns = self._next_start_ns(ended, now_ns)
                 if again_ns is None:
                     return Denied(
@@ -128,7 +133,7 @@ class Acquisition:
                         self.lost_ns,
                     )  # fmt: skip
                 start_ns = again_ns
-            now_ns = yield from self._my_turn(start_ns, now_ns)
+            now_ns = yield from self._my_turn(ended, start_ns, now_ns)
             self.attempts += 1
             # an acquire is seen whole, or when it is odd
             observe = last is not None and (last.watched or last.outcome is not Outcome.CONTENDED)
@@ -160,9 +165,10 @@ class Acquisition:
         self.split_votes += outcome is Outcome.SPLIT_VOTE
         return outcome
 
-    def _my_turn(self, start_ns: int, now_ns: int) -> Generator[Wanted, int, int]:
-        """Wait until `start_ns`, if its turn has come, else until it has; never beyond the deadline."""
-        turn = self.turn
+    def _my_turn(self, ended: Outcome | None, start_ns: int, now_ns: int) -> Generator[Wanted, int, int]:
+        """Wait until its turn has come, then, from an attempt that `ended`, until it is free or `start_ns`; not beyond
+        the deadline."""
+        turn, handoff = self.turn, self.engine.handoff
         if turn is None:
             turns = self.engine.turns
             self.turn = turn = Turn(turns, self.resource)  # known before it stands in line: an interrupt may come
@@ -171,14 +177,31 @@ class Acquisition:
             now_ns = yield from _settled(turn.park(self.deadline_ns))
             again_ns = self._next_start_ns(Outcome.CONTENDED, now_ns)
             start_ns = self.deadline_ns if again_ns is None else again_ns
-        if not turn.poked and now_ns < start_ns:
+            ended = None
+        if handoff is not None and handoff.hears and (ended is None or ended is Outcome.CONTENDED):
+            now_ns = yield from self._until_released(turn, now_ns)
+        elif not turn.poked and now_ns < start_ns:
             now_ns = yield from _settled(turn.park(start_ns))
         turn.poked = False
         return now_ns
 
+    def _until_released(self, turn: Turn, now_ns: int) -> Generator[Wanted, int, int]:
+        """Wait for word that it is free; look now and then whether that was lost. Never beyond the deadline."""
+        engine, pause_ns = self.engine, FIRST_LOOK_NS
+        handoff = engine.handoff
+        while handoff is not None and not (turn.poked or engine.retired) and now_ns < self.deadline_ns:
+            if not turn.follows:
+                handoff.look(self.resource)
+            turn.follows = False
+            due_ns = now_ns + int(pause_ns * (0.75 + 0.5 * self.random.random()))
+            now_ns = yield from _settled(turn.park(min(due_ns, self.deadline_ns)))
+            pause_ns = min(2 * pause_ns, LONGEST_LOOK_NS)
+        return now_ns
+
     def _next_start_ns(self, outcome: Outcome, now_ns: int) -> int | None:
         retry = self.engine.settings.retry
-        return retry.next_start_ns(outcome, self.attempts, now_ns, self.deadline_ns, self.random.random())
+        age_ns = now_ns - self.started_ns
+        return retry.next_start_ns(outcome, self.attempts, now_ns, self.deadline_ns, self.random.random(), age_ns)
 
 
 def _settled(round_: Round | Turn) -> Generator[Wanted, int, int]:

@@ -63,7 +63,7 @@ class Claims:
         self.terms_of: Recent[int, Terms] = Recent(TERMS_KEPT)
         self.stems: Recent[str, bytes] = Recent(STEMS_KEPT)
         self._prefix = settings.key_prefix.encode()
-        self._token_prefix = secrets.token_urlsafe(17)[:22].encode()
+        self.process = secrets.token_urlsafe(17)[:22].encode()  # begins every owner token
 
     def terms(self, ttl_ms: int) -> Terms:
         """The terms of a TTL, checked once. Raises ValueError or TypeError when the fleet does not grant it."""
@@ -79,4 +79,4 @@ class Claims:
         """A claim on `resource` up to the counter of its owner token."""
         if not isinstance(resource, str) or not resource:
             raise ValueError(f"resource must be a text that is not empty, not {resource!r}")
-        return self.stems.keep(resource, claim_stem(self._prefix + resource.encode(), self._token_prefix))
+        return self.stems.keep(resource, claim_stem(self._prefix + resource.encode(), self.process))

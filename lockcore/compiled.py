@@ -16,7 +16,8 @@ MODULES = tuple(
     f"lockcore.{name}"
     for name in (
         "model", "arguments", "quorum", "claims", "awaited", "rounds", "owed", "flight", "pipeline", "deadlines",
-        "watched", "turns", "membership", "engine", "attempt", "observed", "counted", "shells.shortcut", "shells.tasks",
+        "watched", "turns", "handoff", "membership", "engine", "attempt", "observed", "counted",
+        "shells.shortcut", "shells.tasks",
     )
 )  # fmt: skip
 LOAD = ("bench.measure.recorder", "bench.workloads.operation")

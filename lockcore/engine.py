@@ -19,6 +19,7 @@ from lockcore.commands import COMPARE_AND_DELETE_MANY, FIRST_NUMBER, Dialect, En
 from lockcore.deadlines import Deadlines
 from lockcore.errors import ProtocolError
 from lockcore.flight import EARLY, LARGEST, SMALLEST, Flight, MergedReply
+from lockcore.handoff import Handoff
 from lockcore.membership import Amnesia, Hello, Membership, State, abstention_ns, forgotten_ns
 from lockcore.model import InstanceStatus, Lease, Outcome, Tally
 from lockcore.observed import Listener
@@ -41,8 +42,7 @@ class Engine:
     def __init__(self, addresses: Sequence[str], settings: Settings, want_flush: Callable[[], None]) -> None:
         self.settings = settings
         self.instances = len(addresses)
-        self.quorum = quorum_of(self.instances)
-        self.unanimous = Tally(granted=self.instances)
+        self.quorum, self.unanimous = quorum_of(self.instances), Tally(granted=self.instances)
         self.amnesia = Amnesia(self, forgotten_ns(settings.rejoin, settings.max_ttl_ms, settings.drift_factor))
         self.pipes = [Pipeline(index, address, self.amnesia.noticed) for index, address in enumerate(addresses)]
         self.members = [Membership() for _ in addresses]
@@ -50,21 +50,19 @@ class Engine:
         self.ready: list[Settled] = []
         self.woken, self.early = 0, LARGEST
         self.turns, self.deadlines = Turns(self), Deadlines()
-        self.batch: list[bytes] = []
-        self.batch_rounds: list[Part] = []
-        self.want_flush = want_flush
+        self.batch, self.batch_rounds = list[bytes](), list[Part]()
+        self.want_flush, self._counter = want_flush, count(FIRST_NUMBER)
         self.dirty = self._flushing = self.foreign = self.retired = self._merges = False
         claims = Claims(settings)
         self.terms, self.terms_of = claims.terms, claims.terms_of
         self._new_stem, self._known_stem = claims.stem, claims.stems.get
+        self.handoff = Handoff(self, claims.process) if settings.retry.policy == "push" else None
         self._uniform_release: Encode | None = None
         self._to_merge, self._merge_keys = list[ReleaseRound](), set[str]()
         self.observer, self.observe_every = settings.observer, settings.observe_every
         self.listener: Listener | None = None
-        self._watched: list[WatchedSetRound] = []
-        self._unstamped: list[WatchedSetRound] = []
+        self._watched, self._unstamped = list[WatchedSetRound](), list[WatchedSetRound]()
         self.now_ns = self.asked = self.given_back = 0  # attempts sent, and those of them whose release was queued
-        self._counter = count(FIRST_NUMBER)
         self._batch_terms = claims.terms(settings.max_ttl_ms)  # of what was added last
         self._shortest_ns = self._batch_terms.timeout_ns  # timeout in the batch
         self._over_cap = settings.lag_cap.is_passed_by
@@ -112,10 +110,12 @@ class Engine:
     def submit_release(self, round_: ReleaseRound) -> None:
         """Queue a release on every instance that was sent the SET: at once if it is connected, else owed to it."""
         won, targets = round_.won, round_.won.voters
+        if self.handoff is not None:
+            self.handoff.given_back(won)
         if not won.cleaned:  # a lease's, not a lost attempt's
             won.cleaned = True
             self.given_back += 1
-            if self.turns:
+            if self.turns and self.handoff is None:
                 self.turns.poke(won.resource)
         if targets is self.voters and self._uniform_release is not None:
             round_.undecided = len(targets)
@@ -245,6 +245,8 @@ class Engine:
             self._flushing = False
 
     def _send(self, now_ns: int) -> None:
+        if self.handoff is not None and self.handoff.passing:
+            self.handoff.pass_all()
         if self.batch or self._to_merge:
             if any(pipe.queue for pipe in self.voters):
                 self._spill()
@@ -274,8 +276,7 @@ class Engine:
     def received(self, index: int, data: bytes, now_ns: int) -> None:
         """Bytes of one instance. Raises ProtocolError when they are no replies to what was sent, or cannot be handled:
         whatever one instance says ends its own connection and nothing else."""
-        self.now_ns = now_ns
-        pipe = self.pipes[index]
+        self.now_ns, pipe = now_ns, self.pipes[index]
         try:
             pipe.receive(data)
         except ProtocolError:
@@ -317,9 +318,9 @@ class Engine:
 
     def next_tick_ns(self, now_ns: int) -> int:
         """When `tick` is needed next, or FAR_FUTURE_NS."""
-        due = [member.until_ns for member in self.members if member.state is State.ABSTAINING]
+        due = [debts.due_ns for debts in self._debts]
+        due += [member.until_ns for member in self.members if member.state is State.ABSTAINING]
         due += [member.retry_ns for member in self.members if member.is_due]
-        due += [debts.due_ns for debts in self._debts]
         due += [self.deadlines.next_ns(), self.turns.parked.next_ns, self.amnesia.next_ns]
         lag_ns = int(self.settings.lag_cap.age_ms * NS_PER_MS)
         due += [now_ns + (lag_ns if pipe in self.voters else LOOK_NS) for pipe in self.pipes if pipe.pending]
@@ -352,8 +353,7 @@ class Engine:
 
     def detach(self, index: int, reason: str, now_ns: int, *, refused: bool = False) -> None:
         """The connection ended or could not be made: votes still out are SILENT, releases still out are owed."""
-        self.now_ns = now_ns
-        pipe = self.pipes[index]
+        self.now_ns, pipe = now_ns, self.pipes[index]
         self.members[index].lost(reason, now_ns, refused=refused)
         if pipe.is_open:
             if self.batch or self._to_merge:

@@ -71,6 +71,7 @@ class Hello:
     `run_id`: by what it is told apart, of the kind `identity`. `replid`: its replication id, "" where it has none.
     `started_s`: when it started on some clock, in s; compared only where the identity is the process. `was_replica`:
     since it started. `tells`: it says on the connection when its memory is emptied; else it is asked every second.
+    `hears`: words of other processes come on it (handoff.py).
     """
 
     run_id: str
@@ -82,6 +83,7 @@ class Hello:
     started_s: float = 0.0
     was_replica: bool = False
     tells: bool = True
+    hears: bool = False
 
     def is_run_of(self, known: Hello) -> bool:
         """True when this is the server of `known`, neither restarted nor a replica since."""

@@ -1,8 +1,9 @@
 """One connection's order: *commands out, replies in → each reply to the round that awaits it*. Pure.
 
 Rules: bytes that were expected are counted by the flight (flight.py); of single lines the exact success is counted
-here, straight on the round (`Awaited` says when that is enough), and resp.py says what any other line is worth. The
-one thing an instance says unasked (RESP3) is that keys were flushed: exactly between the replies before and after it.
+here, straight on the round (`Awaited` says when that is enough), and resp.py says what any other line is worth. An
+instance says unasked (RESP3) that keys were flushed, exactly between the replies before and after it, and what others
+leave word of (handoff.py).
 Redis answers a connection's commands in order, so the awaited replies are a FIFO and nothing is tagged. Acquire and
 release of one lock share the connection of their instance, so a release always lands after its SET. Bytes leave through
 `transmit`, which a shell provides. What an instance sends is bounded in size and in kinds of errors, and concerns that
@@ -47,13 +48,14 @@ class Pipeline:
     __slots__ = (
         "_begun", "_cut", "_looked_ns", "_progress", "_replies",
         "address", "awaited", "backlog", "bytes_received", "bytes_sent", "commands", "dialect", "errors", "forgot",
-        "index", "late_replies", "pending", "queue", "reads", "reconnects", "seen", "transmit", "writes",
+        "heard", "index", "late_replies", "pending", "queue", "reads", "reconnects", "seen", "transmit", "writes",
     )  # fmt: skip
 
     def __init__(self, index: int, address: str, forgot: Callable[[int, str], None]) -> None:
         self.index = index
         self.address = address
         self.forgot = forgot  # it may have forgotten locks just now
+        self.heard: Callable[[object], object] = type  # nothing, unless there is an inbox
         self.dialect = Dialect("evalsha", native_extend=False)
         self.pending: deque[Awaited | Flight] = deque()
         self.awaited = 0  # replies
@@ -284,6 +286,8 @@ class Pipeline:
         if isinstance(reply, PushNotification):
             if reply[:1] == [b"invalidate"]:
                 self.forgot(self.index, "keys were flushed")
+            elif reply[:1] == [b"message"]:
+                self.heard(reply[-1])
             return
         awaited: Any = self.pending.popleft()
         self.awaited -= 1

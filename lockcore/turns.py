@@ -24,15 +24,16 @@ class Turn(Settled):
     """One caller's place in a line; shells wait for it as for a round of which nothing is sent.
 
     `outcome`: None while its caller is parked (until `due_ns`, at the latest). `has_come`: it may try. `poked`: the
-    key was released while it was not parked, so it tries again without waiting.
+    key was released while it was not parked, so it tries again without waiting. `follows`: who stood before it got the
+    lock, so its release will be noticed here.
     """
 
-    __slots__ = ("due_ns", "has_come", "poked", "resource", "turns")
+    __slots__ = ("due_ns", "follows", "has_come", "poked", "resource", "turns")
 
     def __init__(self, turns: Turns, resource: str) -> None:
         self.turns = turns
         self.resource = resource
-        self.has_come = self.poked = False
+        self.has_come = self.poked = self.follows = False
         self.due_ns = FAR_FUTURE_NS
         self.outcome = Outcome.CONTENDED
         self.waiter = None
@@ -61,6 +62,20 @@ class Turn(Settled):
         self.waiter = None
 
 
+class Absent(Turn):
+    """The place of whoever comes back: the turn was passed to another process, and who comes here stands behind it.
+
+    It is given up when its time comes.
+    """
+
+    __slots__ = ()
+
+    def settle(self) -> None:
+        """It waits no more."""
+        self.outcome = Outcome.CONTENDED
+        self.turns.leave(self)
+
+
 Line = OrderedDict[Turn, None]
 """Who waits for a resource, in order; who leaves its middle costs no more than who leaves its head."""
 
@@ -77,6 +92,7 @@ class Turns(dict[str, Line]):
         self.engine = engine
         self.parked: Timetable[Turn] = Timetable(lambda due_ns, turn: turn.outcome is None and turn.due_ns == due_ns)
         self.want_wake: Callable[[], object] = int  # nothing, until a shell says what
+        self.emptied: Callable[[str], object] = str  # nothing, where no other process is to hear of it
 
     def join(self, turn: Turn) -> None:
         """To the end of the line; at its head it has come."""
@@ -84,7 +100,7 @@ class Turns(dict[str, Line]):
         turn.has_come = not line
         line[turn] = None
 
-    def leave(self, turn: Turn, *, unreachable: bool = False) -> None:
+    def leave(self, turn: Turn, *, unreachable: bool = False, granted: bool = False) -> None:
         """Pass the turn on; to all when a quorum is `unreachable`. Twice is once."""
         line = self.get(turn.resource)
         if line is None:
@@ -92,8 +108,13 @@ class Turns(dict[str, Line]):
         line.pop(turn, None)
         if not line:
             self.pop(turn.resource, None)
+            if not granted:
+                self.emptied(turn.resource)
             return
-        next(iter(line)).come()
+        head = next(iter(line))
+        if granted and not head.has_come:
+            head.follows = True
+        head.come()
         for other in reversed(line) if unreachable else ():
             if other.has_come:
                 break
@@ -101,8 +122,8 @@ class Turns(dict[str, Line]):
 
     def end(self) -> None:
         """Nobody may wait any more: the Redlock is closed, as each will be told at its next step."""
-        for line in self.values():
-            for turn in line:
+        for line in list(self.values()):
+            for turn in list(line):
                 turn.settle()
 
     def poke(self, resource: str) -> None:
@@ -113,9 +134,21 @@ class Turns(dict[str, Line]):
             head.poked = True
             head.settle()
 
+    def hold_place(self, resource: str, until_ns: int) -> None:
+        """Who comes until then stands in line, though nobody does yet."""
+        place = Absent(self, resource)
+        self.join(place)
+        place.park(until_ns)
+
+    def take_place(self, resource: str) -> None:
+        """The turn has come back."""
+        for turn in list(self.get(resource, ()))[:1]:
+            if isinstance(turn, Absent):
+                turn.settle()
+
     def expire(self, now_ns: int) -> None:
         """Settle every parked turn whose time has come."""
-        self.parked.run(now_ns, Turn.settle)
+        self.parked.run(now_ns, lambda turn: turn.settle())
 
 
 class Offer:

@@ -152,7 +152,7 @@ class Retry:
     """When an acquire tries again."""
 
     policy: Annotated[
-        str, choice("full-jitter", "fixed", "none"), "full-jitter", says("how a refused acquire waits")
+        str, choice("full-jitter", "poll", "push", "fixed", "none"), "full-jitter", says("how a refused acquire waits")
     ] = "full-jitter"
     window_ms: Annotated[
         float, duration(0.1, 3_600_000), "5ms", says("U(0, window) or the fixed wait before a retry")

@@ -42,7 +42,7 @@ class AsyncDriver(LoopDriver):
     async def connect(cls, targets: Sequence[InstanceTarget], settings: Settings) -> Self:
         """Connect to all instances at once. Raises InstanceError."""
         driver = cls(targets, settings)
-        jobs = [driver._shake(target) for target in targets]
+        jobs = [driver._shake(target) for target in driver.targets]
         try:
             await asyncio.wait(jobs)
         except BaseException:

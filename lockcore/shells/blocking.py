@@ -51,7 +51,7 @@ class ThreadDriver(PolledDriver):
         """Connect to all instances at once. Raises InstanceError."""
         driver = cls(targets, settings)
         with ThreadPoolExecutor(min(len(targets), MOST_HANDSHAKES)) as pool:
-            jobs = [pool.submit(shaken, target) for target in targets]
+            jobs = [pool.submit(shaken, target) for target in driver.targets]
             try:
                 results = [job.result() for job in jobs]
             except BaseException:

@@ -6,7 +6,9 @@ marking it costs nothing per operation.
 """
 
 import os
+import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from weakref import WeakSet
 
 from lockcore.clock import monotonic_ns
@@ -18,6 +20,8 @@ from lockcore.shells.handshake import Connected, Shaken
 from lockcore.shells.target import InstanceTarget
 from lockcore.shells.wire import Wire
 
+CANNOT_HEAR = "retry policy push polls: no quorum of these servers lets this user SUBSCRIBE over RESP3 (HELLO 3)"
+
 
 def _nowhere(_data: bytes) -> int:
     """What is sent here is dropped."""
@@ -28,8 +32,9 @@ class Connections:
     """One engine and its sockets. A shell gives the hooks that raise here."""
 
     def __init__(self, targets: Sequence[InstanceTarget], settings: Settings) -> None:
-        self.targets = targets
         self.engine = Engine([target.address for target in targets], settings, self._want_flush)
+        inbox = self.engine.handoff.inbox if self.engine.handoff is not None else b""
+        self.targets = [replace(target, inbox=inbox) for target in targets]
         self.engine.turns.want_wake = self._wake_later
         self.wires: list[Wire | None] = [None] * len(targets)
         self.closed = False
@@ -105,6 +110,8 @@ class Connections:
                     result.sock.close()
             self.shut()
             raise
+        if self.engine.handoff is not None and not self.engine.handoff.hears:
+            warnings.warn(CANNOT_HEAR, RuntimeWarning, stacklevel=4)
         self.arm(monotonic_ns())
 
     def connected(self, index: int, result: Shaken) -> None:

@@ -49,7 +49,7 @@ class GreenletDriver(LoopDriver):
     def connect(cls, targets: Sequence[InstanceTarget], settings: Settings) -> Self:
         """Connect to all instances at once. Raises InstanceError."""
         driver = cls(targets, settings)
-        jobs = [driver._spawn(shaken, target) for target in targets]
+        jobs = [driver._spawn(shaken, target) for target in driver.targets]
         driver.admit([job.get() for job in jobs])
         return driver
 

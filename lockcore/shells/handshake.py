@@ -11,7 +11,7 @@ Blocking: a shell runs it where it may block (a thread, an executor, a greenlet 
 import socket
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from secrets import token_hex
 from typing import Any, Protocol
 
@@ -61,6 +61,8 @@ def shake(target: InstanceTarget) -> Connected:
         connection.connect()
         hello = _inspect(target, connection)
         dialect = _dialect(target, connection)
+        if target.inbox and hello.tells:
+            hello = replace(hello, hears=_hears(connection, target.inbox))
         return Connected(_take_over(connection), hello, dialect)
     except InstanceError:
         connection.disconnect()
@@ -119,6 +121,18 @@ def _tells(connection: Any) -> bool:
         return bool(_ask(connection, "CLIENT", "TRACKING", "ON", "OPTIN") == b"OK")
     except ResponseError:  # not known, or not allowed for this user
         return False
+
+
+def _hears(connection: Any, inbox: bytes) -> bool:
+    """True when what is published to `inbox` now comes on this connection, between its replies (RESP3)."""
+    connection.send_command("SUBSCRIBE", inbox, check_health=False)
+    connection.send_command("INFO", "server", check_health=False)  # a subscription is no reply, its refusal is
+    try:
+        connection.read_response()
+    except ResponseError:
+        connection.read_response()
+        return False
+    return True
 
 
 def _inspect(target: InstanceTarget, connection: Any) -> Hello:

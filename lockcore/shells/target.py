@@ -24,12 +24,13 @@ SCHEMES = ("redis://", "rediss://", "unix://")
 @dataclass(frozen=True, slots=True)
 class InstanceTarget:
     """One instance to connect: `address` (host:port or a path) is all that may be shown of it; `mask` takes what is
-    secret of it out of a text."""
+    secret of it out of a text. `inbox`: the channel on which words of other processes come; empty for none."""
 
     address: str
     options: Mapping[str, Any] = field(repr=False)
     key_prefix: str
     mask: Mask = field(default_factory=Mask, repr=False, compare=False)
+    inbox: bytes = b""
 
     @property
     def is_tls(self) -> bool:

@@ -64,7 +64,7 @@ def test_when_all_is_answered_the_engines_remember_nothing() -> None:
 
 
 def test_a_turn_that_is_not_passed_on_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    keeping = lambda self, turn, *, unreachable=False: self[turn.resource].pop(turn, None)  # noqa: E731
+    keeping = lambda self, turn, **_told: self[turn.resource].pop(turn, None)  # noqa: E731
     monkeypatch.setattr(Turns, "leave", keeping)
     with pytest.raises(AssertionError):
         test_when_all_is_answered_the_engines_remember_nothing()

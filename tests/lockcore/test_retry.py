@@ -1,6 +1,7 @@
 """When to try again: which outcomes, how long after, until when."""
 
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -79,7 +80,7 @@ def test_what_is_allowed_at_the_edges_is_taken() -> None:
 @pytest.mark.parametrize(
     "arguments, words",
     [
-        ({"policy": "exponential"}, "use full-jitter, fixed or none"),
+        ({"policy": "exponential"}, "use full-jitter, poll, push, fixed or none"),
         ({"window_ms": -1}, "window_ms must be 0 … 3600000, not -1"),
         ({"window_ms": 3_600_001}, "not 3600001"),
         ({"window_ms": float("nan")}, "window_ms"),
@@ -89,3 +90,14 @@ def test_what_is_allowed_at_the_edges_is_taken() -> None:
 def test_a_policy_that_makes_no_sense_is_refused_with_its_range(arguments: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         RetryPolicy(**arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("policy", ["poll", "push"])
+def test_who_waits_longer_tries_sooner(policy: Any) -> None:
+    ages_ms = (0, 100, 300, 3_000)
+    starts = [
+        RetryPolicy(policy, 5.0).next_start_ns(Outcome.CONTENDED, 1, 0, 10**12, 0.5, age * NS_PER_MS) for age in ages_ms
+    ]
+    assert starts == [2_500_000, 1_250_000, 625_000, 80_645]
+    same = {RetryPolicy().next_start_ns(Outcome.CONTENDED, 1, 0, 10**12, 0.5, age * NS_PER_MS) for age in ages_ms}
+    assert same == {2_500_000}

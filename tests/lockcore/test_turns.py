@@ -291,7 +291,7 @@ def test_the_lease_of_a_first_attempt_leaves_no_line() -> None:
 
 
 def test_a_turn_that_is_not_passed_on_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def keeping(self: Turns, turn: Turn, *, unreachable: bool = False) -> None:
+    def keeping(self: Turns, turn: Turn, **_told: bool) -> None:
         self[turn.resource].pop(turn, None)
 
     monkeypatch.setattr(Turns, "leave", keeping)

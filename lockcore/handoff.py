@@ -1,0 +1,264 @@
+r"""Who waits elsewhere for a resource: *words from other processes, releases → who tries next*. Pure.
+
+Each process has an inbox (a channel, heard on the connections it has anyway) named by the beginning of its owner
+tokens. A head that is refused looks whose token the key holds (GET) and leaves word in that inbox: "I wait". Who
+releases then passes the turn, behind its release, to the process that came first, together with the others that wait:
+the line between processes travels with the lock.
+
+Rules: words grant nothing; the servers alone do. What gets lost costs time: who waits looks again, after 250 ms, then
+seldomer, up to once a second. Nobody sends a word while nobody is refused. Of its own line a process first serves those
+who stood there when its turn came, or when it heard that others wait. A turn counts when a quorum of instances has
+brought it: there the key is free then. It is given on by whom it finds idle; one who does not listen any more (PUBLISH
+answers 0) is passed over. Everything kept is bounded, and what is forgotten is as lost words are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from lockcore.awaited import Awaited, Ignored, InstancePipe
+from lockcore.claims import Recent
+from lockcore.clock import NS_PER_MS
+from lockcore.commands import OWNER_TOKEN_START
+from lockcore.membership import Membership
+from lockcore.resp import request
+from lockcore.rounds import SetRound
+from lockcore.settings import Settings
+from lockcore.turns import Turns
+
+PROCESS_BYTES: Final = 22  # of an owner token: the process that made it
+FIRST_LOOK_NS: Final = 250 * NS_PER_MS
+LONGEST_LOOK_NS: Final = 1000 * NS_PER_MS
+MOST_KEPT: Final = 1 << 11
+MOST_OTHERS: Final = 1 << 8  # processes that wait for one resource
+
+
+class Inbox(InstancePipe, Protocol):
+    """A connection on which words come."""
+
+    heard: Callable[[object], object]
+
+
+class Speaking(Protocol):
+    """The engine as its hand-offs see it."""
+
+    quorum: int
+    now_ns: int
+    retired: bool
+    turns: Turns
+    settings: Settings
+    members: list[Membership]
+
+    @property
+    def pipes(self) -> Sequence[Inbox]:
+        """One connection per member."""
+
+    @property
+    def voters(self) -> Sequence[InstancePipe]:
+        """The connections to the instances that may vote now."""
+
+    def unicast(self, pipe: InstancePipe, data: bytes, awaited: Awaited) -> None:
+        """Queue a command for one instance."""
+
+
+class Crowd:
+    """Who waits elsewhere, in order, and how many callers here go before them."""
+
+    __slots__ = ("left", "others")
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+        self.others: dict[bytes, None] = {}
+
+
+class Handoff:
+    """Of one Redlock, whose owner tokens begin with `me`. `passing`: released here, to be passed on.
+
+    `wakeups`: turns that came from elsewhere; `polls`: looks at who holds a key.
+    """
+
+    def __init__(self, engine: Speaking, me: bytes) -> None:
+        self.engine, self.me = engine, me
+        self._prefix = engine.settings.key_prefix.encode()
+        self.inbox = self._inbox(me)
+        self.crowds: dict[str, Crowd] = {}
+        self.passing: list[str] = []
+        self.wakeups = self.polls = self._words = 0
+        self._given_back: Recent[bytes, None] = Recent(MOST_KEPT)
+        self._arrived: Recent[bytes, int] = Recent(MOST_KEPT)
+        engine.turns.emptied = self._emptied
+        for pipe in engine.pipes:
+            pipe.heard = self.heard
+
+    def _inbox(self, process: bytes) -> bytes:
+        return self._prefix + b"handoff:" + process
+
+    @property
+    def hears(self) -> bool:
+        """Words of a quorum reach it: else there is nothing to wait for."""
+        hellos = [member.hello for member in self.engine.members if member.is_connected]
+        return sum(hello is not None and hello.hears for hello in hellos) >= self.engine.quorum
+
+    # -- here ----------------------------------------------------------------------------------------------------------
+
+    def given_back(self, won: SetRound) -> None:
+        """A release is about to be queued: of a lease, or (`cleaned`) of a lost attempt."""
+        self._given_back.keep(won.claim[OWNER_TOKEN_START:-2], None)
+        if not won.cleaned:
+            self._released(won.resource)
+
+    def _released(self, resource: str) -> None:
+        """The next one here tries at once, or, behind the release, one elsewhere."""
+        turns, crowd = self.engine.turns, self.crowds.get(resource)
+        if crowd is None:
+            turns.poke(resource)
+        elif crowd.left > 0 and resource in turns:
+            crowd.left -= 1
+            turns.poke(resource)
+        elif not self.engine.retired:
+            self.passing.append(resource)
+            if resource not in turns:
+                turns.hold_place(resource, self.engine.now_ns + FIRST_LOOK_NS)
+        else:
+            self._pass_on(resource, ())
+
+    def pass_all(self) -> None:
+        """What was released has been queued: the words follow it on every connection."""
+        passing, self.passing = self.passing, []
+        for resource in passing:
+            self._pass_on(resource, (self.me,))
+
+    def _emptied(self, resource: str) -> None:
+        """Nobody waits here any more, and got nothing: others may be waiting for us."""
+        if resource in self.crowds:
+            self._pass_on(resource, ())
+
+    def look(self, resource: str) -> None:
+        """Ask who holds it: word is left with that process, or the head here tries again."""
+        self.polls += 1
+        look, data = Look(self, resource, self.engine.now_ns), request(b"GET", self._prefix + resource.encode())
+        for pipe in self.engine.voters:
+            self.engine.unicast(pipe, data, look)
+
+    def looked(self, resource: str, tokens: Sequence[bytes | None]) -> None:
+        """What a quorum of instances holds for it."""
+        processes = [token and token[:PROCESS_BYTES] for token in tokens]
+        process = max(processes, key=processes.count)
+        token = tokens[processes.index(process)]
+        if process is None or token is None or 2 * processes.count(process) <= len(processes):
+            self.engine.turns.poke(resource)  # free, or torn between several
+        elif process != self.me:
+            self._tell(process, b"waits", token, resource, Ignored(self.engine.now_ns))
+        elif token in self._given_back:
+            self.engine.turns.poke(resource)
+
+    # -- from elsewhere ------------------------------------------------------------------------------------------------
+
+    def heard(self, word: object) -> None:
+        """A message of the inbox; whatever is none of ours is nothing."""
+        parts = word.split(b" ", 3) if isinstance(word, bytes) else []
+        if len(parts) != 4 or len(parts[1]) <= PROCESS_BYTES:
+            return
+        kind, number, said, name = parts
+        arrived = (self._arrived.get(number) or 0) + 1
+        self._arrived.keep(number, arrived)
+        resource = name.decode(errors="replace")
+        if kind == b"waits" and arrived == 1:
+            self._waits(number[:PROCESS_BYTES], said, resource)
+        elif kind == b"turn" and arrived == self.engine.quorum:
+            self.wakeups += 1
+            self._turn(said.split(b","), resource)
+
+    def _waits(self, process: bytes, token: bytes, resource: str) -> None:
+        line = self.engine.turns.get(resource)
+        self._crowd(resource, len(line or ()), (process,))
+        if not line and token in self._given_back:
+            self._pass_on(resource, ())  # it had been released before that was heard
+
+    def _turn(self, others: Sequence[bytes], resource: str) -> None:
+        """It is free, and nobody comes before us."""
+        turns, waiting = self.engine.turns, self.crowds.pop(resource, None)
+        turns.take_place(resource)
+        line = turns.get(resource)
+        left = max(0, len(line or ()) - 1)
+        self._crowd(resource, left, others)
+        if waiting is not None:
+            self._crowd(resource, left, list(waiting.others))
+        if line:
+            turns.poke(resource)
+        else:
+            self._pass_on(resource, ())
+
+    def _crowd(self, resource: str, left: int, others: Sequence[bytes]) -> None:
+        crowd = self.crowds.get(resource)
+        if crowd is None:
+            if len(self.crowds) >= MOST_KEPT:
+                self.crowds.clear()
+            crowd = self.crowds[resource] = Crowd(left)
+        for process in others:
+            if len(process) == PROCESS_BYTES and process != self.me and len(crowd.others) < MOST_OTHERS:
+                crowd.others[process] = None
+        if not crowd.others:
+            del self.crowds[resource]
+
+    # -- words ---------------------------------------------------------------------------------------------------------
+
+    def _pass_on(self, resource: str, last: Sequence[bytes]) -> None:
+        crowd = self.crowds.pop(resource, None)
+        if crowd is not None:
+            self.give([*crowd.others, *last], resource)
+
+    def give(self, others: Sequence[bytes], resource: str) -> None:
+        """The turn to the first of them, with the rest."""
+        if not others:
+            return
+        if others[0] == self.me:
+            self._turn(others[1:], resource)
+            return
+        given = Given(self, others[1:], resource, self.engine.now_ns)
+        self._tell(others[0], b"turn", b",".join(others[1:]), resource, given)
+
+    def _tell(self, process: bytes, kind: bytes, said: bytes, resource: str, awaited: Awaited) -> None:
+        self._words += 1
+        word = b"%b %b%d %b %b" % (kind, self.me, self._words, said, resource.encode())
+        data = request(b"PUBLISH", self._inbox(process), word)
+        for pipe in self.engine.pipes:
+            if pipe.is_open:
+                self.engine.unicast(pipe, data, awaited)
+
+
+class Look(Ignored):
+    """GET of one key on every instance, under way. A quorum of answers is enough."""
+
+    __slots__ = ("_handoff", "_resource", "_tokens")
+
+    def __init__(self, handoff: Handoff, resource: str, started_ns: int) -> None:
+        super().__init__(started_ns)
+        self._handoff, self._resource = handoff, resource
+        self._tokens: list[bytes | None] = []
+
+    def reply(self, reply: object, pipe: InstancePipe) -> None:
+        """A token, or nothing; an error says nothing."""
+        if reply is None or isinstance(reply, bytes):
+            self._tokens.append(reply)
+            if len(self._tokens) == self._handoff.engine.quorum:
+                self._handoff.looked(self._resource, self._tokens)
+
+
+class Given(Ignored):
+    """A turn given to another process, under way: where nobody hears it, it goes to the next."""
+
+    __slots__ = ("_handoff", "_resource", "_rest", "_unheard")
+
+    def __init__(self, handoff: Handoff, rest: Sequence[bytes], resource: str, started_ns: int) -> None:
+        super().__init__(started_ns)
+        self._handoff, self._rest, self._resource = handoff, rest, resource
+        self._unheard = 0
+
+    def reply(self, reply: object, pipe: InstancePipe) -> None:
+        """How many heard it."""
+        if reply == 0:
+            self._unheard += 1
+            if self._unheard == self._handoff.engine.quorum:
+                self._handoff.give(self._rest, self._resource)

@@ -1,0 +1,261 @@
+"""Turns passed between processes: in which order, for how many commands, and what lost words cost."""
+
+from collections import Counter
+
+import pytest
+
+from lockcore.handoff import LONGEST_LOOK_NS, MOST_KEPT, MOST_OTHERS, PROCESS_BYTES, Handoff
+from lockcore.model import Lease, Outcome
+from lockcore.retry import RetryPolicy
+from tests.lockcore.by_hand import Caller
+from tests.lockcore.town import House, Town
+
+
+def holder(town: Town) -> tuple[House, Caller]:
+    """Who holds it: one, exactly."""
+    holders = [(house, caller) for house in town.houses for caller in house.callers if isinstance(caller.result, Lease)]
+    assert len(holders) == 1
+    return holders[0]
+
+
+def served(town: Town, times: int, again: bool = False) -> list[int]:
+    """In which processes it is held, one after the other; with `again` each holder asks anew."""
+    houses = []
+    for _ in range(times):
+        house, caller = holder(town)
+        houses.append(town.houses.index(house))
+        house.gives_back(caller)
+        if again:
+            house.asks()
+    return houses
+
+
+def test_a_waiter_elsewhere_gets_it_at_the_release_without_any_time_passing() -> None:
+    town = Town()
+    here, there = town.houses
+    first, second = here.asks(), there.asks()
+    assert second.result is None
+    here.gives_back(first)
+    assert isinstance(second.result, Lease)
+    assert second.result.attempts == 2
+
+
+def test_nobody_sends_a_word_while_nobody_is_refused() -> None:
+    town = Town()
+    for _ in range(5):
+        town.houses[0].gives_back(town.houses[0].asks())
+    assert town.commands == {"SET": 15, "DELIFEQ": 15}
+
+
+def test_processes_are_served_in_the_order_in_which_they_came() -> None:
+    town = Town(4)
+    for house in town.houses:
+        house.asks()
+    assert served(town, 4) == [0, 1, 2, 3]
+
+
+def test_who_asks_anew_stands_behind_all_who_wait_elsewhere() -> None:
+    town = Town(3)
+    for house in town.houses:
+        house.asks()
+    assert served(town, 9, again=True) == [0, 1, 2] * 3
+
+
+def test_a_process_first_serves_those_who_stood_in_its_line() -> None:
+    town = Town(2)
+    for house in (*town.houses, *town.houses, *town.houses):
+        house.asks()
+    assert served(town, 6) == [0, 1, 1, 1, 0, 0]  # the others of the first came when somebody waited elsewhere
+    assert served(town_of_lines(3, 3), 12, again=True) == [0, 0, 0, 1, 1, 1] * 2
+
+
+def town_of_lines(*callers: int) -> Town:
+    """As many callers as told in each process, all waiting."""
+    town = Town(len(callers))
+    for house, number in zip(town.houses, callers, strict=True):
+        for _ in range(number):
+            house.asks()
+    return town
+
+
+def test_a_lease_costs_little_more_than_its_set_and_its_release() -> None:
+    town = town_of_lines(8, 8, 8)
+    served(town, 8, again=True)
+    town.commands.clear()
+    served(town, 240, again=True)
+    assert sum(town.commands.values()) / 240 < 6.6, town.commands  # 3 instances
+    assert town.commands["GET"] == 0
+
+
+def test_what_was_released_before_the_word_came_is_passed_on_at_once() -> None:
+    town = Town()
+    here, there = town.houses
+    first = here.asks()
+    assert isinstance(first.result, Lease)
+    late = there.engine.handoff
+    assert late is not None
+    token = first.result.owner_token
+    here.gives_back(first)
+    late.looked("stock", [token] * 3)  # as it was a moment ago
+    waiting = there.asks()
+    assert isinstance(waiting.result, Lease)
+    town.run()
+    assert late.wakeups == 1
+
+
+def test_who_died_is_passed_over() -> None:
+    town = Town(3)
+    first = town.houses[0].asks()
+    town.houses[1].asks()
+    third = town.houses[2].asks()
+    town.houses[1].lives = False
+    town.houses[0].gives_back(first)
+    assert isinstance(third.result, Lease)
+
+
+def test_who_waits_no_longer_passes_it_on() -> None:
+    town = Town(3)
+    first = town.houses[0].asks()
+    second = town.houses[1].asks(wait_ms=20)
+    third = town.houses[2].asks()
+    town.run(after_ms=30)
+    assert second.result.outcome is Outcome.CONTENDED
+    town.houses[0].gives_back(first)
+    assert isinstance(third.result, Lease)
+
+
+def test_lost_words_cost_a_second_at_most() -> None:
+    town = Town()
+    town.mute = {0, 1, 2}
+    first = town.houses[0].asks()
+    second = town.houses[1].asks()
+    town.run(after_ms=3000)
+    town.houses[0].gives_back(first)
+    assert second.result is None
+    for _ in range(11):
+        town.run(after_ms=100)
+    assert isinstance(second.result, Lease)
+
+
+def test_words_that_one_of_three_loses_are_heard() -> None:
+    for mute, is_heard in (({2}, True), ({1, 2}, False)):
+        town = Town()
+        first, second = town.houses[0].asks(), town.houses[1].asks()
+        town.mute = mute
+        town.houses[0].gives_back(first)
+        assert isinstance(second.result, Lease) == is_heard
+
+
+def test_a_holder_that_died_is_outwaited() -> None:
+    town = Town()
+    town.houses[0].asks()
+    second = town.houses[1].asks()
+    town.houses[0].lives = False
+    waited_ms = 0
+    while second.result is None:
+        town.run(after_ms=50)
+        waited_ms += 50
+    assert 10_000 <= waited_ms <= 10_000 + LONGEST_LOOK_NS / 1e6 * 1.25 + 50
+
+
+def test_a_long_hold_costs_few_commands() -> None:
+    town = Town(2, instances=5)
+    town.houses[0].asks()
+    town.houses[1].asks()
+    town.commands.clear()
+    for _ in range(80):
+        town.run(after_ms=100)
+    assert sum(town.commands.values()) / 8 <= 20, town.commands
+
+
+def test_where_nothing_is_heard_it_polls() -> None:
+    town = Town(hears=False)
+    first, second = town.houses[0].asks(), town.houses[1].asks()
+    town.run(after_ms=3)
+    town.houses[0].gives_back(first)
+    for _ in range(3):
+        town.run(after_ms=3)
+    assert isinstance(second.result, Lease)
+    assert town.commands["GET"] == town.commands["PUBLISH"] == 0
+
+
+def test_a_poll_policy_leaves_no_word() -> None:
+    town = Town(retry=RetryPolicy("poll"))
+    assert [house.engine.handoff for house in town.houses] == [None, None]
+
+
+@pytest.mark.parametrize(
+    "word",
+    [b"", b"turn", b"turn x y stock", b"waits " + b"x" * 40, b"nothing " + b"x" * 30 + b" - stock", None, 3, [b"turn"]],
+)
+def test_what_is_no_word_of_ours_does_nothing(word: object) -> None:
+    town = Town()
+    house = town.houses[0]
+    waiting = house.asks(), house.asks()
+    assert isinstance(house.engine.handoff, Handoff)
+    for _ in range(3):
+        house.engine.handoff.heard(word)
+    town.run()
+    assert isinstance(waiting[0].result, Lease)
+    assert waiting[1].result is None
+    assert not house.engine.handoff.crowds
+
+
+def test_a_turn_nobody_gave_grants_nothing() -> None:
+    """The servers alone do: a false word costs an attempt."""
+    town = Town()
+    first = town.houses[0].asks()
+    second = town.houses[1].asks()
+    handoff = town.houses[1].engine.handoff
+    assert isinstance(first.result, Lease)
+    assert handoff is not None
+    for _ in range(2):
+        handoff.heard(b"turn " + b"x" * 23 + b"  stock")
+    town.run()
+    assert handoff.wakeups == 1
+    assert second.result is None
+
+
+def test_a_turn_counts_when_a_quorum_has_brought_it_and_once() -> None:
+    town = Town(1)
+    handoff = town.houses[0].engine.handoff
+    assert handoff is not None
+    counted = []
+    for _ in range(3):
+        handoff.heard(b"turn " + b"x" * 23 + b"  stock")
+        counted.append(handoff.wakeups)
+    assert counted == [0, 1, 1]
+
+
+def test_whatever_is_heard_is_kept_boundedly() -> None:
+    town = Town(1)
+    handoff = town.houses[0].engine.handoff
+    assert handoff is not None
+    for number in range(3 * MOST_KEPT):
+        handoff.heard(b"waits %022d%d %b stock-%d" % (number, number, b"t" * 37, number))
+        handoff.heard(b"waits %022d%d %b stock" % (number, number + 1, b"t" * 37))
+    assert len(handoff.crowds) <= MOST_KEPT + 1
+    assert max(len(crowd.others) for crowd in handoff.crowds.values()) <= MOST_OTHERS
+    assert all(len(one) == PROCESS_BYTES for crowd in handoff.crowds.values() for one in crowd.others)
+    assert len(handoff._arrived) <= MOST_KEPT
+
+
+def test_when_all_have_been_served_nothing_is_kept() -> None:
+    town = town_of_lines(3, 1, 2)
+    places = Counter(served(town, 6))
+    town.run(after_ms=2000)
+    assert places == {0: 3, 1: 1, 2: 2}
+    for house in town.houses:
+        assert house.engine.handoff is not None
+        assert not house.engine.turns
+        assert not house.engine.handoff.crowds
+        assert house.engine.is_idle
+    assert not any(server.keys for server in town.servers)
+
+
+def test_closing_passes_the_turn_on() -> None:
+    town = Town(2)
+    first, second = town.houses[0].asks(), town.houses[1].asks()
+    town.houses[0].engine.retire()
+    town.houses[0].gives_back(first)
+    assert isinstance(second.result, Lease)
