@@ -37,8 +37,8 @@ def test_who_waits_in_another_process_is_woken_by_the_release(
     here.release(held)
     lease = waiting.result()
     assert isinstance(lease, Lease)
-    assert lease.attempts == 2
-    assert handoff_of(there).wakeups == 1
+    assert lease.attempts >= 2  # two, unless this machine took so long that it was looked for meanwhile
+    shell.until(lambda: handoff_of(there).wakeups, "the turn")
     there.release(lease)
 
 
@@ -90,4 +90,4 @@ def test_the_least_acl_for_it_is_enough(shell: Shell, connect: Connect) -> None:
         shell.until(lambda: handoff_of(here).crowds, "word that somebody waits")
         here.release(held)
         there.release(waiting.result())
-        assert handoff_of(there).wakeups == 1
+        shell.until(lambda: handoff_of(there).wakeups, "the turn")
