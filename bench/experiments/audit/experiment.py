@@ -2,12 +2,13 @@
 
 Rules: the same schedules for all. lockcore is a library like any other, but what it breaks is a violation. A control is
 Redlock by hand with the fault that one schedule must find; one without a fault must pass all. Other libraries' cells
-are told and decide nothing. What is not known is played again, twice at most; what went wrong, `repeats` times.
+are told and decide nothing. What is not known is played again, and once more when nobody else plays; what went wrong,
+`repeats` times.
 """
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +41,7 @@ from bench.scenario.quantity import nearest
 from bench.topology.server import ServerBinary, find_server
 
 INSTANCES = 3
-TRIES = 3  # of what is not known
+TRIES = 2  # of what is not known, before it is played alone
 AT_ONCE = 3  # libraries per core: they wait, for ends of keys and for time-outs, more than they work
 SLOW = ("java", "node")
 CONTROL = "control: "
@@ -127,23 +128,37 @@ class _Playing:
                 for number, one in enumerate(work, 1):
                     self._show(f"library {number} of {len(work)}, {contestants[number - 1].peer.name}")
                     one.result()
-            finally:
+            except BaseException:
                 self._stop.set()
+                raise
+            finally:
                 for one in work:
                     one.cancel()
                 cells += [cell for one in work if not one.cancelled() for cell in one.result()]
+        self._alone({one.peer.name: one for one in contestants}, cells)
+
+    def _alone(self, contestants: Mapping[str, Contestant], cells: list[Cell]) -> None:
+        """Play what is not known once more, one after the other: a schedule may not come about among others."""
+        for index, cell in enumerate(cells):
+            if cell.verdict == UNKNOWN:
+                self._show(f"again, alone: {cell.library}, {cell.schedule}")
+                with self._stage(contestants[cell.library]) as stage:
+                    cells[index] = self._cell(stage, SCHEDULES[cell.schedule])
 
     def _play_all(self, contestant: Contestant) -> list[Cell]:
         cells: list[Cell] = []
         peer = contestant.peer
         fault = peer.name.removeprefix(CONTROL) if peer.name.startswith(CONTROL) else NO_FAULT
-        with Stage(contestant, min(INSTANCES, max(peer.instances)), self._server) as stage:
+        with self._stage(contestant) as stage:
             for one in self._schedules:
                 if self._stop.is_set():
                     break
                 if fault in (NO_FAULT, one.name):
                     cells.append(self._cell(stage, one))
         return cells
+
+    def _stage(self, contestant: Contestant) -> Stage:
+        return Stage(contestant, min(INSTANCES, max(contestant.peer.instances)), self._server)
 
     def _cell(self, stage: Stage, one: AuditSchedule) -> Cell:
         """Play `one` until it is known what comes of it, and again where something went wrong."""

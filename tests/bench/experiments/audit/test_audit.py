@@ -1,5 +1,7 @@
 """The audit's judgement and words: what a control or lockcore must do, what others do, what is not known."""
 
+import threading
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -7,12 +9,13 @@ from msgspec import structs
 from rich.console import Console
 
 from bench.errors import UsageError
-from bench.experiments.audit.experiment import CONTROL, chosen, judge_cells, known
+from bench.experiments.audit import experiment
+from bench.experiments.audit.experiment import CONTROL, TRIES, AuditPlan, _Playing, chosen, judge_cells, known
 from bench.experiments.audit.libraries import promise_of, words_of
 from bench.experiments.audit.result import AuditConditions, AuditedSchedule, AuditResult, Cell, CellWord, CourseStep
-from bench.experiments.audit.schedules import SCHEDULES
+from bench.experiments.audit.schedules import SCHEDULES, AuditSchedule
 from bench.experiments.audit.words import evidence, sheet, suite
-from bench.experiments.contest.installed import PEERS
+from bench.experiments.contest.installed import PEERS, Contestant
 from bench.experiments.contest.result import Peer
 from bench.measure.environment import describe_environment
 from bench.measure.run_result import OwnFleet
@@ -64,6 +67,26 @@ def test_what_must_be_and_what_is_only_told(library: str, verdict: CellWord, cod
 
 def test_without_a_lockcore_or_a_control_nothing_is_shown() -> None:
     assert judge_cells([cell("redlock-py", "holds")]).exit_code == 4
+
+
+def test_what_did_not_come_about_among_others_is_played_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    played: list[tuple[str, int]] = []
+
+    def play(stage: str, one: AuditSchedule) -> Cell:
+        crowd = sum(thread.name.startswith("ThreadPool") for thread in threading.enumerate())
+        played.append((stage, crowd))
+        return cell(stage, "not known" if stage == "b" and crowd else "holds", one.name)
+
+    monkeypatch.setattr(experiment, "play", play)
+    monkeypatch.setattr(_Playing, "_stage", lambda _, contestant: nullcontext(contestant.peer.name))
+    plan = AuditPlan((), (), 1, quick=True, cache=Path(), seed=1)
+    server = ServerBinary("/usr/bin/redis-server", "redis", "7.0.15")
+    cells: list[Cell] = []
+    three = [Contestant(Peer(name, "python"), ()) for name in "abc"]
+    _Playing(plan, chosen([ONE]), server, lambda _: None).run(three, cells)
+    assert [(one.library, one.verdict) for one in cells] == [("a", "holds"), ("b", "holds"), ("c", "holds")]
+    assert [name for name, _ in played].count("b") == TRIES + 1
+    assert played[-1] == ("b", 0)
 
 
 def test_a_wrong_name_is_refused_with_the_one_it_is_close_to() -> None:
