@@ -108,6 +108,12 @@ class _AnyRedlock(Generic[D]):
         return self._driver.engine.status()
 
     @property
+    def handoffs(self) -> dict[str, int]:
+        """With the policy `push`: turns that came from other processes, looks at who holds; else nothing."""
+        handoff = self._driver.engine.handoff
+        return {} if handoff is None else {"wakeups": handoff.wakeups, "polls": handoff.polls}
+
+    @property
     def closed(self) -> bool:
         """True once closing has begun, or where this is the copy of a forked child."""
         return self._driver.engine.retired or self._driver.engine.foreign

@@ -27,7 +27,7 @@ from bench.scenario.quantity import nearest, parse_threshold
 
 SECTIONS = (
     *("rate", "outcomes", "outcome_shares", "totals", "releases", "latency_s", "attempts", "votes", "split_votes"),
-    *("cost", "generator", "safety"),
+    *("waiting", "cost", "generator", "safety"),
 )
 SHORT = {
     "rate": "rate.achieved_per_s",

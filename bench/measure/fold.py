@@ -35,6 +35,7 @@ from bench.measure.record import Records, ends_ns
 from bench.measure.run_result import Attempts, Cost, Measured, Rate, SafetyReport, fields_of
 from bench.measure.statistics import TENTHS
 from bench.measure.timeline import Integers
+from bench.measure.waiting import WaitFold
 from bench.measure.workers import WorkerNote
 
 SUSTAINED_SHARE = 0.99
@@ -65,7 +66,7 @@ class Fold:
         self._attempts = Histogram()  # of acquired operations; the "ns" are rounds
         self._sums: Counter[str] = Counter()
         self._tenths = np.zeros(TENTHS, np.int64)
-        self._over_time = SliceFold(facts, window)
+        self._over_time, self._waiting = SliceFold(facts, window), WaitFold(facts.users)
 
     def add(self, records: Records) -> None:
         """Add a part of the history: all operations of its resources, in any order."""
@@ -81,6 +82,7 @@ class Fold:
         self._attempts.add(outcomes.attempts_of(inside)[acquired(inside)])
         self._tenths += _per_tenth(records["granted_ns"], window)
         self._over_time.add(records)
+        self._waiting.add(records, inside)
         split_votes = outcomes.split_votes_of(inside)
         self._sums.update(
             records=len(records),
@@ -121,6 +123,7 @@ class Fold:
             attempts=Attempts(**fields_of(Latency.of(self._attempts, unit_ns=1)), total=self._sums["window_attempts"]),
             votes=Votes(margin={str(margin): count for margin, count in sorted(self._margins.items())}, **self._votes),
             split_votes=self._split_votes(),
+            waiting=self._waiting.section(workers.added(report.figures for report in reports)),
             cost=self._cost(reports, server_cpu_s),
             generator=generator.judge_generator(health, self._facts),
             safety=safety,

@@ -19,6 +19,7 @@ from bench.measure.over_time import OverTime
 from bench.measure.record import OperationFacts
 from bench.measure.result import Document, read_result
 from bench.measure.section import Amount, Count, Section, says, typed
+from bench.measure.waiting import Waiting
 from bench.scenario import Scenario
 
 BrokenRule = Literal["service_fault", "granted_invalid", "foreign_delete", "client_overstay", "spurious_refusal"]
@@ -116,6 +117,7 @@ class Measured(Section, frozen=True, kw_only=True):
     cost: Cost
     generator: GeneratorHealth
     safety: SafetyReport
+    waiting: Waiting = Waiting()
     histograms: dict[str, str]
 
 
@@ -330,6 +332,7 @@ class RunResult(Document, frozen=True, kw_only=True):
     attempts: Annotated[Attempts, says("rounds per lease")]
     votes: Annotated[Votes, says("how the last rounds of the operations in the window ended")]
     split_votes: Annotated[SplitVotes, says("rounds in the window in which nobody could win")]
+    waiting: Annotated[Waiting, says("how those waited who had to; not in older results")] = Waiting()
     cost: Annotated[Cost, says("what a lease costs")]
     instances: Annotated[tuple[InstanceReport, ...], says("one entry per instance")]
     generator: Annotated[GeneratorHealth, says("whether the load was what it claims to be")]

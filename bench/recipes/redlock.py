@@ -67,7 +67,6 @@ class RedlockRecipe:
         self.release: Release = lock.try_release
         if reach is not pass_by:
             self.acquire, self.release = _paused(lock, reach)
-        self.figures: dict[str, int] = {}
         self.take_reply_times_ns = reply_times.take
         self.close = lock.close
 
@@ -96,6 +95,11 @@ class RedlockRecipe:
         if settings.attempts is not None:
             reply_times.log = AttemptLog(settings.attempts, settings.process, len(targets), lock.observe_every)
         return cls(lock, reply_times, reach_of(settings.pause, settings.seed, settings.process, settings.gate))
+
+    @property
+    def figures(self) -> dict[str, int]:
+        """What hand-offs between processes came to; nothing where there are none."""
+        return self._lock.handoffs
 
     @property
     def instances(self) -> tuple[InstanceStatus, ...]:

@@ -158,6 +158,7 @@ def _lines(result: RunResult) -> Iterator[Sentence]:
     yield from _thresholds(result.thresholds)
     yield _outcomes(result)
     yield _attempts(result)
+    yield from _waiting(result)
     yield from _cost(result.cost)
     yield _safety(result.safety)
     yield from _faults(result.faults)
@@ -196,6 +197,14 @@ def _attempts(result: RunResult) -> Sentence:
     mean = result.attempts.mean
     parts = [f"{mean:.2f} per lease" if mean is not None else "none", f"vote margin {shown}" if shown else "", *lost]
     return Sentence("attempts", " · ".join(part for part in parts if part), DOUBTFUL if lost else "")
+
+
+def _waiting(result: RunResult) -> Iterator[Sentence]:
+    waiting = result.waiting
+    if waiting.wakeups:
+        parts = [f"longest {latency(waiting.longest_s)}", f"Jain {waiting.jain or 0:.3f}"]
+        parts += [f"{count(waiting.wakeups)} turns passed between processes", f"{count(waiting.polls)} polls"]
+        yield Sentence("waits", " · ".join(parts))
 
 
 def _cost(cost: Cost) -> Iterator[Sentence]:

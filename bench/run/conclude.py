@@ -37,6 +37,7 @@ from bench.measure.run_result import (
 from bench.measure.statistics import trend_warning
 from bench.measure.verdict import TESTED_LEAST, Evidence, Verdict
 from bench.measure.verdict import conclude as concluded
+from bench.measure.waiting import COUNTED
 from bench.recipes.fencing import OWN_KEYS
 from bench.recipes.registry import find_recipe
 from bench.run.faults import FaultTimeline
@@ -202,6 +203,8 @@ def _warnings(
     if not about.safe:
         yield f"{evidence.scenario.recipe} is here to show its flaw, do not use it: {about.flaw}"
     for name, number in workers.added(report.figures for report in reports).items():
+        if name in COUNTED:
+            continue
         yield f"{evidence.scenario.recipe} counted {number} × {name.replace('_', ' ')}"
     if safety.verdict == "UNKNOWN" and not evidence.course.deaths:  # deaths stand in the verdict
         yield f"safety is unknown: {safety.reason}"

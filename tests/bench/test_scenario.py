@@ -253,7 +253,11 @@ def test_json_carries_every_field_and_no_secret() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["everyday", "hot-key", "long-hold", "many-waiters", "open-loop", "uncontended", "zipf"]
+    "name",
+    [
+        *("everyday", "hot-key", "hot-key-many-processes", "long-hold", "many-waiters", "open-loop", "uncontended"),
+        "zipf",
+    ],
 )
 def test_every_ready_scenario_says_what_it_is_for_holds_its_locks_and_lets_callers_meet(name: str) -> None:
     """Else a run of it could not test whether the lock holds."""

@@ -185,6 +185,20 @@ def test_what_is_not_known_of_the_cost_is_none(records):
     assert cost == dict.fromkeys(cost) | {"round_trips_per_acquire": 2.0}
 
 
+def test_waiting_is_how_evenly_long_and_for_what_callers_waited(records, report):
+    facts = Facts(instances=5, users=3)
+    asked = [cycle(1_100, caller=0, attempts=3), cycle(1_200, caller=1 << 41), cycle(1_300, caller=0, intended=1_000)]
+    lost = {"start": 1_250, "ended": 1_750, "outcome": "contended", "caller": 1 << 40, "attempts": 2}
+    notes = [report(figures={"wakeups": 3, "polls": 10}), report(figures={"wakeups": 4})]
+    waiting = values_of(records(*asked, lost, cycle(500, attempts=9)), facts, notes)["waiting"]
+    assert waiting == {"jain": 3**2 / (3 * (2**2 + 1)), "longest_s": 0.5, "wakeups": 7, "polls": 10 + 2 + 1 + 8}
+
+
+def test_where_nobody_was_served_nothing_was_uneven(records):
+    lost = {"start": 1_250, "ended": 1_250, "outcome": "contended"}
+    assert values_of(records(lost))["waiting"] == {"jain": None, "longest_s": None, "wakeups": 0, "polls": 0}
+
+
 # ---------------------------------------------------------------- workers and instances
 
 

@@ -148,6 +148,13 @@ def test_the_summary_says_whether_unreachable_acquires_were_tried_again(
     assert ("unreachable retried" in text.splitlines()[1]) == retried
 
 
+def test_turns_that_were_passed_between_processes_are_told_with_who_waited(result: Result) -> None:
+    assert "\nwaits" not in text_of(result, 200)
+    result["waiting"] = {"jain": 0.9981, "longest_s": 0.1521, "wakeups": 1430, "polls": 6}
+    text = text_of(result, 200)
+    assert "\nwaits      longest 152 ms · Jain 0.998 · 1,430 turns passed between processes · 6 polls\n" in text
+
+
 @pytest.mark.parametrize(("verdict", "word"), [("LATE", "late"), ("UNKNOWN", "not known to be in time")])
 def test_latencies_that_the_generator_is_part_of_are_upper_bounds(result: Result, verdict: str, word: str) -> None:
     result["generator"]["verdict"] = verdict

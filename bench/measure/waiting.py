@@ -1,0 +1,53 @@
+"""How those waited who had to: *records in the window, what the recipe counted → the section `waiting`*.
+
+Source: R. Jain, "A quantitative measure of fairness", 1984.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Annotated
+
+import numpy as np
+
+from bench.measure.outcomes import acquired, attempts_of
+from bench.measure.record import Records
+from bench.measure.section import Count, Section, says
+
+COUNTED = ("wakeups", "polls")  # by a recipe, of itself
+
+
+class Waiting(Section, frozen=True, kw_only=True):
+    """Who waited how long, and what for."""
+
+    jain: Annotated[float | None, says("of the callers' leases in the window; 1: even; null without leases")] = None
+    longest_s: Annotated[float | None, says("the longest acquire in the window, from its actual start")] = None
+    wakeups: Annotated[Count, says("turns passed from one process to another, over the whole run")] = 0
+    polls: Annotated[Count, says("attempts beyond an acquire's first, and looks at who holds, over the whole run")] = 0
+
+
+class WaitFold:
+    """Adds up a run with so many callers."""
+
+    def __init__(self, users: int) -> None:
+        self._users = users
+        self._leases: Counter[int] = Counter()  # by caller
+        self._longest_ns = self._retries = 0
+
+    def add(self, records: Records, inside: Records) -> None:
+        """Add a part of the history, and of it what lies in the window."""
+        callers, leases = np.unique(inside["caller"][acquired(inside)], return_counts=True)
+        self._leases.update(dict(zip(callers.tolist(), leases.tolist(), strict=True)))
+        if len(inside):
+            self._longest_ns = max(self._longest_ns, int((inside["ended_ns"] - inside["start_ns"]).max()))
+        self._retries += int(np.maximum(attempts_of(records) - 1, 0).sum())
+
+    def section(self, told: Mapping[str, int]) -> Waiting:
+        """What it comes to. `told`: what the recipe counted of itself."""
+        squares = sum(leases**2 for leases in self._leases.values())
+        callers = max(self._users, len(self._leases))
+        return Waiting(
+            jain=self._leases.total() ** 2 / (callers * squares) if squares else None,
+            longest_s=self._longest_ns / 1e9 if self._longest_ns else None,
+            wakeups=told.get("wakeups", 0),
+            polls=self._retries + told.get("polls", 0),
+        )
