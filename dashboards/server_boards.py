@@ -97,6 +97,22 @@ _VOTES = row(
 )
 
 
+_WAITING = row(
+    "Waiting",
+    line(
+        7,
+        lines("Polls", "Attempts beyond an acquire's first, and looks at who holds.", rate("redlock.acquire.polls")),
+        lines("Wakeups", "Turns passed between processes (retry policy push).", rate("redlock.handoff.turns")),
+        lines("Longest acquire", "So far, failed ones included.", now("redlock.acquire.longest", function="max")),
+        lines(
+            "Fairness among callers",
+            "Jain's index of their leases so far: 1 is even, 1 ÷ callers is one for all.",
+            now("redlock.callers.fairness", function="min"),
+        ),
+    ),
+)
+
+
 _by_instance = [quantile(q, _REPLY, INSTANCE) for q in (0.5, 0.99)]
 _median = _by_instance[0].expr
 _skew = Query(f"max({_median}) / min({_median})", "x", "slowest ÷ fastest")
@@ -140,9 +156,8 @@ _TROUBLES = row(
 def quorum() -> str:
     """The board as JSON."""
     about = "Votes, margins, split-brain retries (split votes: rounds nobody wins), and the instances behind them."
-    return board(
-        "lockbench: Quorum and split-brain retries", "lockbench-quorum", about, (_GLANCE, _VOTES, _INSTANCES, _TROUBLES)
-    )
+    rows = (_GLANCE, _VOTES, _WAITING, _INSTANCES, _TROUBLES)
+    return board("lockbench: Quorum and split-brain retries", "lockbench-quorum", about, rows)
 
 
 # -- fsync trade-off ---------------------------------------------------------------------------------------------------

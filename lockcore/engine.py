@@ -56,7 +56,9 @@ class Engine:
         claims = Claims(settings)
         self.terms, self.terms_of = claims.terms, claims.terms_of
         self._new_stem, self._known_stem = claims.stem, claims.stems.get
-        self.handoff = Handoff(self, claims.process) if settings.retry.policy == "push" else None
+        self.handoff = handoff = Handoff(self, claims.process) if settings.retry.policy == "push" else None
+        self._crowds = {} if handoff is None else handoff.crowds
+        self._released = self.turns.poke if handoff is None else handoff.released
         self._uniform_release: Encode | None = None
         self._to_merge, self._merge_keys = list[ReleaseRound](), set[str]()
         self.observer, self.observe_every = settings.observer, settings.observe_every
@@ -110,13 +112,11 @@ class Engine:
     def submit_release(self, round_: ReleaseRound) -> None:
         """Queue a release on every instance that was sent the SET: at once if it is connected, else owed to it."""
         won, targets = round_.won, round_.won.voters
-        if self.handoff is not None:
-            self.handoff.given_back(won)
         if not won.cleaned:  # a lease's, not a lost attempt's
             won.cleaned = True
             self.given_back += 1
-            if self.turns and self.handoff is None:
-                self.turns.poke(won.resource)
+            if self.turns or self._crowds:
+                self._released(won.resource)
         if targets is self.voters and self._uniform_release is not None:
             round_.undecided = len(targets)
             if self._merges:

@@ -20,10 +20,8 @@ from typing import Final, Protocol
 from lockcore.awaited import Awaited, Ignored, InstancePipe
 from lockcore.claims import Recent
 from lockcore.clock import NS_PER_MS
-from lockcore.commands import OWNER_TOKEN_START
 from lockcore.membership import Membership
 from lockcore.resp import request
-from lockcore.rounds import SetRound
 from lockcore.settings import Settings
 from lockcore.turns import Turns
 
@@ -32,6 +30,7 @@ FIRST_LOOK_NS: Final = 250 * NS_PER_MS
 LONGEST_LOOK_NS: Final = 1000 * NS_PER_MS
 MOST_KEPT: Final = 1 << 11
 MOST_OTHERS: Final = 1 << 8  # processes that wait for one resource
+Told = Callable[[str, "bytes | None"], object]  # of a resource, and of the process that holds it
 
 
 class Inbox(InstancePipe, Protocol):
@@ -85,7 +84,6 @@ class Handoff:
         self.crowds: dict[str, Crowd] = {}
         self.passing: list[str] = []
         self.wakeups = self.polls = self._words = 0
-        self._given_back: Recent[bytes, None] = Recent(MOST_KEPT)
         self._arrived: Recent[bytes, int] = Recent(MOST_KEPT)
         engine.turns.emptied = self._emptied
         for pipe in engine.pipes:
@@ -102,14 +100,8 @@ class Handoff:
 
     # -- here ----------------------------------------------------------------------------------------------------------
 
-    def given_back(self, won: SetRound) -> None:
-        """A release is about to be queued: of a lease, or (`cleaned`) of a lost attempt."""
-        self._given_back.keep(won.claim[OWNER_TOKEN_START:-2], None)
-        if not won.cleaned:
-            self._released(won.resource)
-
-    def _released(self, resource: str) -> None:
-        """The next one here tries at once, or, behind the release, one elsewhere."""
+    def released(self, resource: str) -> None:
+        """A lease is about to be released: the next one here tries at once, or, behind the release, one elsewhere."""
         turns, crowd = self.engine.turns, self.crowds.get(resource)
         if crowd is None:
             turns.poke(resource)
@@ -137,21 +129,19 @@ class Handoff:
     def look(self, resource: str) -> None:
         """Ask who holds it: word is left with that process, or the head here tries again."""
         self.polls += 1
-        look, data = Look(self, resource, self.engine.now_ns), request(b"GET", self._prefix + resource.encode())
+        self._ask(resource, self.looked)
+
+    def _ask(self, resource: str, told: Told) -> None:
+        look, data = Look(self, resource, told), request(b"GET", self._prefix + resource.encode())
         for pipe in self.engine.voters:
             self.engine.unicast(pipe, data, look)
 
-    def looked(self, resource: str, tokens: Sequence[bytes | None]) -> None:
-        """What a quorum of instances holds for it."""
-        processes = [token and token[:PROCESS_BYTES] for token in tokens]
-        process = max(processes, key=processes.count)
-        token = tokens[processes.index(process)]
-        if process is None or token is None or 2 * processes.count(process) <= len(processes):
-            self.engine.turns.poke(resource)  # free, or torn between several
-        elif process != self.me:
-            self._tell(process, b"waits", token, resource, Ignored(self.engine.now_ns))
-        elif token in self._given_back:
+    def looked(self, resource: str, process: bytes | None) -> None:
+        """Most of a quorum of instances hold it for that process; None: it is free, or torn between several."""
+        if process is None:
             self.engine.turns.poke(resource)
+        elif process != self.me:
+            self._tell(process, b"waits", b"", resource, Ignored(self.engine.now_ns))
 
     # -- from elsewhere ------------------------------------------------------------------------------------------------
 
@@ -165,16 +155,20 @@ class Handoff:
         self._arrived.keep(number, arrived)
         resource = name.decode(errors="replace")
         if kind == b"waits" and arrived == 1:
-            self._waits(number[:PROCESS_BYTES], said, resource)
+            self._waits(number[:PROCESS_BYTES], resource)
         elif kind == b"turn" and arrived == self.engine.quorum:
             self.wakeups += 1
             self._turn(said.split(b","), resource)
 
-    def _waits(self, process: bytes, token: bytes, resource: str) -> None:
+    def _waits(self, process: bytes, resource: str) -> None:
         line = self.engine.turns.get(resource)
         self._crowd(resource, len(line or ()), (process,))
-        if not line and token in self._given_back:
-            self._pass_on(resource, ())  # it had been released before that was heard
+        if not line:  # it may have been released before this was heard
+            self._ask(resource, self._checked)
+
+    def _checked(self, resource: str, process: bytes | None) -> None:
+        if process != self.me:
+            self._pass_on(resource, ())
 
     def _turn(self, others: Sequence[bytes], resource: str) -> None:
         """It is free, and nobody comes before us."""
@@ -231,19 +225,21 @@ class Handoff:
 class Look(Ignored):
     """GET of one key on every instance, under way. A quorum of answers is enough."""
 
-    __slots__ = ("_handoff", "_resource", "_tokens")
+    __slots__ = ("_held_by", "_quorum", "_resource", "_told")
 
-    def __init__(self, handoff: Handoff, resource: str, started_ns: int) -> None:
-        super().__init__(started_ns)
-        self._handoff, self._resource = handoff, resource
-        self._tokens: list[bytes | None] = []
+    def __init__(self, handoff: Handoff, resource: str, told: Told) -> None:
+        super().__init__(handoff.engine.now_ns)
+        self._quorum, self._resource, self._told = handoff.engine.quorum, resource, told
+        self._held_by: list[bytes | None] = []
 
     def reply(self, reply: object, pipe: InstancePipe) -> None:
         """A token, or nothing; an error says nothing."""
         if reply is None or isinstance(reply, bytes):
-            self._tokens.append(reply)
-            if len(self._tokens) == self._handoff.engine.quorum:
-                self._handoff.looked(self._resource, self._tokens)
+            held_by = self._held_by
+            held_by.append(None if reply is None else reply[:PROCESS_BYTES])
+            if len(held_by) == self._quorum:
+                most = max(held_by, key=held_by.count)
+                self._told(self._resource, most if 2 * held_by.count(most) > self._quorum else None)
 
 
 class Given(Ignored):

@@ -26,9 +26,9 @@ class Waiting(Section, frozen=True, kw_only=True):
 
 
 class WaitFold:
-    """Adds up a run with so many callers."""
+    """Adds up a run of at least so many callers."""
 
-    def __init__(self, users: int) -> None:
+    def __init__(self, users: int = 0) -> None:
         self._users = users
         self._leases: Counter[int] = Counter()  # by caller
         self._longest_ns = self._retries = 0

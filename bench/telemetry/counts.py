@@ -17,7 +17,8 @@ from bench.measure.facts import Window
 from bench.measure.latency import handoffs
 from bench.measure.outcomes import acquired
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, Records
-from bench.measure.workers import WorkerNote
+from bench.measure.waiting import WaitFold
+from bench.measure.workers import WorkerNote, added
 from bench.telemetry.load_log import Extension
 from bench.telemetry.points import NS_PER_S, Buckets, DataPoint, Exemplar, point
 from bench.telemetry.table import ACQUIRE_OUTCOMES, EXTEND_OUTCOMES, RELEASE_OUTCOMES
@@ -37,6 +38,7 @@ class OperationCounts:
         self._votes: Counter[str] = Counter(dict.fromkeys(outcomes.KINDS, 0))
         self._margin = Buckets(1)
         self._split_votes = 0
+        self._waiting = WaitFold()
 
     def add(self, records: Records) -> None:
         """Count what these operations took and how they ended."""
@@ -56,6 +58,7 @@ class OperationCounts:
         split_votes = outcomes.split_votes_of(records)
         self._plain["dead_time"].add((records["attempt_ns"] - records["start_ns"])[won & (split_votes > 0)])
         self._split_votes += int(split_votes.sum())
+        self._waiting.add(records, records)
 
     def add_handoffs(self, records: Records, window: Window) -> None:
         """Count the hand-offs whose release was sent in `window`, among all operations of their resources."""
@@ -66,6 +69,15 @@ class OperationCounts:
         self._votes.update(outcomes.count_votes(records))
         closed = acquired(records) & (outcomes.votes_of(records, "undecided") == 0)
         self._margin.add(outcomes.votes_of(records, "granted")[closed] - self._quorum)
+
+    def waiting(self, notes: Sequence[WorkerNote]) -> Iterator[DataPoint]:
+        """How those waited who had to, also by what the recipes of these workers counted."""
+        found = self._waiting.section(added(note.figures for note in notes))
+        yield point("redlock.handoff.turns", found.wakeups)
+        yield point("redlock.acquire.polls", found.polls)
+        if found.jain is not None and found.longest_s is not None:
+            yield point("redlock.acquire.longest", found.longest_s)
+            yield point("redlock.callers.fairness", found.jain)
 
     @property
     def operations(self) -> int:

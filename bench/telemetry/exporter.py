@@ -182,6 +182,7 @@ class Exporter:
                 self._occupancy.points(notes),
                 run_points(run, running=running),
                 worker_points(notes),
+                self._counts.waiting(notes),
                 instance_points(notes, run.addresses),
                 self._servers.points(),
                 self._replies.points(),

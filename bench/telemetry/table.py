@@ -144,6 +144,10 @@ _LOCK = (
     ),
     _gauge("redlock.leases.held", "{lease}", "callers holding a lease"),
     _gauge("redlock.callers.waiting", "{caller}", "callers that have asked for a lease and not got it yet"),
+    _counter("redlock.handoff.turns", "{turn}", "turns passed from one process to another (retry policy push)"),
+    _counter("redlock.acquire.polls", "{attempt}", "attempts beyond an acquire's first, and looks at who holds"),
+    _gauge("redlock.acquire.longest", "s", "the longest acquire so far, failed or not"),
+    _gauge("redlock.callers.fairness", "{index}", "Jain's index of the callers' leases so far; 1: even"),
     _counter("redlock.leases.gone", "{lease}", "leases found gone, or another's, when they were to be released"),
 )
 _SAFETY = (

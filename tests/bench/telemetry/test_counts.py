@@ -1,5 +1,7 @@
 """What records add up to: equal to the fold of bench.measure, whatever the order and the parts they come in."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -126,3 +128,20 @@ def test_busy_is_how_many_were_at_it_on_average(records) -> None:
 def test_what_is_not_in_the_table_cannot_be_exported(name: str, value: float, attributes: dict[str, str]) -> None:
     with pytest.raises(ValueError):
         point(name, value, **attributes)
+
+
+def test_waiting_is_that_of_the_result_of_a_whole_run(report: Any) -> None:
+    records, notes = history(3_000, 1), [report(figures={"wakeups": 2, "polls": 5})]
+    records["caller"] = np.arange(3_000) % 7 % 4
+    expected = builtins_of(fold(records, Window(0, 1 << 62), Facts(instances=5, users=4), notes).values)["waiting"]
+    counts = OperationCounts(3)
+    assert {one.instrument.name for one in counts.waiting(notes)} == {"redlock.handoff.turns", "redlock.acquire.polls"}
+    for part in np.array_split(records, 7):
+        counts.add(part)
+    assert {one.instrument.name: one.value for one in counts.waiting(notes)} == {
+        "redlock.handoff.turns": expected["wakeups"],
+        "redlock.acquire.polls": expected["polls"],
+        "redlock.acquire.longest": expected["longest_s"],
+        "redlock.callers.fairness": expected["jain"],
+    }
+    assert 0.5 < expected["jain"] < 1
