@@ -172,7 +172,7 @@ class Engine:
 
     def owe(self, pipe: InstancePipe, round_: ReleaseRound) -> None:
         """Remember a release that an instance did not take (owed.py), until its key has expired."""
-        self._debts[pipe.index].add(round_.won.claim, round_.started_ns)
+        self._debts[pipe.index].add(round_.won.claim, max(round_.started_ns, self.now_ns))
 
     # -- bytes --------------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
 """Releases that an instance has still to get: *what it did not take, time → sent again, until the key is gone*. Pure.
 
 Rules: a release is owed when its connection was down, or broke before the answer, and when the instance answered that
-it can do nothing now (TRANSIENT). It is owed until max_ttl + drift has passed since it was asked for, and counted for
-nobody. A new connection gets all that is owed at once. On a connection that stands one of them asks, after a pause of
+it can do nothing now (TRANSIENT). It is owed until max_ttl + drift has passed since that was heard, not since it was
+asked for: its SET may have left long after it was made, where this process was held up. It is counted for nobody. A new connection gets all that is owed at once. On a connection that stands one of them asks, after a pause of
 50 ms that doubles to 2 s; when that one is taken, the others follow. So an instance that is unwell gets one command per
 pause, whatever it owes.
 """
@@ -92,9 +92,9 @@ class Debts:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, claim: bytes, asked_ns: int) -> None:
-        """A release that was asked for then was not taken."""
-        self._waiting.append(OwedRelease(self, claim, asked_ns + self._lasts_ns))
+    def add(self, claim: bytes, heard_ns: int) -> None:
+        """A release was not taken, as is known since then."""
+        self._waiting.append(OwedRelease(self, claim, heard_ns + self._lasts_ns))
         if self.pipe.is_open and not self._under_way and self.due_ns == FAR_FUTURE_NS:
             self._pause()
 

@@ -62,10 +62,11 @@ kind = "stop"
 target = ["instance:1"]
 """
 SCRAPED = 0.8  # of the scrapes that are due, or a machine is too busy for these tests
-# Whole figures that result.json of a run has not: a crash's (compared below), and the shim's count of fsyncs.
+# Whole figures that result.json of such a run has not: a crash's (compared below), the shim's count of fsyncs, and the
+# p99 of a lag that was sampled some hundred times.
 UNKNOWN = {
     ("fsync", "Locks lost in crashes"), ("fsync", "Lost window, p99"), ("fsync", "Double grants"),
-    ("fsync", "Fsyncs per lease"),
+    ("fsync", "Fsyncs per lease"), ("generator", "Scheduler lag p99"),
 }  # fmt: skip
 LOST, DOUBLE, WINDOW_NS = 5_012, 3, 420_000_000  # made up, in the form in which `lockbench crash` exports them
 
@@ -265,7 +266,6 @@ def _wholes(ran: Ran) -> dict[tuple[str, str], tuple[float, float]]:
             sum(one["cpu_s"] for one in info) / sum(one["commands_processed"] for one in info), 1.3,
         ),
         ("fsync", "Stalls per lease"): (sum(one["aof"]["aof_delayed_fsync"] for one in info) / acquired, 1.0001),
-        ("generator", "Scheduler lag p99"): (max(generator["scheduler_lag_p99_s"], BOUNDS[0]), bucket),
         ("generator", "Late starts"): (generator["late_starts"], 1),
         ("generator", "Queued starts"): (generator["queued_starts"], 1),
         ("generator", "Telemetry dropped"): (0, 1),

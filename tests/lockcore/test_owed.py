@@ -93,6 +93,19 @@ def test_an_instance_that_stays_unwell_is_asked_for_one_release_per_pause_until_
     assert fleet.is_empty()
 
 
+def test_what_left_long_after_it_was_asked_for_is_owed_as_long_as_its_key_may_last() -> None:
+    fleet = ScriptedFleet(3, settings=settings_of())
+    round_ = fleet.begin()
+    fleet.after(MAX_TTL_MS)  # the process stood still between asking and sending, and nobody waits any more
+    round_.abandon()
+    fleet.flush()
+    fleet.detach(ILL)
+    fleet.after(MAX_TTL_MS / 2)  # its SET is not half through its TTL
+    fleet.attach(ILL)
+    fleet.flush()
+    assert fleet.about(ILL, round_) == ["set", "release", "release"]
+
+
 def test_when_one_is_taken_the_others_follow_at_once() -> None:
     fleet, leases = fleet_of(40)
     released(fleet, leases, b"-LOADING\r\n")
