@@ -187,11 +187,12 @@ class Acquisition:
 
     def _until_released(self, turn: Turn, now_ns: int) -> Generator[Wanted, int, int]:
         """Wait for word that it is free; look now and then whether that was lost. Never beyond the deadline."""
-        engine, pause_ns = self.engine, FIRST_LOOK_NS
+        engine, pause_ns, again = self.engine, FIRST_LOOK_NS, False
         handoff = engine.handoff
         while handoff is not None and not (turn.poked or engine.retired) and now_ns < self.deadline_ns:
             if not turn.follows:
-                handoff.look(self.resource)
+                handoff.look(self.resource, again=again)
+                again = True
             turn.follows = False
             due_ns = now_ns + int(pause_ns * (0.75 + 0.5 * self.random.random()))
             now_ns = yield from _settled(turn.park(min(due_ns, self.deadline_ns)))

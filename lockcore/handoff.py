@@ -6,10 +6,11 @@ releases then passes the turn, behind its release, to the process that came firs
 the line between processes travels with the lock.
 
 Rules: words grant nothing; the servers alone do. What gets lost costs time: who waits looks again, after 250 ms, then
-seldomer, up to once a second. Nobody sends a word while nobody is refused. Of its own line a process first serves those
-who stood there when its turn came, or when it heard that others wait. A turn counts when a quorum of instances has
-brought it: there the key is free then. It is given on by whom it finds idle; one who does not listen any more (PUBLISH
-answers 0) is passed over. Everything kept is bounded, and what is forgotten is as lost words are.
+seldomer, but within a second, and tells the same holder again after 3 s. Nobody sends a word while nobody is refused.
+Of its own line a process first serves those who stood there when its turn came, or when it heard that others wait. A
+turn counts when a quorum of instances has brought it: there the key is free then. It is given on by whom it finds idle;
+one who does not listen any more (PUBLISH answers 0) is passed over. Everything kept is bounded, and what is forgotten
+is as lost words are.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Final, Protocol
 
 from lockcore.awaited import Awaited, Ignored, InstancePipe
 from lockcore.claims import Recent
-from lockcore.clock import NS_PER_MS
+from lockcore.clock import NS_PER_MS, NS_PER_S
 from lockcore.membership import Membership
 from lockcore.resp import request
 from lockcore.settings import Settings
@@ -27,7 +28,8 @@ from lockcore.turns import Turns
 
 PROCESS_BYTES: Final = 22  # of an owner token: the process that made it
 FIRST_LOOK_NS: Final = 250 * NS_PER_MS
-LONGEST_LOOK_NS: Final = 1000 * NS_PER_MS
+LONGEST_LOOK_NS: Final = 800 * NS_PER_MS
+TELL_AGAIN_NS: Final = 3 * NS_PER_S
 MOST_KEPT: Final = 1 << 11
 MOST_OTHERS: Final = 1 << 8  # processes that wait for one resource
 Told = Callable[[str, "bytes | None"], object]  # of a resource, and of the process that holds it
@@ -85,6 +87,7 @@ class Handoff:
         self.passing: list[str] = []
         self.wakeups = self.polls = self._words = 0
         self._arrived: Recent[bytes, int] = Recent(MOST_KEPT)
+        self._told: Recent[str, tuple[bytes, int]] = Recent(MOST_KEPT)  # by resource: which process, when
         engine.turns.emptied = self._emptied
         for pipe in engine.pipes:
             pipe.heard = self.heard
@@ -108,27 +111,27 @@ class Handoff:
         elif crowd.left > 0 and resource in turns:
             crowd.left -= 1
             turns.poke(resource)
-        elif not self.engine.retired:
-            self.passing.append(resource)
-            if resource not in turns:
-                turns.hold_place(resource, self.engine.now_ns + FIRST_LOOK_NS)
         else:
-            self._pass_on(resource, ())
+            self.passing.append(resource)
+            if resource not in turns and not self.engine.retired:
+                turns.hold_place(resource, self.engine.now_ns + FIRST_LOOK_NS)
 
     def pass_all(self) -> None:
         """What was released has been queued: the words follow it on every connection."""
         passing, self.passing = self.passing, []
         for resource in passing:
-            self._pass_on(resource, (self.me,))
+            self._pass_on(resource, () if self.engine.retired else (self.me,))
 
     def _emptied(self, resource: str) -> None:
         """Nobody waits here any more, and got nothing: others may be waiting for us."""
         if resource in self.crowds:
             self._pass_on(resource, ())
 
-    def look(self, resource: str) -> None:
+    def look(self, resource: str, *, again: bool) -> None:
         """Ask who holds it: word is left with that process, or the head here tries again."""
         self.polls += 1
+        if not again:
+            self._told.pop(resource, None)
         self._ask(resource, self.looked)
 
     def _ask(self, resource: str, told: Told) -> None:
@@ -141,6 +144,11 @@ class Handoff:
         if process is None:
             self.engine.turns.poke(resource)
         elif process != self.me:
+            told, told_ns = self._told.get(resource) or (b"", 0)
+            now_ns = self.engine.now_ns
+            if told == process and now_ns < told_ns + TELL_AGAIN_NS:
+                return
+            self._told.keep(resource, (process, now_ns))
             self._tell(process, b"waits", b"", resource, Ignored(self.engine.now_ns))
 
     # -- from elsewhere ------------------------------------------------------------------------------------------------

@@ -1,10 +1,12 @@
-"""One client of a storm: *worker, operations, folder, URLs → so many recorded operations*. A process of its own.
+"""One client of a storm: *kind, worker, operations, folder, URLs → so many recorded operations*. A process of its own.
 
-It contends without waiting, as fast as it can; every sixteenth caller holds its lease for a moment.
+It contends as fast as it can, without waiting (`rush`), or waiting to hear of each release (`line`); every sixteenth
+caller holds its lease for a moment.
 """
 
 import os
 import sys
+from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
 from random import Random
@@ -15,17 +17,33 @@ from bench.measure.begun import Begun
 from bench.measure.recorder import Recorder
 from bench.topology.child import die_with_parent
 from bench.workloads.operation import Caller, CallerSetup, PackedVotes
-from lockcore import Lease, Redlock
+from lockcore import Lease, Redlock, RetryPolicy
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
-CALLERS, RESOURCES, TTL_MS = 200, 400, 60
 HOLD_NS = NS_PER_MS
 
 
-def main(worker: int, operations: int, folder: Path, urls: list[str]) -> None:
+@dataclass(frozen=True)
+class Storm:
+    """So many callers a process, who want one of so many resources."""
+
+    callers: int
+    resources: int
+    ttl_ms: int
+    wait_ms: int
+    retry: RetryPolicy
+
+
+KINDS = {
+    "rush": Storm(200, 400, 60, 0, RetryPolicy()),
+    "line": Storm(32, 4, 400, 60_000, RetryPolicy("push", attempts=1_000_000)),
+}
+
+
+def main(storm: Storm, worker: int, operations: int, folder: Path, urls: list[str]) -> None:
     """Make so many operations and end."""
     die_with_parent(os.getppid())
-    lock = Redlock.connect(urls, shell="gevent", rejoin="trust-first", max_ttl_ms=1000)
+    lock = Redlock.connect(urls, shell="gevent", rejoin="trust-first", max_ttl_ms=1000, retry=storm.retry)
     recorder, votes, rng = Recorder(folder, worker), PackedVotes(), Random(worker)
     places = Begun(folder, worker)
     patched: list[tuple[int, Lease]] = []
@@ -35,19 +53,19 @@ def main(worker: int, operations: int, folder: Path, urls: list[str]) -> None:
         begun, place = places.place()
         operate = Caller(
             CallerSetup(
-                acquire=lock.try_acquire, release=lock.try_release, ttl_ms=TTL_MS, wait_ms=0,
-                caller=worker * CALLERS + caller,
+                acquire=lock.try_acquire, release=lock.try_release, ttl_ms=storm.ttl_ms,
+                wait_ms=storm.wait_ms, caller=worker * storm.callers + caller,
                 resources=iter(()), take=None, holds_ns=holds, thinks_ns=None, nap_until=nap_until,
                 rest_until=nap_until, write=recorder.write, begun=begun, place=place, lost=places.lost, votes=votes,
                 still_open=len(urls) << 40, pending=patched.append, tell=None, cut=lambda: None, keep=lambda _ns: None,
             )
         ).operate  # fmt: skip
-        for _ in range(operations // CALLERS):
+        for _ in range(operations // storm.callers):
             now_ns = monotonic_ns()
-            operate(int(rng.random() * RESOURCES), now_ns, now_ns)
+            operate(int(rng.random() * storm.resources), now_ns, now_ns)
             patched.clear()
 
-    gevent.joinall([gevent.spawn(call, caller) for caller in range(CALLERS)], raise_error=True)
+    gevent.joinall([gevent.spawn(call, caller) for caller in range(storm.callers)], raise_error=True)
     lock.close()
     recorder.close()
     places.close()
@@ -60,4 +78,4 @@ def nap_until(due_ns: int) -> int:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:])
+    main(KINDS[sys.argv[1]], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]), sys.argv[5:])

@@ -20,18 +20,19 @@ from bench.measure.record import History, history_parts, read_history
 from bench.measure.run_result import SafetyReport
 from bench.safety.judge import Judge, judge
 from bench.topology.fleet import start_fleet
-from tests.integration.storm_client import CALLERS, TTL_MS
+from tests.integration.storm_client import KINDS
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]
 CLIENTS, STOPPED_S, BETWEEN_S = 2, 0.09, 0.15
+RUSH = KINDS["rush"]
 LATE_NS = 10**12
 
 
 def storm(folder: Path, operations: int) -> None:
     """Have two processes make so many operations on three instances, each stopped in its turn; records in `folder`."""
     with start_fleet(3, "none") as fleet:
-        command = [sys.executable, "-m", "tests.integration.storm_client"]
+        command = [sys.executable, "-m", "tests.integration.storm_client", "rush"]
         clients = [
             subprocess.Popen([*command, str(number), str(operations // CLIENTS), str(folder), *fleet.urls], cwd=ROOT)
             for number in range(CLIENTS)
@@ -54,7 +55,7 @@ def storm(folder: Path, operations: int) -> None:
 
 def judged(folder: Path) -> tuple[SafetyReport, int]:
     """What the oracle says, part by part, and of how many operations."""
-    oracle, parts, operations = Judge(TTL_MS), history_parts(folder), 0
+    oracle, parts, operations = Judge(RUSH.ttl_ms), history_parts(folder), 0
     torn = missing = 0
     for part in range(parts):
         history = read_history(folder, part, parts)
@@ -70,7 +71,7 @@ def test_stops_longer_than_the_ttl_make_redlock_overstay_and_the_oracle_sees_not
 ) -> None:
     storm(tmp_path, operations)
     report, seen = judged(tmp_path)
-    assert seen > operations - CLIENTS * CALLERS
+    assert seen > operations - CLIENTS * RUSH.callers
     assert report.client_overstays > 0, "the storm was felt"
     assert report.tested_leases > operations / 1000
     alarms = (report.service_faults, report.granted_invalid, report.foreign_deletes, report.spurious_refusals)
@@ -85,4 +86,4 @@ def planted(folder: Path) -> SafetyReport:
     leases = np.flatnonzero(acquired(records))
     records["valid_until_ns"][leases] += LATE_NS
     records["release_sent_ns"][leases] = 0
-    return judge(History(records, 0, 0), TTL_MS)
+    return judge(History(records, 0, 0), RUSH.ttl_ms)

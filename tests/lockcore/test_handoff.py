@@ -173,6 +173,20 @@ def test_a_long_hold_costs_few_commands() -> None:
     assert sum(town.commands.values()) / 8 <= 20, town.commands
 
 
+def test_a_word_that_was_forgotten_is_said_again() -> None:
+    """Else a process that always has callers would never yield."""
+    town = Town()
+    first, second = town.houses[0].asks(), town.houses[1].asks()
+    handoff = town.houses[0].engine.handoff
+    assert handoff is not None
+    handoff.crowds.clear()
+    for _ in range(42):
+        town.run(after_ms=100)
+    town.houses[0].gives_back(first)
+    assert isinstance(second.result, Lease)
+    assert town.commands["PUBLISH"] == 3 * 3, "one word, one more, and the turn"
+
+
 def test_where_nothing_is_heard_it_polls() -> None:
     town = Town(hears=False)
     first, second = town.houses[0].asks(), town.houses[1].asks()
