@@ -82,7 +82,10 @@ def run_peers(order: ExperimentOrder[PeersPlan], show: Show) -> Done[PeersResult
         raise EnvironmentNotReadyError(f"no contestant can run here: {reasons or 'none has such a name'}")
     cells = {
         part: [
-            Standing(one, load) for load in LOADS[part] for one in contestants if load.instances in one.peer.instances
+            Standing(one, load)
+            for load in LOADS[part]
+            for one in contestants
+            if load.instances in one.peer.instances and load.processes >= one.peer.processes
         ]
         for part in plan.parts
     }

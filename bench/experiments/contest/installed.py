@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
+from bench.experiments.contest.clients.order import PUSH
 from bench.experiments.contest.result import Missing, Peer
 
 ROOT = Path(__file__).parents[3]
@@ -27,6 +28,8 @@ PEERS = (
     Peer("lockcore asyncio", "lockcore"),
     Peer("lockcore uvloop", "lockcore"),
     Peer("lockcore threads", "lockcore"),
+    Peer(f"lockcore gevent{PUSH}", "lockcore", processes=4),
+    Peer(f"lockcore uvloop{PUSH}", "lockcore", processes=4),
     Peer("redis-py Lock", "python", "redis-py", (REDIS,), (1,)),
     Peer("redis.asyncio Lock", "python", "redis-py", (REDIS,), (1,)),
     Peer("python-redis-lock", "python", "python-redis-lock", ("python-redis-lock==4.0.1", REDIS), (1,)),
@@ -97,7 +100,7 @@ def install(cache: Path, wanted: Sequence[str], say: Callable[[str], None]) -> l
             except _NotInstalledError as error:
                 failures[peer.home] = str(error)
         reason = failures.get(peer.home, "")
-        if peer.name == "lockcore uvloop" and find_spec("uvloop") is None:
+        if peer.name.startswith("lockcore uvloop") and find_spec("uvloop") is None:
             reason = "uvloop is not installed"
         found.append(Missing(name=peer.name, reason=reason) if reason else _contestant(peer, cache / peer.home))
     return found

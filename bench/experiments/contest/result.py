@@ -95,6 +95,7 @@ class Peer(Section, frozen=True):
     home: Annotated[str, says("its folder in the cache; empty: our own environment")] = ""
     packages: Annotated[tuple[str, ...], says("what is installed for it")] = ()
     instances: Annotated[tuple[int, ...], says("the N it can lock on")] = EVERY_N
+    processes: Annotated[Count, says("it takes part in loads of at least so many")] = 1
 
 
 class Missing(Section, frozen=True, kw_only=True):

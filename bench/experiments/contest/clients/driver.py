@@ -23,14 +23,14 @@ from urllib.parse import urlsplit
 from bench.experiments.contest.clients import wire
 from bench.experiments.contest.clients.control import control
 from bench.experiments.contest.clients.loops import Lock, read_line_beside, run_greenlets, run_tasks, run_threads
-from bench.experiments.contest.clients.order import ClientOrder, DriverAnswer
+from bench.experiments.contest.clients.order import PUSH, ClientOrder, DriverAnswer
 from bench.experiments.contest.clients.steps import Answer, step_tasks, step_threads
 
 RELEASE = methodcaller("release")
 
 
 def lockcore(shell: str, order: ClientOrder) -> Lock:
-    """lockcore for threads or gevent, with its default retry policy; its own functions, as a user would call them."""
+    """lockcore for threads or gevent, with its default retry policy or `push`; its own functions, as users call them."""
     core = import_module("lockcore")
     return _lockcore(core, core.Redlock.connect(shell=shell, **_settings(order)), order)
 
@@ -42,7 +42,8 @@ async def lockcore_async(order: ClientOrder) -> Lock:
 
 
 def _settings(order: ClientOrder) -> dict[str, Any]:
-    return {"urls": order.urls, "key_prefix": wire.KEY_PREFIX, "rejoin": "trust-first", "merge_releases": order.merge}
+    told = {"urls": order.urls, "key_prefix": wire.KEY_PREFIX, "rejoin": "trust-first", "merge_releases": order.merge}
+    return told | ({"retry": import_module("lockcore").RetryPolicy("push")} if order.name.endswith(PUSH) else {})
 
 
 def _lockcore(core: Any, lock: Any, order: ClientOrder) -> Lock:
@@ -227,6 +228,8 @@ LIBRARIES: dict[str, tuple[str, Callable[[ClientOrder], Any]]] = {  # how its ca
     "lockcore threads": ("threads", partial(lockcore, "threads")),
     "lockcore asyncio": ("asyncio", lockcore_async),
     "lockcore uvloop": ("uvloop", lockcore_async),
+    f"lockcore gevent{PUSH}": ("gevent", partial(lockcore, "gevent")),
+    f"lockcore uvloop{PUSH}": ("uvloop", lockcore_async),
     "redis-py Lock": ("threads", redis_py),
     "redis.asyncio Lock": ("asyncio", redis_asyncio),
     "coredis Lock": ("asyncio", coredis),

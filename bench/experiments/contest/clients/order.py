@@ -20,6 +20,7 @@ from pathlib import Path
 
 BIN_S = 0.1
 BUCKET = math.log(1.01)  # times in µs are kept as floor(ln(µs) / this)
+PUSH = ", push"  # ends the name of a lockcore whose waiters hear of a release
 
 
 @dataclass(frozen=True)
