@@ -30,7 +30,7 @@ RELEASE = methodcaller("release")
 
 
 def lockcore(shell: str, order: ClientOrder) -> Lock:
-    """lockcore for threads or gevent, with its default retry policy or `push`; its own functions, as users call them."""
+    """lockcore for threads or gevent, with its default retry policy or `push`; its own functions, as users do."""
     core = import_module("lockcore")
     return _lockcore(core, core.Redlock.connect(shell=shell, **_settings(order)), order)
 
