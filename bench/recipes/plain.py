@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from random import random
 from typing import Any, ClassVar, NamedTuple, Self
@@ -48,12 +49,12 @@ class PlainInstance:
             target = target_of(url, settings.connect_timeout_s, settings.key_prefix)
         except ValueError as error:
             raise UsageError(str(error)) from error
-        pool = connection_pool(
-            target.options, timeout_s=timeout_ms / 1000, connect_timeout_s=settings.connect_timeout_s
-        )
+        self._timeout_s = timeout_ms / 1000
+        self._pool_of = partial(connection_pool, target.options, connect_timeout_s=settings.connect_timeout_s)
         self.index, self.address = index, target.address
         self.trouble: InstanceError | RedisError | None = None
-        self._client: Redis = Redis(connection_pool=pool)
+        self._client: Redis = Redis(connection_pool=self._pool_of(timeout_s=self._timeout_s))
+        self._patient: Redis | None = None
         self._hello: Hello | None = None
         self._commands = 0
         self._reply_times_ns: list[int] = []
@@ -85,6 +86,13 @@ class PlainInstance:
         if self._commands % OBSERVE_EVERY == 0:
             self._reply_times_ns.append(monotonic_ns() - asked_ns)
         return reply
+
+    def block(self, seconds: float, *command: object) -> Any:
+        """The reply to a command that blocks for up to `seconds`, its last argument. Raises RedisError."""
+        self._commands += 1
+        if self._patient is None:
+            self._patient = Redis(connection_pool=self._pool_of(timeout_s=self._timeout_s + 1.0))
+        return self._patient.execute_command(*command, seconds)  # type: ignore[no-untyped-call]
 
     def run(self, script: Script, keys: tuple[str, ...], *arguments: object) -> Any:
         """The reply of a Lua script. Raises as `ask`."""
@@ -123,8 +131,9 @@ class PlainInstance:
 
     def close(self) -> None:
         """Close the pool. Idempotent."""
-        self._client.close()
-        self._client.connection_pool.disconnect()
+        for client in filter(None, (self._client, self._patient)):
+            client.close()
+            client.connection_pool.disconnect()
 
 
 DRIFT_FACTOR = 0.01  # lockcore's default
@@ -177,6 +186,10 @@ class PlainRecipe:
     def next_start_ns(self, outcome: Outcome, attempts: int, now_ns: int, deadline_ns: int) -> int | None:
         """When to try again (ns), None for never."""
         return self._retry.next_start_ns(outcome, attempts, now_ns, deadline_ns, random())
+
+    def rest(self, resource: str, outcome: Outcome, delay_ns: int) -> None:
+        """Wait so long, or until there is reason to try again."""
+        time.sleep(delay_ns / NS_PER_S)
 
     @classmethod
     def needed(cls, instances: int) -> int:
@@ -251,7 +264,7 @@ class PlainRecipe:
             start_ns = self.next_start_ns(outcome, attempts, now_ns, deadline_ns)
             if start_ns is None:
                 return Denied(resource, outcome, tally, attempts, split_votes, first_ns, now_ns, lost_ns)
-            time.sleep((start_ns - now_ns) / NS_PER_S)
+            self.rest(resource, outcome, start_ns - now_ns)
 
     def release(self, lease: Lease, /) -> Outcome:
         """Give the lease back in the recipe's way."""

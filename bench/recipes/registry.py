@@ -93,6 +93,7 @@ RECIPES: dict[str, RecipeEntry] = {
         "redlock-sequential": "redlock:RedlockSequential",
         "redlock-random-order": "redlock:RedlockRandomOrder",
         "set-nx-lua": "one_instance:SetNxLuaRecipe",
+        "set-nx-blpop": "woken:SetNxBlpop",
         "get-set": "one_instance:GetSet",
         "setnx": "one_instance:Setnx",
         "setnx-expire": "one_instance:SetnxExpire",
