@@ -32,7 +32,7 @@ LONGEST_LOOK_NS: Final = 800 * NS_PER_MS
 TELL_AGAIN_NS: Final = 3 * NS_PER_S
 MOST_KEPT: Final = 1 << 11
 MOST_OTHERS: Final = 1 << 8  # processes that wait for one resource
-Told = Callable[[str, "bytes | None"], object]  # of a resource, and of the process that holds it
+Told = Callable[[str, "list[bytes | None]"], object]  # of a resource, and whose it is on a quorum of instances
 
 
 class Inbox(InstancePipe, Protocol):
@@ -86,8 +86,8 @@ class Handoff:
         self.crowds: dict[str, Crowd] = {}
         self.passing: list[str] = []
         self.wakeups = self.polls = self._words = 0
-        self._arrived: Recent[bytes, int] = Recent(MOST_KEPT)
-        self._told: Recent[str, tuple[bytes, int]] = Recent(MOST_KEPT)  # by resource: which process, when
+        self._arrived: dict[bytes, int] = {}  # words, and how many instances have brought each
+        self._told: Recent[str, dict[bytes, int]] = Recent(MOST_KEPT)  # by resource: which processes, when
         engine.turns.emptied = self._emptied
         for pipe in engine.pipes:
             pipe.heard = self.heard
@@ -139,17 +139,18 @@ class Handoff:
         for pipe in self.engine.voters:
             self.engine.unicast(pipe, data, look)
 
-    def looked(self, resource: str, process: bytes | None) -> None:
-        """Most of a quorum of instances hold it for that process; None: it is free, or torn between several."""
-        if process is None:
+    def looked(self, resource: str, held_by: list[bytes | None]) -> None:
+        """It is free, or a process's; torn between several, each is told."""
+        if 2 * held_by.count(None) > len(held_by):
             self.engine.turns.poke(resource)
-        elif process != self.me:
-            told, told_ns = self._told.get(resource) or (b"", 0)
-            now_ns = self.engine.now_ns
-            if told == process and now_ns < told_ns + TELL_AGAIN_NS:
-                return
-            self._told.keep(resource, (process, now_ns))
-            self._tell(process, b"waits", b"", resource, Ignored(self.engine.now_ns))
+            return
+        told, now_ns = self._told.get(resource), self.engine.now_ns
+        if told is None:
+            told = self._told.keep(resource, {})
+        for process in dict.fromkeys(held_by):
+            if process is not None and process != self.me and now_ns >= told.get(process, -TELL_AGAIN_NS) + TELL_AGAIN_NS:
+                told[process] = now_ns
+                self._tell(process, b"waits", b"", resource, Ignored(now_ns))
 
     # -- from elsewhere ------------------------------------------------------------------------------------------------
 
@@ -159,8 +160,9 @@ class Handoff:
         if len(parts) != 4 or len(parts[1]) <= PROCESS_BYTES:
             return
         kind, number, said, name = parts
-        arrived = (self._arrived.get(number) or 0) + 1
-        self._arrived.keep(number, arrived)
+        arrived = self._arrived[number] = self._arrived.get(number, 0) + 1
+        if len(self._arrived) > MOST_KEPT:
+            del self._arrived[next(iter(self._arrived))]  # the oldest
         resource = name.decode(errors="replace")
         if kind == b"waits" and arrived == 1:
             self._waits(number[:PROCESS_BYTES], resource)
@@ -174,8 +176,8 @@ class Handoff:
         if not line:  # it may have been released before this was heard
             self._ask(resource, self._checked)
 
-    def _checked(self, resource: str, process: bytes | None) -> None:
-        if process != self.me:
+    def _checked(self, resource: str, held_by: list[bytes | None]) -> None:
+        if 2 * held_by.count(self.me) <= len(held_by):
             self._pass_on(resource, ())
 
     def _turn(self, others: Sequence[bytes], resource: str) -> None:
@@ -245,9 +247,8 @@ class Look(Ignored):
         if reply is None or isinstance(reply, bytes):
             held_by = self._held_by
             held_by.append(None if reply is None else reply[:PROCESS_BYTES])
-            if len(held_by) == self._quorum:
-                most = max(held_by, key=held_by.count)
-                self._told(self._resource, most if 2 * held_by.count(most) > self._quorum else None)
+            if len(held_by) == self._quorum:  # and no more than once
+                self._told(self._resource, held_by)
 
 
 class Given(Ignored):

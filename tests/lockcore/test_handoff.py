@@ -101,7 +101,7 @@ def test_what_was_released_before_the_word_came_is_passed_on_at_once() -> None:
     late = there.engine.handoff
     assert late is not None
     here.gives_back(first)
-    late.looked("stock", first_of(here))  # as it was a moment ago
+    late.looked("stock", [first_of(here)] * 2)  # as it was a moment ago
     waiting = there.asks()
     assert isinstance(waiting.result, Lease)
     town.run()
@@ -185,6 +185,22 @@ def test_a_word_that_was_forgotten_is_said_again() -> None:
     town.houses[0].gives_back(first)
     assert isinstance(second.result, Lease)
     assert town.commands["PUBLISH"] == 3 * 3, "one word, one more, and the turn"
+
+
+def test_what_is_torn_between_the_dead_is_not_asked_for_again_and_again() -> None:
+    """Left-overs of two clients: no quorum refuses, none can be had, and nobody listens."""
+    town = Town(1, instances=5)
+    for index, process in enumerate((b"x", b"x", b"y")):
+        town.servers[index].put(b"shop:stock", process * 37, ttl_ms=2_000)
+    waiting = town.houses[0].asks()
+    town.commands.clear()
+    for _ in range(15):
+        town.run(after_ms=100)
+    assert town.commands["SET"] == 0
+    for _ in range(15):
+        town.run(after_ms=100)
+    assert isinstance(waiting.result, Lease)
+    assert sum(town.commands.values()) < 100
 
 
 def test_where_nothing_is_heard_it_polls() -> None:
