@@ -148,7 +148,9 @@ class Handoff:
         if told is None:
             told = self._told.keep(resource, {})
         for process in dict.fromkeys(held_by):
-            if process is not None and process != self.me and now_ns >= told.get(process, -TELL_AGAIN_NS) + TELL_AGAIN_NS:
+            if process is None or process == self.me:
+                continue
+            if now_ns >= told.get(process, -TELL_AGAIN_NS) + TELL_AGAIN_NS:
                 told[process] = now_ns
                 self._tell(process, b"waits", b"", resource, Ignored(now_ns))
 
