@@ -222,8 +222,8 @@ class Handoff:
         if others[0] == self.me:
             self._turn(others[1:], resource)
             return
-        given = Given(self, others[1:], resource, self.engine.now_ns)
-        self._tell(others[0], b"turn", b",".join(others[1:]), resource, given)
+        passed = PassedTurn(self, others[1:], resource, self.engine.now_ns)
+        self._tell(others[0], b"turn", b",".join(others[1:]), resource, passed)
 
     def _tell(self, process: bytes, kind: bytes, said: bytes, resource: str, awaited: Awaited) -> None:
         self._words += 1
@@ -253,7 +253,7 @@ class Look(Ignored):
                 self._told(self._resource, held_by)
 
 
-class Given(Ignored):
+class PassedTurn(Ignored):
     """A turn given to another process, under way: where nobody hears it, it goes to the next."""
 
     __slots__ = ("_handoff", "_resource", "_rest", "_unheard")
