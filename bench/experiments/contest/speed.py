@@ -45,14 +45,13 @@ class SpeedEntry:
     """What a row runs: `driver` alone, or with `locust` events a whole `lockbench run` with these `options`, which
     exports metrics and traces if it has `telemetry`, and starts servers of its own if it is `whole`. `share`: an open
     loop, of that share of the first row's rate; `once`: in the first round only. `bar`: the CPU ratio to be reached;
-    `merge`, `waiting`: see ClientOrder."""
+    `merge`: see ClientOrder."""
 
     name: str
     driver: str = ""
     server: Literal["plain", "native"] = "plain"
     callers: int = 200
     merge: bool = False
-    waiting: int = 0
     bar: float | None = None
     locust: str = ""
     telemetry: bool = False
@@ -74,8 +73,6 @@ ENTRIES = (
     SpeedEntry(UNWATCHED, bar=0.72, locust="fast"),
     SpeedEntry(WATCHED, locust="fast", telemetry=True),
     SpeedEntry("Locust, stock events", bar=0.45, locust="stock"),
-    SpeedEntry("gevent, 10 in line", "lockcore gevent", waiting=10),
-    SpeedEntry("gevent, 5,000 in line", "lockcore gevent", waiting=5_000),
     SpeedEntry("lockcore gevent, merged", "lockcore gevent", merge=True),
     SpeedEntry("replay, native release", "replay", "native"),
     SpeedEntry("lockcore gevent, native", "lockcore gevent", "native", bar=1.0),
@@ -217,7 +214,7 @@ def _turn(entry: SpeedEntry, fleet: Fleet, seconds: float, top: Sequence[TurnFig
 
 
 def _alone(entry: SpeedEntry, fleet: Fleet, seconds: float) -> TurnFigures:
-    load = TurnLoad(INSTANCES, entry.callers, own=True, merge=entry.merge, waiting=entry.waiting)
+    load = TurnLoad(INSTANCES, entry.callers, own=True, merge=entry.merge)
     for longer in (1, 2, 4):  # a busy machine may not get one cycle done in so short a time
         figures = contest(ours(entry.driver), fleet, load, longer * seconds)
         if figures.cycles_per_s:

@@ -42,14 +42,13 @@ _WAITS = {"p50_us", "p99_us"}
 
 @dataclass(frozen=True, slots=True)
 class TurnLoad:
-    """`own`: a resource per caller; else one for all, held for `hold_s`. `merge`, `waiting`: see ClientOrder."""
+    """`own`: a resource per caller; else one for all, held for `hold_s`. `merge`: see ClientOrder."""
 
     instances: int
     callers: int
     own: bool
     hold_s: float = 0.0
     merge: bool = False
-    waiting: int = 0
     processes: int = 1  # that share the callers
 
 
@@ -217,7 +216,6 @@ def _started(contestant: Contestant, fleet: Fleet, load: TurnLoad, seconds: floa
         ttl_ms=TTL_MS,
         wait_ms=0 if load.own and contestant.peer.kind == "lockcore" else WAIT_MS,  # a free resource needs none
         merge=load.merge,
-        waiting=load.waiting,
     )
     child = Child(name, contestant.command, environ={**os.environ, **contestant.environment})
     with suppress(EnvironmentNotReadyError):  # it has ended, and says why when it is asked

@@ -47,8 +47,6 @@ def _settings(order: ClientOrder) -> dict[str, Any]:
 
 
 def _lockcore(core: Any, lock: Any, order: ClientOrder) -> Lock:
-    if order.waiting:
-        lock.keep_alive(lock.acquire("held", order.ttl_ms))
     is_async = isinstance(lock, core.AsyncRedlock)
 
     async def extend_async(lease: Any, ttl_ms: int) -> bool:

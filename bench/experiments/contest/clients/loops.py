@@ -184,20 +184,14 @@ def run_threads(connect: Callable[[ClientOrder], Lock], order: ClientOrder) -> D
 
 
 def run_greenlets(connect: Callable[[ClientOrder], Lock], order: ClientOrder) -> DriverAnswer:
-    """One greenlet per caller, and one for each who waits besides."""
+    """One greenlet per caller."""
     import gevent
 
-    lock, patience_ms = connect(order), int(3000 * order.seconds)
-    besides = [gevent.spawn(lock.acquire, "held", order.ttl_ms, patience_ms) for _ in range(order.waiting)]
-    if besides:  # what is asked for after them is answered when all of them stand in line
-        gevent.sleep(0)
-        lock.release(lock.acquire("last", order.ttl_ms, patience_ms))
-    turn = ClientTurn(order)
+    lock, turn = connect(order), ClientTurn(order)
     callers = [gevent.spawn(call, lock, turn, caller, gevent.sleep) for caller in range(order.callers)]
     for rest_s in turn.rests():
         gevent.sleep(rest_s)
     gevent.joinall(callers, timeout=order.wait_ms / 1000 + 10)
-    gevent.killall(besides)
     return turn.answer()
 
 

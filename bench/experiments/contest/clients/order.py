@@ -26,8 +26,7 @@ PUSH = ", push"  # ends the name of a lockcore whose waiters hear of a release
 @dataclass(frozen=True)
 class ClientOrder:
     """`urls`, `pids` of the servers; `seconds` of load after `warmup_s`; `ttl_ms` of a lock, `wait_ms` an acquire may
-    take where a library can be told so. Of lockcore alone: `merge` releases; `waiting`: callers besides, who stand in
-    line for a resource that is held."""
+    take where a library can be told so. `merge`: lockcore merges its releases."""
 
     name: str
     urls: Sequence[str]
@@ -40,7 +39,6 @@ class ClientOrder:
     ttl_ms: int
     wait_ms: int
     merge: bool = False
-    waiting: int = 0
 
     def resource(self, caller: int) -> str:
         """What this caller locks."""
