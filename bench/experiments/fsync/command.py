@@ -22,7 +22,6 @@ from bench.scenario import Scenario, load
 from bench.scenario.quantity import delay_text, parse_duration, parse_target
 
 if TYPE_CHECKING:
-    from bench.experiments.crash.result import CrashResult
     from bench.experiments.fsync.plan import FsyncPlan
     from bench.experiments.fsync.result import FsyncCell
 
@@ -99,7 +98,6 @@ def _load_s(text: str) -> float:
 )
 @click.option("--allow-config", is_flag=True, help="let it CONFIG SET appendfsync there; it is put back")
 @click.option("--disk", metavar="DIR", type=PLACE, help="where started servers keep their files  [TMPDIR]")
-@click.option("--crash", metavar="RESULT", type=PLACE, help="losses to put beside  [newest in results/]")
 @experiment_options("fsync", seed=SEED, resumes=True)
 def fsync(**values: Any) -> int:
     """What an AOF fsync policy costs: acquires/s, latency, fsyncs, by callers, disk and N; beside what it loses.
@@ -115,8 +113,7 @@ def fsync(**values: Any) -> int:
     plan, disk = fsync_plan_of(values), values["disk"]
     if disk is not None and not disk.is_dir():
         raise UsageError(f"option --disk: {disk} is not a folder")
-    crash = crash_of(values["crash"])
-    matrix = FsyncMatrix(plan, disk, values["targets"], values["allow_config"], crash)
+    matrix = FsyncMatrix(plan, disk, values["targets"], values["allow_config"])
     return carry_out("fsync", matrix, values, run_fsync, ("target", "disk", "server"))
 
 
@@ -189,16 +186,6 @@ def _cells(values: Mapping[str, Any], scenario: Scenario | None) -> tuple[FsyncC
     return tuple(product_cells(policies, counts, shapes, delays or usual, hold=hold))
 
 
-def crash_of(wanted: Path | None) -> CrashResult | None:
-    """The crash result to put beside: the one named, else the newest there is. Raises UsageError for a wrong one."""
-    from bench.experiments.crash.result import CrashResult
-    from bench.measure.result import newest_result, result_of_kind
-
-    if wanted is not None:
-        return result_of_kind(wanted, "crash", CrashResult)
-    return newest_result(Path("results"), "crash", CrashResult)
-
-
 @click.command(cls=Grouped)
 @click.option("--costs", "speed", metavar="RESULT", type=PLACE, help="what policies cost  [newest]")
 @click.option("--crash", metavar="RESULT", type=PLACE, help="what they lose  [newest, if any]")
@@ -214,6 +201,7 @@ def planner(**values: Any) -> int:
     from rich.console import Console
 
     from bench.cli.showing import Outputs
+    from bench.experiments.crash.result import CrashResult
     from bench.experiments.fsync.planner import plan_page
     from bench.experiments.fsync.result import FsyncResult
     from bench.experiments.fsync.words import planner_sheet, suite
@@ -223,11 +211,12 @@ def planner(**values: Any) -> int:
     from bench.report.sheet import print_sheet, sheet_markdown
 
     files = Outputs.of(values)
-    wanted, there = values["speed"], Path("results")
-    result = result_of_kind(wanted, "fsync", FsyncResult) if wanted else newest_result(there, "fsync", FsyncResult)
+    speed, losses, there = values["speed"], values["crash"], Path("results")
+    result = result_of_kind(speed, "fsync", FsyncResult) if speed else newest_result(there, "fsync", FsyncResult)
+    crash = result_of_kind(losses, "crash", CrashResult) if losses else newest_result(there, "crash", CrashResult)
     if result is None:
         raise EnvironmentNotReadyError("there is no result of lockbench fsync in results/; measure one, or name it")
-    page = plan_page(result.rows, crash_of(values["crash"]), result.id, result.fleet.server)
+    page = plan_page(result.rows, crash, result.id, result.fleet.server)
     result = msgspec.structs.replace(result, planner=page)
     sheet = planner_sheet(result)
     if values["as_json"]:

@@ -16,7 +16,6 @@ from pathlib import Path
 import msgspec
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.crash.result import CrashResult
 from bench.experiments.fsync.cell_servers import FsyncServers, OwnServers, UserServers, lent
 from bench.experiments.fsync.judge import always_costs, findings_of, judge_fsync
 from bench.experiments.fsync.plan import Block, FsyncPlan
@@ -32,6 +31,7 @@ from bench.experiments.fsync.result import (
 )  # fmt: skip
 from bench.experiments.fsync.rows import rows_of
 from bench.experiments.fsync.visit import BlockMeasurement, NothingGrantedError
+from bench.experiments.fsync.words import beside
 from bench.measure.environment import describe_environment
 from bench.measure.section import builtins_of
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
@@ -44,14 +44,13 @@ MOST_BARREN = 3  # blocks without one lock, beyond those with some: then somethi
 
 @dataclass(frozen=True, slots=True)
 class FsyncMatrix:
-    """A plan and where it is measured. `targets`: the user's servers, empty = our own; `crash`: a crash result to put
-    beside it; `disk`: where our servers keep their files, None = the temporary folder."""
+    """A plan and where it is measured. `targets`: the user's servers, empty = our own; `disk`: where our servers keep
+    their files, None = the temporary folder."""
 
     plan: FsyncPlan
     disk: Path | None = None
     targets: tuple[str, ...] = ()
     allow_config: bool = False
-    crash: CrashResult | None = None
 
 
 def run_fsync(order: ExperimentOrder[FsyncMatrix], show: Show) -> Done[FsyncResult]:
@@ -70,7 +69,7 @@ def run_fsync(order: ExperimentOrder[FsyncMatrix], show: Show) -> Done[FsyncResu
             with experiment.cuttable():
                 visits.measure()
             experiment.require(journal.pieces)
-            result = visits.result(experiment)
+            result = beside(visits.result(experiment), order.folder.absolute().parent)
             if trouble := servers.close():  # it must be said, and nothing measured be lost for it
                 result = msgspec.structs.replace(result, warnings=(*result.warnings, trouble))
             if result.interrupted:
@@ -96,7 +95,7 @@ class _Visits:
     def __init__(
         self, order: ExperimentOrder[FsyncMatrix], servers: FsyncServers, journal: Journal[VisitSeen], show: Show
     ) -> None:
-        self._run_id, self._crash, self._plan = order.run_id, order.plan.crash, order.plan.plan
+        self._run_id, self._plan = order.run_id, order.plan.plan
         self._servers, self._journal, self._show = servers, journal, show
         policies = dict.fromkeys(cell.policy for cell in self._plan.cells)
         self._skipped = {policy: reason for policy in policies if (reason := servers.why_not(policy))}
@@ -156,7 +155,7 @@ class _Visits:
             rows=tuple(rows),
             costs=tuple(always_costs(rows)),
             findings=tuple(findings),
-            planner=plan_page(rows, self._crash, self._run_id, fleet.server),
+            planner=plan_page(rows, None, self._run_id, fleet.server),
             warnings=(*self._limits(), *warnings_of(rows, findings)),
             verdict=judge_fsync(findings, rows, planned=planned, done=done, interrupted=experiment.is_over),
         )
