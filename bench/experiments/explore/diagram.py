@@ -120,7 +120,7 @@ def _call(calls: Sequence[Event], instances: int, owners: Mapping[bytes, int]) -
     sent_ns, command = calls[0][4:6]
     asked = sorted({event[3] + 1 for event in calls})
     where = f"{','.join(map(str, asked))}: " if len(asked) < instances else ""
-    replies, commands = [_reply(event[6], owners) for event in calls], len({tuple(event[5][1:3]) for event in calls})
+    replies, commands = [_reply(event[6], owners) for event in calls], len({tuple(event[5][1:]) for event in calls})
     said, many = " ".join(replies), ""
     if commands > 1:
         said, many = " ".join(f"{times} {reply}" for reply, times in Counter(replies).items()), f"{commands} × "

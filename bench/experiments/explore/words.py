@@ -8,6 +8,7 @@ from bench.report.figures import count
 from bench.report.sheet import Case, Part, Sheet, Suite, made, sheet_of
 
 HEAD = ("recipe", "size", "played", "tested", "per s", "steps", "came out", "verdict")
+WIDEST = 72  # of a terminal's 80, beside the times
 _STYLES = {name: f"bold {word.colour}" for name, word in ROW_WORDS.items()}
 
 
@@ -52,16 +53,20 @@ def _row(row: ExploredRow) -> tuple[str, ...]:
 
 
 def diagram(recipe: str, broken: Broken) -> Part:
-    """The steps as a table: a column for each client, one for the servers where something happens to them."""
+    """The steps as a table: a column for each client, one for the servers where something happens to them; or who and
+    what, where that would be wider than a terminal."""
     steps, rule = broken.steps[:-1], broken.steps[-1]
     clients = max((step.who for step in broken.steps), default=0) + 1
-    servers = any(step.who < 0 for step in steps)
-    head = ("ms", *(f"client {number + 1}" for number in range(clients)), *(["server"] if servers else []))
-    rows = []
-    for step in steps:
-        cells = [""] * (len(head) - 1)
-        cells[step.who] = step.text
-        rows.append((f"{step.ms:.2f}", *cells))
+    names = [f"client {number + 1}" for number in range(clients)]
+    names += ["server"] if any(step.who < 0 for step in steps) else []
+    columns = [[step.text for step in steps if names[step.who] == name] for name in names]
+    widths = [max(map(len, [name, *column])) + 1 for name, column in zip(names, columns, strict=True)]
+    if sum(widths) <= WIDEST:
+        head = ("ms", *names)
+        cells = [["" if name != names[step.who] else step.text for name in names] for step in steps]
+    else:
+        head, cells = ("ms", "who", "step"), [[names[step.who], step.text] for step in steps]
+    rows = [(f"{step.ms:.2f}", *row) for step, row in zip(steps, cells, strict=True)]
     about = f"schedule {broken.number:,} made smaller, {len(steps)} steps: {rule.text}{_replayed(broken.replayed)}"
     return Part(recipe, about, head, tuple(rows), frozenset(range(1, len(head))))
 
