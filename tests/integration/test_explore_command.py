@@ -131,12 +131,16 @@ def test_a_recipe_that_is_not_there_is_refused(lockbench: Lockbench, tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
-def test_ctrl_c_keeps_the_recipes_before_it(tmp_path: Path) -> None:
+def test_ctrl_c_keeps_what_was_searched_and_says_that_it_was_cut(tmp_path: Path) -> None:
     process = started(
         tmp_path, "explore", "--out", "out", "--recipe", "get-set", "--recipe", "redlock", "--budget", "99s"
     )
     out = cut_short(process, "redlock: ")
-    assert [row["recipe"] for row in result_in(tmp_path / "out", ExploreResult)["rows"]] == ["get-set"]
+    broken, cut = result_in(tmp_path / "out", ExploreResult)["rows"]
+    assert (broken["recipe"], broken["verdict"]) == ("get-set", "as expected")
+    assert (cut["recipe"], cut["verdict"], cut["broken"]) == ("redlock", "not known", None)
+    assert cut["schedules"] > 0
+    assert "it was not cut after" in cut["reason"]
     assert out.startswith("INTERRUPTED")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 

@@ -57,19 +57,25 @@ def run_explore(order: ExperimentOrder[ExplorePlan], show: Show) -> Done[Explore
             children.enter_context(Child("a search process", search_process.__name__)) for _ in range(plan.processes)
         ]
         for recipe in plan.recipes:
-            row = explored(recipe, plan, searchers, show)
+            total = SearchAnswer()
+            try:
+                row = explored(recipe, plan, searchers, show, total)
+            except KeyboardInterrupt:
+                if total.played:  # it may have been hours
+                    rows.append(row_of(recipe, find_recipe(recipe).about, total, is_cut=True))
+                raise
             rows.append(row if row.broken is None else _on_servers(row, row.broken, order.server, searchers[0], show))
     experiment.require(rows)
     conditions = ExploreConditions(
         recipes=plan.recipes, budget_s=plan.budget_s, schedules=plan.schedules, exhaustive=plan.exhaustive,
         processes=plan.processes,
     )  # fmt: skip
-    cut = len(rows) < len(plan.recipes)
+    cut = experiment.cut
     result = ExploreResult(
         **experiment.header(seed=plan.seed, interrupted=cut),
         conditions=conditions,
         rows=tuple(rows),
-        verdict=judge_explored(rows, len(plan.recipes)),
+        verdict=judge_explored(rows, len(plan.recipes), is_cut=cut),
     )
     return experiment.store(result)
 
@@ -114,9 +120,14 @@ def _orders(recipe: str, plan: ExplorePlan, ask: Child) -> Iterator[SearchOrder]
         yield SearchOrder(recipe, plan.seed, branch, branches, plan.exhaustive)
 
 
-def explored(recipe: str, plan: ExplorePlan, searchers: Sequence[Child], show: Show) -> ExploredRow:
-    """Explore one recipe as `plan` says with processes that stand ready. Raises BenchError when one ends early."""
-    orders, total, first = _orders(recipe, plan, searchers[0]), SearchAnswer(), 0
+def explored(
+    recipe: str, plan: ExplorePlan, searchers: Sequence[Child], show: Show, total: SearchAnswer
+) -> ExploredRow:
+    """Explore one recipe as `plan` says with processes that stand ready, adding what comes of it to `total`.
+
+    Raises BenchError when one of them ends early.
+    """
+    orders, first = _orders(recipe, plan, searchers[0]), 0
     for number, answer in enumerate(_answers(orders, searchers, plan)):
         total.played, total.tested = total.played + answer.played, total.tested + answer.tested
         total.took_s, total.raised = total.took_s + answer.took_s, total.raised or answer.raised
@@ -140,12 +151,15 @@ def _answers(orders: Iterator[SearchOrder], searchers: Sequence[Child], plan: Ex
         yield from [searcher.hear(SearchAnswer, _PATIENCE_S) for searcher, _ in zip(searchers, block, strict=False)]
 
 
-def row_of(recipe: str, about: About, total: SearchAnswer, *, whole: bool = False) -> ExploredRow:
-    """The row of a recipe, judged: without a broken rule it takes schedules that could have broken it."""
+def row_of(recipe: str, about: About, total: SearchAnswer, *, whole: bool = False, is_cut: bool = False) -> ExploredRow:
+    """The row of a recipe, judged: without a broken rule it takes schedules that could have broken it, all of them
+    that were asked for."""
     broken, tested = total.broken, total.tested >= TESTED_LEAST
     needs = {} if broken else {f"at least {TESTED_LEAST} schedules asked for a lock that was held": tested}
     if whole:
         needs = {"a lock was asked for while it was held": total.tested > 0}
+    if is_cut and not broken:
+        needs = {f"it was not cut after {total.played:,} schedules, of which none broke it": False}
     if total.raised:
         needs = {f"the recipe's own code ran ({total.raised})": False}
     setting = setting_of(recipe, about)
@@ -167,9 +181,9 @@ def row_of(recipe: str, about: About, total: SearchAnswer, *, whole: bool = Fals
     )
 
 
-def judge_explored(rows: Sequence[ExploredRow], wanted: int) -> Verdict:
-    """The verdict over `rows`, of which `wanted` were asked for."""
-    cut = f"interrupted after {len(rows)} of {wanted} recipes" if len(rows) < wanted else ""
+def judge_explored(rows: Sequence[ExploredRow], wanted: int, *, is_cut: bool = False) -> Verdict:
+    """The verdict over `rows`, of which `wanted` were asked for; the last one may have been cut."""
+    cut = f"interrupted in recipe {len(rows)} of {wanted}" if is_cut else ""
     told = [(row.verdict, f"{row.recipe}: {_sentence(row)}") for row in rows]
     held = sum(row.schedules for row in rows if row.safe)
     also = [Evidence("schedules of recipes that must hold", held)] if held else []

@@ -55,7 +55,7 @@ def look_at_recipe(recipe: str, setup: RowSetup) -> Finding:
     """Explore `recipe`, in a process of its own: the smallest schedule that breaks it, or how many did not."""
     plan = ExplorePlan((recipe,), 0.0, QUICK if setup.quick else FULL, None, 1, setup.seed)
     with Child("a search process", search_process.__name__) as searcher:
-        row = explored(recipe, plan, [searcher], lambda _progress: None)
+        row = explored(recipe, plan, [searcher], lambda _progress: None, search_process.SearchAnswer())
     figures: dict[str, float | None] = {"schedules": row.schedules, "tested": row.tested}
     if row.broken:
         figures["steps"] = len(row.broken.steps) - 1
