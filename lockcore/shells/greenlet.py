@@ -42,7 +42,7 @@ class GreenletDriver(LoopDriver):
         self._writers: list[Any] = [None] * len(targets)
         self._timer = self._hub.loop.timer(0)
         super().__init__(targets, settings)
-        self._shortcut = Shortcut(self, self.engine, self._hub)
+        self._shortcut = Shortcut(self, self._hub, self.drive, self.check_caller)
         self.try_acquire, self.try_release = self._shortcut.try_acquire, self._shortcut.try_release
 
     @classmethod

@@ -8,6 +8,7 @@ holds a password. All of it takes `connect_timeout_s` at most (but for the resol
 Blocking: a shell runs it where it may block (a thread, an executor, a greenlet of a patched process).
 """
 
+import _socket
 import socket
 import time
 from contextlib import suppress
@@ -22,7 +23,7 @@ from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPA
 from lockcore.errors import InstanceClosedError, InstanceError, InstanceRefusedError, InstanceTimeoutError
 from lockcore.membership import NO_IDENTITY, Hello, fields_of, identity_of
 from lockcore.shells.target import InstanceTarget
-from lockcore.shells.wire import Sock, plain_socket
+from lockcore.shells.wire import plain_socket
 
 TCP_USER_TIMEOUT_MS = 10_000
 LONGEST_TEXT = 200
@@ -36,7 +37,7 @@ UNUSABLE = ("unknown command", "syntax error", "wrong number of arguments", "unk
 class Connected:
     """A finished handshake."""
 
-    sock: Sock
+    sock: _socket.socket
     hello: Hello
     dialect: Dialect
 
@@ -219,7 +220,7 @@ def _check_scripts(target: InstanceTarget, connection: Any, key: bytes) -> None:
         )
 
 
-def _take_over(connection: Any) -> Sock:
+def _take_over(connection: Any) -> _socket.socket:
     """The connected socket of a redis-py connection, which forgets it. `_sock` is private there: used only here."""
     sock = connection._sock.inner
     with suppress(OSError):  # a unix socket

@@ -6,8 +6,7 @@ none: two switches fewer a cycle. `inside`: somebody is in the middle of the eng
 """
 
 from collections.abc import Callable, Generator
-from random import Random
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import gevent
 from greenlet import getcurrent, greenlet
@@ -21,42 +20,22 @@ from lockcore.engine import Engine
 from lockcore.errors import CannotWaitError
 from lockcore.model import Denied, Lease, Outcome
 from lockcore.rounds import SetRound
+from lockcore.shells.driver import LoopDriver
 from lockcore.turns import Wanted
 
-
-class Driving(Protocol):
-    """The driver as its hot path sees it."""
-
-    keepers: dict[bytes, Any]
-    random: Random
-
-    def check_caller(self) -> None:
-        """Raises where nobody can wait."""
-
-    def check_open(self) -> None:
-        """Raises once closing has begun."""
-
-    def check_usable(self) -> None:
-        """Raises once it is closed."""
-
-    def drive(self, steps: Generator[Wanted, int, Any]) -> Any:
-        """Run an operation's steps in this greenlet."""
-
-    def interrupted(self) -> None:
-        """Ctrl-C in the middle of the engine."""
-
-    def release_interrupted(self, lease: Lease) -> None:
-        """Ctrl-C before a release was sent for certain."""
-
-    def stop_keeping(self, lease: Lease) -> None:
-        """A lease that is being released is not extended any more."""
+Steps = Generator[Wanted, int, Any]
 
 
 class Shortcut:
-    """Acquire and release for the callers of one driver."""
+    """Acquire and release for the callers of one driver, which has `drive` for an operation's steps, and `check_caller`
+    for one that may be where nobody can wait."""
 
-    def __init__(self, driver: Driving, engine: Engine, hub: Any) -> None:
+    def __init__(
+        self, driver: LoopDriver, hub: Any, drive: Callable[[Steps], Any], check_caller: Callable[[], None]
+    ) -> None:
         self.inside = False
+        engine: Engine = driver.engine
+        self._drive, self._check_caller = drive, check_caller
         self._driver, self._engine, self._hub = driver, engine, hub
         self._terms_of, self._keepers = engine.terms_of, driver.keepers
         self._current: Callable[[], Any] = getcurrent  # as attributes: machine code looks a module's names up each time
@@ -84,13 +63,13 @@ class Shortcut:
     def _acquire(self, resource: object, ttl_ms: object, wait_ms: object) -> Lease | Denied:
         engine, me = self._engine, self._current()
         if me.parent is not self._hub or self.inside:
-            self._driver.check_caller()
+            self._check_caller()
         if wait_ms is not NO_WAIT or type(ttl_ms) is not int or type(resource) is not str:
             check_acquire(resource, ttl_ms, wait_ms)
         name, whole_ms = cast("str", resource), cast("int", ttl_ms)
         terms = self._terms_of.get(whole_ms) or engine.terms(whole_ms)
         if wait_ms and name in engine.turns:
-            return self._drive(name, terms, wait_ms)
+            return self._in_line(name, terms, wait_ms)
         round_ = engine.set_round(name, terms, self.now())
         try:
             try:
@@ -114,18 +93,18 @@ class Shortcut:
             round_.abandon()
             raise
 
-    def _drive(self, resource: str, terms: Terms, wait_ms: object) -> Lease | Denied:
+    def _in_line(self, resource: str, terms: Terms, wait_ms: object) -> Lease | Denied:
         """Others wait for it here: from its place in their line."""
-        now_ns, driver = self.now(), self._driver
-        acquisition = Acquisition(self._engine, resource, terms, cast("float", wait_ms), now_ns, driver.random)
-        return cast("Lease | Denied", driver.drive(acquisition.steps(now_ns)))
+        now_ns, random = self.now(), self._driver.random
+        acquisition = Acquisition(self._engine, resource, terms, cast("float", wait_ms), now_ns, random)
+        return cast("Lease | Denied", self._drive(acquisition.steps(now_ns)))
 
     def _after(self, round_: SetRound, wait_ms: object, now_ns: int) -> Lease | Denied:
         """The first attempt gave no lease."""
         driver, wait = self._driver, cast("float", wait_ms)
         driver.check_open()
         first = Acquisition(self._engine, round_.resource, round_.terms, wait, round_.started_ns, driver.random)
-        return cast("Lease | Denied", driver.drive(first.after(round_, now_ns)))
+        return cast("Lease | Denied", self._drive(first.after(round_, now_ns)))
 
     def try_release(self, lease: Lease) -> Outcome:
         """See Redlock.try_release."""
@@ -135,7 +114,7 @@ class Shortcut:
                 begun_ns = self.now()
             me = self._current()
             if me.parent is not self._hub or self.inside:
-                self._driver.check_caller()
+                self._check_caller()
             round_ = engine.release_round(lease, self.now())
             if self._keepers:
                 self._driver.stop_keeping(lease)

@@ -9,7 +9,7 @@ nobody else knows. The first attempt and the release are begun here; whatever el
 from asyncio import Future
 from collections.abc import Callable
 from threading import get_ident
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from lockcore.arguments import NO_WAIT, check_acquire
 from lockcore.attempt import first_lease
@@ -17,6 +17,7 @@ from lockcore.clock import monotonic_ns
 from lockcore.engine import Engine
 from lockcore.model import Lease
 from lockcore.rounds import ReleaseRound, SetRound
+from lockcore.shells.driver import LoopDriver
 
 
 def step(future: Any) -> None:
@@ -37,26 +38,10 @@ def later(future: Any) -> None:
         future.set_result(None)
 
 
-class TaskDriving(Protocol):
-    """The driver as its hot path sees it."""
-
-    closed: bool
-    keepers: dict[bytes, Any]
-
-    def check_home(self) -> None:
-        """Raises outside its own loop."""
-
-    def check_usable(self) -> None:
-        """Raises once it is closed."""
-
-    def stop_keeping(self, lease: Lease) -> None:
-        """A lease that is being released is not extended any more."""
-
-
 class TaskShortcut:
     """How acquire and release begin, for the tasks of one loop."""
 
-    def __init__(self, driver: TaskDriving, engine: Engine, loop: Any) -> None:
+    def __init__(self, driver: LoopDriver, engine: Engine, loop: Any) -> None:
         self._driver, self._engine = driver, engine
         self._terms_of, self._keepers = engine.terms_of, driver.keepers
         self._new_future: Callable[[], Future[None]] = loop.create_future

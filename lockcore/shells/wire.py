@@ -13,31 +13,8 @@ import struct
 from collections.abc import Callable
 from contextlib import suppress
 from socket import SO_ERROR, SO_LINGER, SOL_SOCKET
-from typing import Protocol
 
 READ_BYTES = 65536
-
-
-class Sock(Protocol):
-    """What is used of a socket."""
-
-    def send(self, data: bytes, /) -> int:
-        """How many bytes the kernel took."""
-
-    def recv(self, size: int, /) -> bytes:
-        """At most `size` bytes; none at the end of the stream."""
-
-    def fileno(self) -> int:
-        """The descriptor to watch."""
-
-    def close(self) -> None:
-        """Give the descriptor back."""
-
-    def setsockopt(self, level: int, name: int, value: bytes, /) -> None:
-        """As in `socket`."""
-
-    def getsockopt(self, level: int, name: int, /) -> int:
-        """As in `socket`."""
 
 
 class Wire:
@@ -45,7 +22,9 @@ class Wire:
 
     __slots__ = ("backlog", "broken", "fileno", "is_tls", "recv", "send_some", "sock", "want_write")
 
-    def __init__(self, sock: Sock, want_write: Callable[[bool], None], broken: Callable[[OSError], None]) -> None:
+    def __init__(
+        self, sock: _socket.socket, want_write: Callable[[bool], None], broken: Callable[[OSError], None]
+    ) -> None:
         self.sock = sock
         self.is_tls = isinstance(sock, ssl.SSLSocket)
         self.fileno = sock.fileno()
@@ -116,7 +95,7 @@ class Wire:
             self.sock.close()
 
 
-def plain_socket(sock: Sock) -> Sock:
+def plain_socket(sock: _socket.socket) -> _socket.socket:
     """A bare socket over a duplicate of `sock`'s descriptor: no framework's patched methods on the hot path."""
     descriptor = os.dup(sock.fileno())
     bare = _socket.socket(fileno=descriptor)

@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 from bench.experiments.explore.keyspace import Command
@@ -31,7 +32,8 @@ class RealKeyspace:
         """Connect to an empty server. Raises OSError."""
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=REPLY_S)
         self._replies = self._socket.makefile("rb")
-        self.role, self.is_full, self.scripts = "master", False, _Scripts(self)
+        self.role, self.is_full = "master", False
+        self.scripts = SimpleNamespace(clear=lambda: self.run([b"SCRIPT", b"FLUSH"]))
 
     def run(self, command: Command) -> bytes:
         """Execute one command; its reply as it came. Raises OSError."""
@@ -64,17 +66,6 @@ class RealKeyspace:
         """Close the connection."""
         self._replies.close()
         self._socket.close()
-
-
-class _Scripts:
-    """The scripts that a server knows."""
-
-    def __init__(self, data: RealKeyspace) -> None:
-        self._data = data
-
-    def clear(self) -> None:
-        """SCRIPT FLUSH."""
-        self._data.run([b"SCRIPT", b"FLUSH"])
 
 
 def unforced(recipe: str, broken: Broken) -> str:
