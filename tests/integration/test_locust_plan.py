@@ -104,7 +104,7 @@ def test_the_history_the_notes_and_locusts_table_say_the_same_of_processes_that_
 
 def test_callers_begin_together_when_the_last_of_them_is_there(fleet: Fleet, tmp_path: Path) -> None:
     """The first ones at work would keep Locust from starting the others, for seconds with some thousands."""
-    done = run(plan_for(fleet, tmp_path, users="600", processes="2"))
+    done = keeping_up(run(plan_for(fleet, tmp_path, users="600", processes="2")))
     origin_ns = min(note["spawned_ns"] for note in done.notes)
     assert len(np.unique(done.records["caller"])) == 600
     assert done.records["start_ns"].min() > origin_ns - LEAD_NS - LAG_NS

@@ -20,7 +20,7 @@ PATHS = sorted(RESULTS.glob("*.json"))
 YOUNGER = {"evidence", "exit_code", "generator", "held", "noisy", "only_noise", "probed", "tested_leases", "word"}
 DROPPED = {  # figures that nobody reads any more
     ".calibration[].probable_by_outcome.expected", ".calibration[].probable_by_holders",
-    ".retries[].rounds_per_grant", ".retries[].winners_attempt", ".leaks",
+    ".retries[].rounds_per_grant", ".retries[].winners_attempt", ".leaks", ".cross_check",
     ".rows[].quorum", ".rows[].lost_upper_bound_95", ".rows[].double_grant_upper_bound_95", ".groups[].quorum",
     ".groups[].lost_upper_bound_95",
     *(f".{where}[].fsync_in_flight.{name}" for where in ("rows", "groups") for name in (
