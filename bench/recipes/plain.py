@@ -17,6 +17,7 @@ from random import random
 from typing import Any, ClassVar, NamedTuple, Self
 
 from redis import Redis
+from redis.client import PubSub
 from redis.exceptions import BusyLoadingError, NoScriptError, OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
 
 from bench.errors import EnvironmentNotReadyError, UsageError
@@ -90,9 +91,18 @@ class PlainInstance:
     def block(self, seconds: float, *command: object) -> Any:
         """The reply to a command that blocks for up to `seconds`, its last argument. Raises RedisError."""
         self._commands += 1
+        return self._waiting.execute_command(*command, seconds)  # type: ignore[no-untyped-call]
+
+    def listener(self) -> PubSub:
+        """One that can subscribe, on a connection of its own from then on."""
+        ear: PubSub = self._waiting.pubsub()  # type: ignore[no-untyped-call]
+        return ear
+
+    @property
+    def _waiting(self) -> Redis:
         if self._patient is None:
             self._patient = Redis(connection_pool=self._pool_of(timeout_s=self._timeout_s + 1.0))
-        return self._patient.execute_command(*command, seconds)  # type: ignore[no-untyped-call]
+        return self._patient
 
     def run(self, script: Script, keys: tuple[str, ...], *arguments: object) -> Any:
         """The reply of a Lua script. Raises as `ask`."""

@@ -94,6 +94,7 @@ RECIPES: dict[str, RecipeEntry] = {
         "redlock-random-order": "redlock:RedlockRandomOrder",
         "set-nx-lua": "one_instance:SetNxLuaRecipe",
         "set-nx-blpop": "woken:SetNxBlpop",
+        "set-nx-pubsub": "woken:SetNxPubsub",
         "get-set": "one_instance:GetSet",
         "setnx": "one_instance:Setnx",
         "setnx-expire": "one_instance:SetnxExpire",

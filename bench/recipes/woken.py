@@ -1,19 +1,24 @@
-"""A lock on one instance whose waiters are woken: *SET NX PX; a release that pushes to a list; BLPOP while it is held*.
+"""Locks on one instance whose waiters are woken: *SET NX PX; a release that says so; who waits listens*.
 
-Rules: the list only wakes; who is woken asks as everybody does. It lasts a second, and one push wakes one: the server
-serves those who block in the order they came. What is lost costs a look of `LOOK_MS`. Source: python-redis-lock, and
-the BLPOP command's reference page ("Pattern: event notification").
+    set-nx-blpop    the release pushes to a list that lasts a second; one push wakes one, in the order they came
+    set-nx-pubsub   the release publishes; everybody hears it, and all but one have asked in vain
+
+Rules: words only wake; who is woken asks as everybody does. What is lost costs a look of `LOOK_MS`; who may not listen
+polls. Source: python-redis-lock and the BLPOP command's reference page ("Pattern: event notification"); Redisson's
+RLock, which subscribes after a refusal and asks again before it waits.
 """
 
-from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import replace
+from typing import Any
 
+from redis.client import PubSub
 from redis.exceptions import RedisError
 
 from bench.recipes.fencing import script_of
 from bench.recipes.one_instance import SetNxLuaRecipe
-from lockcore import Lease, Outcome
-from lockcore.clock import NS_PER_MS, NS_PER_S
+from lockcore import Denied, Lease, Outcome
+from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
 LOOK_MS = 200
 RELEASE_AND_WAKE = script_of(
@@ -25,9 +30,45 @@ redis.call('PEXPIRE', KEYS[2], 1000)
 return 1
 """
 )
+RELEASE_AND_PUBLISH = script_of(
+    """-- KEYS[1] the key and the channel, ARGV[1] owner token → 1 released, 0 another's
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+redis.call('DEL', KEYS[1])
+redis.call('PUBLISH', KEYS[1], '1')
+return 1
+"""
+)
+_EAR: ContextVar[PubSub | None] = ContextVar("ear", default=None)  # of the caller that waits
 
 
-class SetNxBlpop(SetNxLuaRecipe):
+class _Woken(SetNxLuaRecipe):
+    """Who was refused listens until it is woken, or until the next look."""
+
+    def next_start_ns(self, outcome: Outcome, attempts: int, now_ns: int, deadline_ns: int) -> int | None:
+        """At the next look, if nobody wakes it before."""
+        start_ns = super().next_start_ns(outcome, attempts, now_ns, deadline_ns)
+        if start_ns is None or outcome is not Outcome.CONTENDED:
+            return start_ns
+        return min(now_ns + LOOK_MS * NS_PER_MS, deadline_ns)
+
+    def rest(self, resource: str, outcome: Outcome, delay_ns: int) -> None:
+        """Listen for a millisecond at least; sleep where that cannot be had."""
+        if outcome is Outcome.CONTENDED:
+            delay_ns = max(delay_ns, NS_PER_MS)
+            try:
+                self.listen(resource, delay_ns)
+            except RedisError:
+                pass
+            else:
+                return
+        super().rest(resource, outcome, delay_ns)
+
+    def listen(self, resource: str, delay_ns: int) -> None:
+        """Return when woken, or when the time is up. Raises RedisError."""
+        raise NotImplementedError
+
+
+class SetNxBlpop(_Woken):
     """A release wakes one who waits."""
 
     about = replace(
@@ -41,20 +82,66 @@ class SetNxBlpop(SetNxLuaRecipe):
         keys = self.key(lease.resource), self._list(lease.resource)
         return Outcome.RELEASED if self.servers[0].run(RELEASE_AND_WAKE, keys, lease.owner_token) else Outcome.GONE
 
-    def next_start_ns(self, outcome: Outcome, attempts: int, now_ns: int, deadline_ns: int) -> int | None:
-        """At the next look, if nobody wakes it before."""
-        start_ns = super().next_start_ns(outcome, attempts, now_ns, deadline_ns)
-        if start_ns is None or outcome is not Outcome.CONTENDED:
-            return start_ns
-        return min(now_ns + LOOK_MS * NS_PER_MS, deadline_ns)
-
-    def rest(self, resource: str, outcome: Outcome, delay_ns: int) -> None:
-        """Block until a push, a millisecond at least (0 would be for ever)."""
-        if outcome is not Outcome.CONTENDED:
-            super().rest(resource, outcome, delay_ns)
-            return
-        with suppress(RedisError):
-            self.servers[0].block(max(delay_ns, NS_PER_MS) / NS_PER_S, "BLPOP", self._list(resource))
+    def listen(self, resource: str, delay_ns: int) -> None:
+        """Block until a push."""
+        self.servers[0].block(delay_ns / NS_PER_S, "BLPOP", self._list(resource))
 
     def _list(self, resource: str) -> str:
         return f"{self.key(resource)}:released"
+
+
+class SetNxPubsub(_Woken):
+    """A release wakes all who wait."""
+
+    about = replace(
+        SetNxLuaRecipe.about,
+        how="as set-nx-lua, but who waits has subscribed to a channel to which the release publishes",
+        flaw="none in the lock itself; one instance, a connection per waiter, and each release wakes them all",
+    )
+
+    def __init__(self, *told: Any) -> None:
+        super().__init__(*told)
+        self._idle: list[PubSub] = []
+
+    def acquire(self, resource: str, ttl_ms: int, wait_ms: int, /) -> Lease | Denied:
+        """As every recipe; who listened does so no more."""
+        before = _EAR.set(None)
+        try:
+            return super().acquire(resource, ttl_ms, wait_ms)
+        finally:
+            ear = _EAR.get()
+            _EAR.reset(before)
+            if ear is not None:
+                self._leave(ear)
+
+    def give_back(self, lease: Lease) -> Outcome:
+        """Compare, delete, publish."""
+        keys = (self.key(lease.resource),)
+        return Outcome.RELEASED if self.servers[0].run(RELEASE_AND_PUBLISH, keys, lease.owner_token) else Outcome.GONE
+
+    def listen(self, resource: str, delay_ns: int) -> None:
+        """Until something is published; the first time until the subscription stands: it may be free by now."""
+        ear, kind = _EAR.get(), "message"
+        if ear is None:
+            ear, kind = self._idle.pop() if self._idle else self.servers[0].listener(), "subscribe"
+            _EAR.set(ear)
+            ear.subscribe(self.key(resource))
+        until_ns = monotonic_ns() + delay_ns
+        while (left_ns := until_ns - monotonic_ns()) > 0:
+            heard = ear.get_message(timeout=left_ns / NS_PER_S)
+            if heard and heard["type"] == kind and heard["channel"] == self.key(resource).encode():
+                return
+
+    def close(self) -> None:
+        """Close the connections. Idempotent."""
+        while self._idle:
+            self._idle.pop().close()
+        super().close()
+
+    def _leave(self, ear: PubSub) -> None:
+        try:
+            ear.unsubscribe()  # type: ignore[no-untyped-call]
+        except RedisError:
+            ear.close()
+        else:
+            self._idle.append(ear)

@@ -21,8 +21,8 @@ ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "bench" / "recipes"
 DESCRIBED = (
     "get-set setnx setnx-expire timestamp-getset timestamp-set company-2013 multi-write multi-write-unique-index "
-    "set-nx-fixed set-nx-get-del set-nx-lua set-nx-blpop majority-release watchdog watchdog-naive backoff "
-    "redlock-sequential redlock-random-order redlock replica-failover replica-delayed-promotion"
+    "set-nx-fixed set-nx-get-del set-nx-lua set-nx-blpop set-nx-pubsub majority-release watchdog watchdog-naive "
+    "backoff redlock-sequential redlock-random-order redlock replica-failover replica-delayed-promotion"
 )
 
 

@@ -1,4 +1,4 @@
-"""Who waits in BLPOP is woken by the release, and looks by itself where nobody wakes it."""
+"""Who waits is woken by the release, and looks by itself where nobody wakes it, or where it may not listen."""
 
 import threading
 from collections.abc import Callable
@@ -16,17 +16,18 @@ pytestmark = pytest.mark.integration
 TTL_MS = 10_000
 
 
-@pytest.fixture
-def recipe(fleet: Fleet) -> Any:
+@pytest.fixture(params=["set-nx-blpop", "set-nx-pubsub"])
+def recipe(fleet: Fleet, request: pytest.FixtureRequest) -> Any:
     """Connected."""
-    made = find_recipe("set-nx-blpop").connect(fleet.urls[:1], SETTINGS)
+    made = find_recipe(request.param).connect(fleet.urls[:1], SETTINGS)
     yield made
     made.close()
 
 
-def blocked(recipe: Any) -> Callable[[], bool]:
-    """Whether somebody is blocked on its server."""
-    return lambda: int(recipe.servers[0].ask("INFO", "clients")["blocked_clients"]) > 0
+def listens(recipe: Any, resource: str) -> Callable[[], bool]:
+    """Whether somebody listens for the resource on its server."""
+    ask, key = recipe.servers[0].ask, recipe.key(resource)
+    return lambda: int(ask("INFO", "clients")["blocked_clients"]) > 0 or ask("PUBSUB", "NUMSUB", key)[1] > 0
 
 
 def test_a_release_wakes_who_waits(recipe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,12 +36,13 @@ def test_a_release_wakes_who_waits(recipe: Any, monkeypatch: pytest.MonkeyPatch)
     held, got = recipe.acquire("woken", TTL_MS, 0), list[Any]()
     waiting = threading.Thread(target=lambda: got.append(recipe.acquire("woken", TTL_MS, 30_000)))
     waiting.start()
-    wait_until(blocked(recipe), 20.0, "nobody blocks")
+    wait_until(listens(recipe, "woken"), 20.0, "nobody listens")
     assert recipe.release(held) is Outcome.RELEASED
     waiting.join(20.0)
     assert isinstance(got[0], Lease)
-    assert got[0].attempts == 2
+    assert got[0].attempts == (2 if isinstance(recipe, woken.SetNxBlpop) else 3)  # once more when it has subscribed
     assert recipe.release(got[0]) is Outcome.RELEASED
+    wait_until(lambda: not listens(recipe, "woken")(), 20.0, "nobody should listen any more")
 
 
 def test_a_push_that_was_lost_costs_a_look(recipe: Any) -> None:
@@ -55,3 +57,28 @@ def test_another_ones_lock_is_not_released(recipe: Any) -> None:
     recipe.servers[0].ask("SET", recipe.key("mine"), "another")
     assert recipe.release(mine) is Outcome.GONE
     recipe.servers[0].ask("DEL", recipe.key("mine"))
+
+
+def test_who_may_not_listen_polls(recipe: Any) -> None:
+    ask = recipe.servers[0].ask
+    ask("ACL", "SETUSER", "default", "-blpop", "-subscribe")
+    try:
+        recipe.acquire("polled", 500, 0)
+        lease = recipe.acquire("polled", TTL_MS, 30_000)
+    finally:
+        ask("ACL", "SETUSER", "default", "+blpop", "+subscribe")
+    assert isinstance(lease, Lease)
+    assert lease.attempts < 500  # it slept in between
+    assert recipe.release(lease) is Outcome.RELEASED
+
+
+def test_a_subscription_is_used_again_for_another_resource(fleet: Fleet) -> None:
+    recipe = find_recipe("set-nx-pubsub").connect(fleet.urls[:1], SETTINGS)
+    assert isinstance(recipe, woken.SetNxPubsub)
+    for resource in ("one", "two", "one"):
+        recipe.acquire(resource, 300, 0)
+        lease = recipe.acquire(resource, TTL_MS, 30_000)
+        assert isinstance(lease, Lease)
+        recipe.release(lease)
+    assert len(recipe._idle) == 1
+    recipe.close()
