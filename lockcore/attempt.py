@@ -178,7 +178,8 @@ class Acquisition:
             again_ns = self._next_start_ns(Outcome.CONTENDED, now_ns)
             start_ns = self.deadline_ns if again_ns is None else again_ns
             ended = None
-        if handoff is not None and handoff.hears and (ended is None or ended is Outcome.CONTENDED):
+        heard = handoff is not None and handoff.hears and handoff.gets_through(self.resource, now_ns)
+        if heard and (ended is None or ended is Outcome.CONTENDED):
             now_ns = yield from self._until_released(turn, now_ns)
         elif not turn.poked and now_ns < start_ns:
             now_ns = yield from _settled(turn.park(start_ns))
@@ -190,6 +191,8 @@ class Acquisition:
         engine, pause_ns, again = self.engine, FIRST_LOOK_NS, False
         handoff = engine.handoff
         while handoff is not None and not (turn.poked or engine.retired) and now_ns < self.deadline_ns:
+            if not handoff.gets_through(self.resource, now_ns):
+                break
             if not turn.follows:
                 handoff.look(self.resource, again=again)
                 again = True

@@ -6,7 +6,10 @@ releases then passes the turn, behind its release, to the process that came firs
 the line between processes travels with the lock.
 
 Rules: words grant nothing; the servers alone do. What gets lost costs time: who waits looks again, after 250 ms, then
-seldomer, but within a second, and tells the same holder again after 3 s. Nobody sends a word while nobody is refused.
+seldomer, but within a second, and tells each new lease's process, the same one again after 3 s. That one answers. Where
+no answer comes within half a second words do not get through, there or back, and who waits polls, for 10 s: else it
+would wait for as long as others come. Nobody sends a word while nobody is refused.
+
 Of its own line a process first serves those who stood there when its turn came, or when it heard that others wait. A
 turn counts when a quorum of instances has brought it: there the key is free then. It is given on by whom it finds idle;
 one who does not listen any more (PUBLISH answers 0) is passed over. Everything kept is bounded, and what is forgotten
@@ -16,6 +19,7 @@ is as lost words are.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 from lockcore.awaited import Awaited, Ignored, InstancePipe
@@ -30,9 +34,11 @@ PROCESS_BYTES: Final = 22  # of an owner token: the process that made it
 FIRST_LOOK_NS: Final = 250 * NS_PER_MS
 LONGEST_LOOK_NS: Final = 800 * NS_PER_MS
 TELL_AGAIN_NS: Final = 3 * NS_PER_S
+ANSWER_NS: Final = 500 * NS_PER_MS
+MISTRUST_NS: Final = 10 * NS_PER_S
 MOST_KEPT: Final = 1 << 11
 MOST_OTHERS: Final = 1 << 8  # processes that wait for one resource
-Told = Callable[[str, "list[bytes | None]"], object]  # of a resource, and whose it is on a quorum of instances
+Told = Callable[[str, "list[bytes | None]"], object]  # of a resource, and the owner tokens on a quorum of instances
 
 
 class Inbox(InstancePipe, Protocol):
@@ -87,7 +93,8 @@ class Handoff:
         self.passing: list[str] = []
         self.wakeups = self.polls = self._words = 0
         self._arrived: dict[bytes, int] = {}  # words, and how many instances have brought each
-        self._told: Recent[str, dict[bytes, int]] = Recent(MOST_KEPT)  # by resource: which processes, when
+        self._told: Recent[str, dict[bytes, int]] = Recent(MOST_KEPT)  # by resource: which leases' processes, when
+        self._unanswered: Recent[str, int] = Recent(MOST_KEPT)  # by resource: told when, and no word came since
         engine.turns.emptied = self._emptied
         for pipe in engine.pipes:
             pipe.heard = self.heard
@@ -100,6 +107,13 @@ class Handoff:
         """Words of a quorum reach it: else there is nothing to wait for."""
         hellos = [member.hello for member in self.engine.members if member.is_connected]
         return sum(hello is not None and hello.hears for hello in hellos) >= self.engine.quorum
+
+    def gets_through(self, resource: str, now_ns: int) -> bool:
+        """Who has the resource answers, or was only just told that it is waited for."""
+        since_ns = now_ns - self._unanswered.get(resource, now_ns)
+        if since_ns > MISTRUST_NS:
+            del self._unanswered[resource]
+        return not ANSWER_NS < since_ns <= MISTRUST_NS
 
     # -- here ----------------------------------------------------------------------------------------------------------
 
@@ -147,12 +161,18 @@ class Handoff:
         told, now_ns = self._told.get(resource), self.engine.now_ns
         if told is None:
             told = self._told.keep(resource, {})
-        for process in dict.fromkeys(held_by):
-            if process is None or process == self.me:
+        for token in dict.fromkeys(held_by):
+            if token is None or token.startswith(self.me) or now_ns < told.get(token, -TELL_AGAIN_NS) + TELL_AGAIN_NS:
                 continue
-            if now_ns >= told.get(process, -TELL_AGAIN_NS) + TELL_AGAIN_NS:
-                told[process] = now_ns
-                self._tell(process, b"waits", b"", resource, Ignored(now_ns))
+            told[token] = now_ns
+            if resource not in self._unanswered:
+                self._unanswered.keep(resource, now_ns)
+            waits = Word(self, resource, self._is_nobody)
+            self._tell(token[:PROCESS_BYTES], b"waits", b"", resource, waits)
+
+    def _is_nobody(self, resource: str) -> None:
+        """Who has it died, or is none of ours: nobody answers."""
+        self._unanswered.pop(resource, None)
 
     # -- from elsewhere ------------------------------------------------------------------------------------------------
 
@@ -168,18 +188,21 @@ class Handoff:
         resource = name.decode(errors="replace")
         if kind == b"waits" and arrived == 1:
             self._waits(number[:PROCESS_BYTES], resource)
-        elif kind == b"turn" and arrived == self.engine.quorum:
-            self.wakeups += 1
-            self._turn(said.split(b","), resource)
+        elif arrived == self.engine.quorum:
+            self._unanswered.pop(resource, None)
+            if kind == b"turn":
+                self.wakeups += 1
+                self._turn(said.split(b","), resource)
 
     def _waits(self, process: bytes, resource: str) -> None:
+        self._tell(process, b"heard", b"", resource, Ignored(self.engine.now_ns))
         line = self.engine.turns.get(resource)
         self._crowd(resource, len(line or ()), (process,))
         if not line:  # it may have been released before this was heard
             self._ask(resource, self._checked)
 
     def _checked(self, resource: str, held_by: list[bytes | None]) -> None:
-        if 2 * held_by.count(self.me) <= len(held_by):
+        if 2 * sum(token is not None and token.startswith(self.me) for token in held_by) <= len(held_by):
             self._pass_on(resource, ())
 
     def _turn(self, others: Sequence[bytes], resource: str) -> None:
@@ -222,7 +245,7 @@ class Handoff:
         if others[0] == self.me:
             self._turn(others[1:], resource)
             return
-        passed = PassedTurn(self, others[1:], resource, self.engine.now_ns)
+        passed = Word(self, resource, partial(self.give, others[1:]))
         self._tell(others[0], b"turn", b",".join(others[1:]), resource, passed)
 
     def _tell(self, process: bytes, kind: bytes, said: bytes, resource: str, awaited: Awaited) -> None:
@@ -248,24 +271,24 @@ class Look(Ignored):
         """A token, or nothing; an error says nothing."""
         if reply is None or isinstance(reply, bytes):
             held_by = self._held_by
-            held_by.append(None if reply is None else reply[:PROCESS_BYTES])
+            held_by.append(reply)
             if len(held_by) == self._quorum:  # and no more than once
                 self._told(self._resource, held_by)
 
 
-class PassedTurn(Ignored):
-    """A turn given to another process, under way: where nobody hears it, it goes to the next."""
+class Word(Ignored):
+    """A word to another process, under way. `unheard`: what to do with the resource where nobody listens."""
 
-    __slots__ = ("_handoff", "_resource", "_rest", "_unheard")
+    __slots__ = ("_handoff", "_resource", "_silent", "_unheard")
 
-    def __init__(self, handoff: Handoff, rest: Sequence[bytes], resource: str, started_ns: int) -> None:
-        super().__init__(started_ns)
-        self._handoff, self._rest, self._resource = handoff, rest, resource
-        self._unheard = 0
+    def __init__(self, handoff: Handoff, resource: str, unheard: Callable[[str], object]) -> None:
+        super().__init__(handoff.engine.now_ns)
+        self._handoff, self._resource, self._unheard = handoff, resource, unheard
+        self._silent = 0
 
     def reply(self, reply: object, pipe: InstancePipe) -> None:
         """How many heard it."""
         if reply == 0:
-            self._unheard += 1
-            if self._unheard == self._handoff.engine.quorum:
-                self._handoff.give(self._rest, self._resource)
+            self._silent += 1
+            if self._silent == self._handoff.engine.quorum:
+                self._unheard(self._resource)

@@ -6,6 +6,7 @@ Nobody's lock is another's, nobody waits in vain, and nothing is left: no key, n
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,9 +15,11 @@ import pytest
 
 from bench.measure.outcomes import acquired
 from bench.measure.record import Records, history_parts, read_history
+from bench.measure.run_result import SafetyReport
 from bench.safety.judge import Judge
-from bench.topology.fleet import Fleet, start_fleet, wait_until
+from bench.topology.fleet import HOST, Fleet, start_fleet, wait_until
 from lockcore.clock import NS_PER_MS
+from tests.doubles.lossy_relay import LossyRelay
 from tests.integration.lockcore.keys import client
 from tests.integration.storm_client import KINDS
 from tests.integration.test_storm_of_stops import ROOT
@@ -26,13 +29,25 @@ LINE = KINDS["line"]
 CLIENTS, STOPPED_S, BETWEEN_S = 4, 0.12, 0.2
 
 
-def storm(fleet: Fleet, folder: Path, operations: int) -> None:
-    """Four processes make so many operations; the last of them is killed on its way."""
+def started(folder: Path, operations: int, urls: Iterable[str]) -> list[subprocess.Popen[bytes]]:
+    """Four processes that make so many operations."""
     command = [sys.executable, "-m", "tests.integration.storm_client", "line"]
-    clients = [
-        subprocess.Popen([*command, str(number), str(operations // CLIENTS), str(folder), *fleet.urls], cwd=ROOT)
+    return [
+        subprocess.Popen([*command, str(number), str(operations // CLIENTS), str(folder), *urls], cwd=ROOT)
         for number in range(CLIENTS)
     ]
+
+
+def end(clients: Iterable[subprocess.Popen[bytes]]) -> None:
+    for one in clients:
+        with suppress(ProcessLookupError):
+            one.kill()
+        one.wait()
+
+
+def storm(fleet: Fleet, folder: Path, operations: int) -> None:
+    """A minority of the servers is stopped again and again; the last client is killed on its way."""
+    clients = started(folder, operations, fleet.urls)
     try:
         turn = 0
         while any(one.poll() is None for one in clients[:-1]):
@@ -47,29 +62,54 @@ def storm(fleet: Fleet, folder: Path, operations: int) -> None:
                 clients[-1].kill()
         assert [one.returncode for one in clients[:-1]] == [0] * (CLIENTS - 1)
     finally:
-        for one in clients:
-            with suppress(ProcessLookupError):
-                one.kill()
-            one.wait()
+        end(clients)
+
+
+def judged(folder: Path) -> tuple[Records, SafetyReport]:
+    """All that was recorded, and what the oracle says of it."""
+    oracle, seen = Judge(LINE.ttl_ms), list[Records]()
+    parts = history_parts(folder)
+    for part in range(parts):
+        history = read_history(folder, part, parts)
+        oracle.add(history)
+        seen.append(history.records)
+    return np.concatenate(seen), oracle.report(0, 0)
+
+
+def nothing_is_left(fleet: Fleet) -> None:
+    for url in fleet.urls:
+        wait_until(lambda url=url: not client(url).pubsub_channels(), 10.0, "a subscription is left")  # type: ignore[misc]
+        wait_until(lambda url=url: not client(url).keys("*"), 10.0, "a key is left")  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("operations", [8_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
 def test_who_waits_for_a_word_gets_the_lock_alone_and_leaves_nothing(tmp_path: Path, operations: int) -> None:
     with start_fleet(5, "none") as fleet:
         storm(fleet, tmp_path, operations)
-        for url in fleet.urls:
-            wait_until(lambda url=url: not client(url).pubsub_channels(), 10.0, "a subscription is left")  # type: ignore[misc]
-            wait_until(lambda url=url: not client(url).keys("*"), 10.0, "a key is left")  # type: ignore[misc]
-    oracle, seen = Judge(LINE.ttl_ms), list[Records]()
-    parts = history_parts(tmp_path)
-    for part in range(parts):
-        history = read_history(tmp_path, part, parts)
-        oracle.add(history)
-        seen.append(history.records)
-    records, report = np.concatenate(seen), oracle.report(0, 0)
+        nothing_is_left(fleet)
+    records, report = judged(tmp_path)
     assert len(records) >= operations * (CLIENTS - 1) // CLIENTS - CLIENTS * LINE.callers
     alarms = (report.service_faults, report.granted_invalid, report.foreign_deletes)
     assert alarms == (0, 0, 0), report.examples
     assert acquired(records).all(), "everybody got it"
     waited_ms = (records["ended_ns"] - records["start_ns"]).max() / NS_PER_MS
     assert waited_ms < LINE.wait_ms
+
+
+@pytest.mark.parametrize("share", [0.3, 1.0])
+def test_lost_words_cost_time_and_nobody_is_stuck(tmp_path: Path, share: float) -> None:
+    with start_fleet(5, "none") as fleet, LossyRelay([one.port for one in fleet.instances], share) as relay:
+        urls = [f"redis://{HOST}:{port}" for port in relay.ports]
+        clients = started(tmp_path, 8_000, urls)
+        try:
+            assert [one.wait(300.0) for one in clients] == [0] * CLIENTS
+        finally:
+            end(clients)
+        assert relay.lost > 0
+        nothing_is_left(fleet)
+    records, report = judged(tmp_path)
+    assert (report.service_faults, report.granted_invalid, report.foreign_deletes) == (0, 0, 0), report.examples
+    assert acquired(records).all(), "everybody got it"
+    waited_ms = (records["ended_ns"] - records["start_ns"]) / NS_PER_MS
+    print(f"{share:.0%} lost: waited {np.percentile(waited_ms, 99):.0f} ms (p99), {waited_ms.max():.0f} ms at most")
+    assert waited_ms.max() < LINE.wait_ms / 4

@@ -142,6 +142,21 @@ def test_lost_words_cost_a_second_at_most() -> None:
     assert isinstance(second.result, Lease)
 
 
+@pytest.mark.parametrize(("mute", "wait_polls"), [(set(), False), ({2}, False), ({1, 2}, True), ({0, 1, 2}, True)])
+def test_who_gets_no_answer_polls_for_a_while(mute: set[int], wait_polls: bool) -> None:
+    """Else who is not heard would wait for as long as others come: they never hear that they are waited for."""
+    town = Town()
+    town.mute = mute
+    town.houses[0].asks()
+    waiting = town.houses[1].asks()
+    for half_second, polls in ((1, False), *[(2, wait_polls)] * 15):
+        before = town.commands["SET"]
+        for _ in range(50):
+            town.run(after_ms=10)
+        assert (town.commands["SET"] - before > 3) is polls, half_second
+    assert waiting.result is None or wait_polls
+
+
 def test_words_that_one_of_three_loses_are_heard() -> None:
     for mute, is_heard in (({2}, True), ({1, 2}, False)):
         town = Town()
@@ -184,7 +199,7 @@ def test_a_word_that_was_forgotten_is_said_again() -> None:
         town.run(after_ms=100)
     town.houses[0].gives_back(first)
     assert isinstance(second.result, Lease)
-    assert town.commands["PUBLISH"] == 3 * 3, "one word, one more, and the turn"
+    assert town.commands["PUBLISH"] == 5 * 3, "one word, one more, their answers, and the turn"
 
 
 def test_what_is_torn_between_the_dead_is_not_asked_for_again_and_again() -> None:
