@@ -167,7 +167,7 @@ class Handoff:
             told[token] = now_ns
             if resource not in self._unanswered:
                 self._unanswered.keep(resource, now_ns)
-            waits = Word(self, resource, self._is_nobody)
+            waits = Notice(self, resource, self._is_nobody)
             self._tell(token[:PROCESS_BYTES], b"waits", b"", resource, waits)
 
     def _is_nobody(self, resource: str) -> None:
@@ -245,7 +245,7 @@ class Handoff:
         if others[0] == self.me:
             self._turn(others[1:], resource)
             return
-        passed = Word(self, resource, partial(self.give, others[1:]))
+        passed = Notice(self, resource, partial(self.give, others[1:]))
         self._tell(others[0], b"turn", b",".join(others[1:]), resource, passed)
 
     def _tell(self, process: bytes, kind: bytes, said: bytes, resource: str, awaited: Awaited) -> None:
@@ -276,7 +276,7 @@ class Look(Ignored):
                 self._told(self._resource, held_by)
 
 
-class Word(Ignored):
+class Notice(Ignored):
     """A word to another process, under way. `unheard`: what to do with the resource where nobody listens."""
 
     __slots__ = ("_handoff", "_resource", "_silent", "_unheard")
