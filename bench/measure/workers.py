@@ -38,6 +38,7 @@ class WorkerNote(Section, frozen=True, kw_only=True):
     about: Annotated[str, says("versions of lockbench, Python and lockcore there")] = ""
     spawned_ns: Annotated[int, says("monotonic, when its users ran; 0: not yet")] = 0
     stopped_ns: Annotated[int, says("monotonic, when they had ended; 0: not yet")] = 0
+    told_ns: Annotated[int, says("monotonic, when it said this")] = 0
     cpu_s: Annotated[float, says("CPU time since its users ran")] = 0.0
     lag_histogram: Annotated[str, says("how late greenlets run")] = ""
     lateness_histogram: Annotated[str, says("how late the timer ended waits")] = ""

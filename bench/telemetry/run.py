@@ -6,7 +6,6 @@ Rules
   restart, which is another `run_id`. While an instance does not answer, its gauges are left out.
 """
 
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -152,7 +151,7 @@ def worker_points(notes: Sequence[WorkerNote]) -> Iterator[DataPoint]:
     """The load processes' own health."""
     begun_ns = [note.spawned_ns for note in notes if note.spawned_ns]
     if begun_ns:
-        ended_ns = max(note.stopped_ns or time.monotonic_ns() for note in notes if note.spawned_ns)
+        ended_ns = max(note.stopped_ns or note.told_ns for note in notes if note.spawned_ns)  # not now: never falls
         planned_ns = min(begun_ns)  # a planned moment: it may still lie ahead
         yield point("redlock.load.time", max(0, ended_ns - planned_ns) / NS_PER_S)
     yield point("redlock.load.late_starts", sum(note.late_starts for note in notes))

@@ -144,6 +144,7 @@ class Hosts:
             clock="" if host.same_clock else "own",
             spawned_ns=note.spawned_ns and note.spawned_ns + ahead_ns,
             stopped_ns=note.stopped_ns and note.stopped_ns + ahead_ns,
+            told_ns=note.told_ns and note.told_ns + ahead_ns,
         )
         self._write(host)
 

@@ -338,6 +338,7 @@ class Worker:
             phase=phase,
             spawned_ns=self._origin_ns,
             stopped_ns=self._stopped_ns,
+            told_ns=monotonic_ns(),
             cpu_s=(time.process_time() if cpu_s is None else cpu_s) - self._cpu_s - waited_cpu_s,
             lag_histogram=self._lag.encode() if last else self._lag_text,
             lateness_histogram=self._lateness.encode() if last else "",

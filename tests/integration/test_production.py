@@ -76,9 +76,10 @@ def _watched(app: subprocess.Popen[str], prometheus: Prometheus, fleet, page: in
     start_s = time.time()
     acquired = 'redlock_acquire_outcomes_total{redlock_outcome="acquired"}'
     until(lambda: sum(prometheus.at(f"count_over_time({acquired}[1m])", time.time()).numbers) >= 5, "five scrapes")
-    fleet.kill(0)
+    fleet.stop(0)  # with commands on their way, which are errors when it is killed
     voting = "sum(redlock_instance_voting)"
     until(lambda: prometheus.at(voting, time.time()).numbers == [2.0], "the loss of an instance")
+    fleet.kill(0)
     errors = "sum(count_over_time(redlock_instance_errors_total[1m]))"
     until(lambda: sum(prometheus.at(errors, time.time()).numbers) >= 3, "errors, scraped often enough for a rate")
     assert app.stdin

@@ -224,10 +224,19 @@ def test_a_verdict_that_is_not_known_judges_no_lease(tmp_path: Path, collector: 
         assert "redlock.safety.violations" not in collector.received.metrics
 
 
-def test_measured_time_that_lies_ahead_is_no_negative_time() -> None:
-    planned = WorkerNote(worker=0, pid=1, spawned_ns=time.monotonic_ns() + 60_000 * MS)
-    (taken,) = [item for item in worker_points([planned]) if item.instrument.name == "redlock.load.time"]
-    assert taken.value == 0.0
+def load_time_s(**told: int) -> float:
+    """What is exported for one load process whose users ran from the first second on."""
+    note = WorkerNote(worker=0, pid=1, spawned_ns=1000 * MS, **told)
+    (taken,) = [item for item in worker_points([note]) if item.instrument.name == "redlock.load.time"]
+    assert isinstance(taken.value, float)
+    return taken.value
+
+
+def test_measured_time_never_falls() -> None:
+    """It goes as far as the load process has said; the last word on its end may come long after it."""
+    assert load_time_s(told_ns=500 * MS) == 0.0, "planned"
+    assert load_time_s(told_ns=3000 * MS) == 2.0
+    assert load_time_s(told_ns=9000 * MS, stopped_ns=3010 * MS) == 2.01
 
 
 def test_workers_notes_add_up(tmp_path: Path, collector: Collector) -> None:
