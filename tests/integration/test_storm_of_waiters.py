@@ -119,4 +119,4 @@ def test_lost_words_cost_time_and_nobody_is_stuck(tmp_path: Path, share: float) 
     nobody_waited_in_vain(records)
     waited_ms = (records["ended_ns"] - records["start_ns"]) / NS_PER_MS
     print(f"{share:.0%} lost: waited {np.percentile(waited_ms, 99):.0f} ms (p99), {waited_ms.max():.0f} ms at most")
-    assert waited_ms.max() < LINE.wait_ms / 4
+    assert waited_ms.max() < LINE.wait_ms / 2
