@@ -94,13 +94,14 @@ class Engine:
     def submit(self, round_: SetRound) -> None:
         """Queue the SET of a round on all voters; too few of them settle it as UNREACHABLE without a byte sent."""
         if len(round_.voters) < self.quorum:
-            round_.undecided, round_.voters, round_.cleaned, round_.outcome = 0, (), True, Outcome.UNREACHABLE
+            round_.undecided, round_.voters, round_.outcome = 0, (), Outcome.UNREACHABLE
             return
         if round_.watched:
             self._watched.append(round_)  # type: ignore[arg-type]
         if round_.resource in self._merge_keys:
             self._merge()  # the release of a key goes before the next SET on it
         self.asked += 1
+        round_.cleaned = False
         terms = round_.terms
         self.batch.append(terms.set_head + round_.claim + terms.set_tail)
         self.batch_rounds.append(round_)

@@ -77,7 +77,7 @@ class SetRound(InFlight):
         self.undecided = len(engine.voters)  # < 0: every reply through `reply` (awaited.py says why)
         self.missing = engine.quorum  # counted down, so that the hot path needs one comparison
         self.refused = self.errored = self.silent = 0
-        self.cleaned = False
+        self.cleaned = True  # until it is sent there is nothing to clean up
         self.outcome = None
         self.waiter = None
         self.flight = None

@@ -209,6 +209,19 @@ def test_closing_under_load_leaves_no_key(shell: Shell, lock: Any, instances: In
     shell.until(lambda: instances.keys == [], "what was sent last is done", TTL_MS / 4000)  # long before keys end
 
 
+def test_who_is_refused_while_it_closes_gave_nothing_back(shell: Shell, lock: Any, instances: Instances) -> None:
+    """Else it would not be waited for those who hold a lease: found by the test above, on a busy machine."""
+    engine = lock._driver.engine
+    lock.acquire("held", TTL_MS)
+    waiting = [shell.start(shell.raw(lock).acquire, "held", TTL_MS, 60_000) for _ in range(3)]
+    shell.until(lambda: len(engine.turns.get("held", ())) == 3, "all to stand in line")
+    engine.retire()
+    for job in waiting:
+        with pytest.raises(InstanceClosedError):
+            job.result()
+    assert engine.asked - engine.given_back == 1
+
+
 @pytest.mark.parametrize("settled", [False, True])
 def test_an_acquire_that_waits_is_told_and_leaves_nothing(
     shell: Shell, connect: Connect, instances: Instances, settled: bool
