@@ -371,8 +371,7 @@ class Engine:
         if self.batch or self._to_merge:
             self._spill()
         voting = tuple(i for i, member in enumerate(self.members) if member.state is State.VOTING and not self.retired)
-        voters = self._voter_sets.get(voting)
-        if voters is None:
+        if (voters := self._voter_sets.get(voting)) is None:
             voters = self._voter_sets.keep(voting, tuple(self.pipes[index] for index in voting))
         self.voters = voters
         self.early = EARLY if len(voters) <= 2 else LARGEST
