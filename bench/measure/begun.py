@@ -61,6 +61,11 @@ class Begun:
         except OSError as error:
             raise _no_room(self._lost_path, error) from error
 
+    def forget(self) -> None:
+        """Nobody can judge what was lost so far."""
+        if self._lost is not None:
+            self._lost.truncate(0)
+
     def close(self) -> None:
         """Nothing more comes."""
         if self._lost is not None:

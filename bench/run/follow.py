@@ -95,6 +95,12 @@ class Follower:
         start = self.spawned_ns + int(self.warmup_s * NS_PER_S)
         return start, start + int(self.duration_s * NS_PER_S)
 
+    def until(self, stop_ns: int) -> Window | None:
+        """The measured window of a run that somebody else has ended; None when it had not begun."""
+        self._note_spawned(workers.read_workers(self.workdir))
+        self.duration_s = (stop_ns - (self.spawned_ns or stop_ns)) / NS_PER_S
+        return _window(self, stop_ns)
+
     def find_window(self) -> tuple[int, int] | None:
         """The measured window as of now, without waiting for the next look; any thread may ask."""
         if self.spawned_ns is None:
@@ -268,7 +274,7 @@ def follow(
         if follower.window_ns is None:
             raise failure
         course.deaths = (_in_one_line(failure, exit_code),)
-    course.deaths = course.deaths or _unreported(follower, faults)
+    course.deaths = course.deaths or unreported(follower, faults)
     course.casualties = faults.casualties()
     course.window = _window(follower, asked_ns or _ended_ns(follower))
     _note_cut(course, follower, user=interrupts.count > 0)
@@ -324,7 +330,7 @@ def _loss(note: workers.WorkerNote, window_ns: tuple[int, int] | None) -> str:
     return f"{note.name} ended {early_ns / NS_PER_S:.1f} s before the end of the run" if early_ns > 0 else ""
 
 
-def _unreported(follower: Follower, faults: FaultTimeline) -> tuple[str, ...]:
+def unreported(follower: Follower, faults: FaultTimeline) -> tuple[str, ...]:
     """Once Locust has ended: one sentence for each worker that never said so, so that its last operations may lack."""
     killed = faults.killed_workers().values()
     deadline_s = time.monotonic() + REPORT_S

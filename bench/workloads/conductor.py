@@ -7,6 +7,7 @@ fault of any worker ends the run with its sentence and its exit code. Source: lo
 """
 
 import logging
+import os
 import secrets
 import time
 from argparse import Namespace
@@ -14,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import gevent
 from gevent import get_hub
@@ -24,15 +26,18 @@ from locust.runners import STATE_INIT, STATE_MISSING, STATE_STOPPING, LocalRunne
 from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.measure.environment import versions
 from bench.measure.histogram import Histogram
+from bench.measure.verdict import VIOLATED
+from bench.workloads.beside import JUDGE_S, Judge, Told
 from bench.workloads.hosts import Hosts
 from bench.workloads.launch import WORKERS_S, error_of, is_alive, note_failure, note_of
-from bench.workloads.member import BEGIN, FAILED, FINISH, FINISHED, HERE, THERE
-from bench.workloads.plan import FLEET, PLAN, RUN_ID, Plan, plan_of
+from bench.workloads.member import BEGIN, FAILED, FINISH, FINISHED, HERE, THERE, end_within
+from bench.workloads.plan import FLEET, PLAN, RUN_ID, Plan, plan_of, planned
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
 LEAD_NS = 50 * NS_PER_MS  # from making the origin to the origin: time for the message to arrive
 TAIL_NS = 20 * NS_PER_MS  # what a planned run lasts longer, so that every worker has seen its end
 LOOK_S = 0.05
+END_S = 15.0  # for the rest of Locust's end
 THERE_S = 60.0  # how long users may take to run once they are made; then the run begins with those there are
 PERCENTILES = (50, 90, 99, 99.9)
 logger = logging.getLogger(__name__)
@@ -55,15 +60,21 @@ class Conductor:
 
     def __init__(self, environment: Environment, runner: LocalRunner | MasterRunner) -> None:
         self._environment, self._runner = environment, runner
-        self._begun = self._finishing = self._failed = False
+        self.begun = self._finishing = self._failed = False
         self._plan: Plan | None = None  # of the run: a form may change Locust's options while it lasts
         self._latencies: dict[str, list[Histogram]] = {}
         self._finished: set[str] = set()
         self._pids: dict[str, int] = {}
         self._there: dict[str, int] = {}  # callers that run, by worker
         self._fetches: list[gevent.Greenlet] = []
+        self._judge = None if planned(os.environ) else Judge()
+        self._stop_ns = 0
+        self.phase = ""  # of the last run: running, judging, "" = over
+        self.told: Told | None = None  # its verdict
         events = environment.events
         events.test_start.add_listener(self._start)
+        events.test_stopping.add_listener(self._note_stop)
+        events.quit.add_listener(self._quit)
         events.spawning_complete.add_listener(self._spawned)
         runner.register_message(HERE, self._note_here)
         runner.register_message(THERE, self._note_there)
@@ -91,27 +102,43 @@ class Conductor:
 
     def _start(self, **_: object) -> None:
         """A new run begins: workers get its name with Locust's options."""
-        self._begun = self._finishing = self._failed = False
+        self.begun = self._finishing = self._failed = False
         self._latencies, self._finished, self._there, self._fetches = {}, set(), {}, []
         environment = self._environment
         setattr(environment.parsed_options, RUN_ID, secrets.token_hex(4))
         if isinstance(self._runner, MasterRunner):
             setattr(environment.parsed_options, FLEET, in_order_of_users(self._runner.clients))
-        self._plan = None
+        setattr(environment.parsed_options, PLAN, None)
+        self._plan, self._stop_ns, self.phase, self.told = None, 0, "running", None
         with suppress(BenchError):  # the workers will say it
-            self._plan = plan_of(environment.parsed_options or Namespace())
+            self._plan = self._make_plan(environment.parsed_options or Namespace())
             environment.stop_timeout = environment.stop_timeout or self._plan.grace_s
-            if self._plan.bind is not None:
-                setattr(environment.parsed_options, PLAN, replace(self._plan, workdir=None).text.decode())
         if self._hosts is not None:
             self._hosts.begin(self._plan.workdir if self._plan and self._plan.bind else None)
 
+    def _make_plan(self, options: Namespace) -> Plan:
+        """The plan of this run; workers that have none get it with Locust's options. Raises BenchError."""
+        plan, runner = plan_of(options), self._runner
+        is_master = isinstance(runner, MasterRunner)
+        if plan.workdir is None:
+            processes = len(runner.clients) if isinstance(runner, MasterRunner) else 1
+            scenario = replace(plan.scenario, users=max(runner.target_user_count, 1), processes=processes)
+            bind = (options.master_bind_host, options.master_bind_port) if is_master else None
+            plan = replace(plan, scenario=scenario, bind=bind)
+            folder = (
+                self._judge.begin(plan, options.result and Path(options.result).absolute()) if self._judge else None
+            )
+            plan = replace(plan, workdir=folder, bind=bind if folder else None)
+        if plan.bind is not None or (plan.plain and plan.workdir is not None):
+            setattr(options, PLAN, (replace(plan, workdir=None) if is_master else plan).text.decode())
+        return plan
+
     def _spawned(self, user_count: int, **_: object) -> None:
         """Locust has made all users. Those of a planned run begin when the last of them runs."""
-        if self._begun or self._failed or self._plan is None:
+        if self.begun or self._failed or self._plan is None:
             return
-        self._begun = True
-        if self._plan.workdir is None:
+        self.begun = True
+        if self._plan.plain:
             self._begin(self._plan)
         else:
             gevent.spawn(self._begin_when_there, self._plan, user_count)
@@ -154,13 +181,14 @@ class Conductor:
             return
         self._finishing = True
         runner.update_state(STATE_STOPPING)  # else a worker that leaves now has its users spawned on the others
-        for client in list(runner.clients):
-            runner.send_message(FINISH, None, client)
+        asked = list(runner.clients.values())  # not who joins from now on, for the next run
+        for client in asked:
+            runner.send_message(FINISH, None, client.id)
         deadline_s = time.monotonic() + self._grace_s() + 5.0
         while time.monotonic() < deadline_s:
-            if all(client.id in self._finished or self._is_gone(client) for client in runner.clients.values()):
+            if all(client.id in self._finished or self._is_gone(client) for client in asked):
                 gevent.joinall(self._fetches)
-                self._summarise()
+                self._end()
                 return
             gevent.sleep(LOOK_S)
         logger.error("a worker did not finish in time; its last operations are missing from this table")
@@ -198,7 +226,46 @@ class Conductor:
         for name, text in msg.data.items():
             self._latencies.setdefault(name, []).append(Histogram.decode(text))
         if isinstance(self._runner, LocalRunner):
-            self._summarise()
+            self._end()
+
+    def _note_stop(self, **_: object) -> None:
+        self._stop_ns = self._stop_ns or monotonic_ns()
+
+    def _end(self) -> None:
+        """All there is of the run is here."""
+        self._summarise()
+        judge, self.phase = self._judge, ""
+        if judge is None:
+            return
+        if self._environment.web_ui is not None:
+            self._judge = Judge()  # of the next run
+            gevent.spawn(self._conclude, judge)
+        else:
+            end_within(JUDGE_S)  # which may be longer than Locust's end may take
+            self._conclude(judge)
+            end_within(END_S)
+
+    def _conclude(self, judge: Judge) -> None:
+        self.phase = "judging"
+        self.told = None if self._failed else judge.judge(self._stop_ns)
+        self.phase = ""
+        judge.close()
+        if self.told is not None and self.told.exit_code == VIOLATED.exit_code:
+            self._environment.process_exit_code = VIOLATED.exit_code
+        if self._environment.web_ui is not None:
+            self._tell()
+
+    def _quit(self, **_: object) -> None:
+        """The last thing that Locust does: after its tables the verdict is the last line."""
+        if self._judge is not None:
+            self._judge.close()
+        if self._environment.web_ui is None:
+            self._tell()
+
+    def _tell(self) -> None:
+        if self.told is not None:
+            kept = f"; {self.told.page}" if self.told.page else ""
+            logger.info("%s   %s%s", self.told.word, self.told.headline, kept)
 
     def _summarise(self) -> None:
         """Say what Locust's table cannot: latencies to three digits, merged without loss over all workers and hosts."""
@@ -206,7 +273,7 @@ class Conductor:
             merged = Histogram.merged(parts)
             shown = [(f"p{percent:g}", merged.percentile(percent)) for percent in PERCENTILES]
             figures = [f"{label} {value / NS_PER_MS:.3g}" for label, value in (*shown, ("max", merged.max_ns)) if value]
-            if merged.count and self._plan is not None and self._plan.workdir is None:
+            if merged.count and self._plan is not None and self._plan.plain:
                 shown_ms = "  ".join(figures)
                 logger.info("%s in ms: %s of %d by %d worker(s)", name, shown_ms, merged.count, len(parts))
 

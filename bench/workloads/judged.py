@@ -22,15 +22,13 @@ _OPTIONS = {key.name: key.option for key in KEYS}
 
 
 def is_wanted(arguments: list[str]) -> bool:
-    """Whether the command line of a leader names a place for the result."""
+    """Whether the command line is of a leader without a page and names a place for the result."""
     named = any(word == RESULT or word.startswith(f"{RESULT}=") for word in arguments)
-    return named and "--worker" not in arguments
+    return named and "--worker" not in arguments and "--headless" in arguments
 
 
 def words_of(options: argparse.Namespace, environ: Mapping[str, str]) -> tuple[list[str], list[str]]:
     """The words after `lockbench run SCENARIO`, and the targets. Raises UsageError."""
-    if not options.headless:
-        raise UsageError(f"{RESULT} is of runs that begin and end by themselves; add --headless, or leave it out")
     if not options.run_time:
         raise UsageError(f"{RESULT} needs the time to measure; give it with -t, as in -t 20s")
     given = given_of(options, environ)

@@ -9,7 +9,6 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from flask import Response
 from gevent import get_hub
 from locust import events
 from locust.argument_parser import get_parser
@@ -26,6 +25,7 @@ from bench.workloads.conductor import Conductor
 from bench.workloads.judged import become, is_wanted, words_of
 from bench.workloads.launch import note_failure
 from bench.workloads.member import LockUser, Member, interrupt_main_only
+from bench.workloads.page import show_verdict
 from bench.workloads.plan import add_options, plan_of, take_plan
 from bench.workloads.table import keep_fractions
 
@@ -52,19 +52,11 @@ def _connect(environment: Environment, runner: AnyRunner, web_ui: WebUI | None, 
         return
     if web_ui is None:
         _check(options)
-    elif web_ui.app is not None:
-        web_ui.app.after_request(_without_host)
-    Conductor(environment, runner)
+    conductor = Conductor(environment, runner)
+    if web_ui is not None:
+        show_verdict(web_ui, conductor)
     if not isinstance(runner, MasterRunner):
         Member(environment, runner)
-
-
-def _without_host(response: Response) -> Response:
-    """Locust's page without its field for a host: what is asked are targets, and an empty host says nothing."""
-    if response.mimetype == "text/html" and not response.is_streamed:
-        hidden = '<style>.MuiFormControl-root:has(input[name="host"]){display:none}</style></head>'
-        response.set_data(response.get_data(as_text=True).replace("</head>", hidden))
-    return response
 
 
 def _check(options: Namespace) -> None:

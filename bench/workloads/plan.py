@@ -108,6 +108,11 @@ class Plan:
         return 60.0 + parts * (self.scenario.warmup_ms + self.scenario.duration_ms) / 1000 if parts else 0.0
 
     @property
+    def plain(self) -> bool:
+        """Whether Locust alone decides when it begins and ends."""
+        return not self.timed
+
+    @property
     def text(self) -> bytes:
         """As JSON: it holds passwords."""
         return msgspec.json.encode(replace(self, scenario=self.scenario.shown()), enc_hook=str)  # a Path
@@ -129,7 +134,7 @@ def plan_of(options: argparse.Namespace, environ: Mapping[str, str] = os.environ
     if path is not None:
         plan = _taken.get(path) or _read(path)
     elif text:
-        plan = _decoded(text, "the leader's plan")
+        plan = plan_from(text, "the leader's plan")
     else:
         plan = _from_options(options, environ)
     find_recipe(plan.scenario.recipe).require(len(plan.targets), plan.scenario.pause)
@@ -152,14 +157,15 @@ def planned(environ: Mapping[str, str]) -> Path | None:
 
 def _read(path: Path) -> Plan:
     try:
-        return _decoded(path.read_bytes(), f"{path}, which {PLAN_VARIABLE} names,")
+        return plan_from(path.read_bytes(), f"{path}, which {PLAN_VARIABLE} names,")
     except OSError as error:
         raise UsageError(
             f"{PLAN_VARIABLE} names {path}, which cannot be read ({error.strerror}); unset it to use locust by itself"
         ) from error
 
 
-def _decoded(text: bytes, what: str) -> Plan:
+def plan_from(text: bytes | str, what: str) -> Plan:
+    """The plan in `text`, which `what` names in a complaint. Raises UsageError."""
     try:
         plan = decoded(text, Plan, lambda part, value: part(value))  # a Path
     except msgspec.DecodeError as error:

@@ -48,6 +48,7 @@ from lockcore.clock import NS_PER_MS, monotonic_ns
 
 PROBE_NS = 10 * NS_PER_MS
 ENCODE_EVERY = 5  # seconds between encodings of the scheduler lag
+SEGMENTS_KEPT = 64  # of a history that is judged, if nobody knows how long it gets: 8 million operations, 1 GB
 PATCH = 64  # votes patched at a time: about 80 µs
 PAUSE_S = 0.001  # between two pieces of housekeeping; a sleep of 0 would come before the replies waiting in the sockets
 _SEEN = tuple(field.name for field in fields(InstanceStatus))  # asdict would copy deeply, for 17 µs each
@@ -85,7 +86,7 @@ class Worker:
         self._arrivals = PreciseAlarm() if scenario.rate_per_s else None
         self._pacer: Pacer | None = None
         self._origin_ns = self._stopped_ns = self._scheduled = 0
-        self._cpu_s = 0.0
+        self._cpu_s = time.process_time()
         self._lags_ns: list[int] = []
         self._rests_late_ns: list[int] = []
         self._kept_ns = 0  # callers were kept from their next operation by us: late ends of rests, turns of the hub
@@ -109,7 +110,7 @@ class Worker:
             if not plan.allow_missing:
                 _require_all(recipe)
             worker = cls(plan, index, recipe, workdir, environment=environment, broke=broke, seat=seat)
-            if plan.workdir is None and is_wanted(os.environ):  # nobody follows the history and exports what it says
+            if plan.plain and is_wanted(os.environ):  # nobody follows the history and exports what it says
                 from bench.workloads.export import export_beside
 
                 worker._end_export = export_beside(plan, index, workdir, seat[1])
@@ -138,7 +139,7 @@ class Worker:
         caller = self.index * CALLERS_PER_WORKER + number
         contention, acquires = self._contention, self.rows[0]
         begun, place = self._begun.place()
-        if self.plan.workdir is not None:
+        if not self.plan.plain:
             self._started.wait()
         return CallerSetup(
             acquire=self.recipe.acquire,
@@ -155,7 +156,7 @@ class Worker:
             write=self._recorder.write,
             begun=begun,
             place=place,
-            lost=self._lost if self.plan.workdir is not None else _forget,  # by itself nobody judges
+            lost=self._lost,
             votes=self._votes,
             still_open=len(self.recipe.instances) << 40,
             pending=self._pending.append,
@@ -211,7 +212,7 @@ class Worker:
             schedule = offsets_ns(scenario.rate_per_s, scenario.arrivals, scenario.seed, part, parts)
             self._pacer = Pacer(self._arrivals.wait_until, schedule, origin_ns, *self.plan.window_ns)
         self._origin_ns = origin_ns
-        self._cpu_s = time.process_time()
+        self._cpu_s = self._cpu_s if self.plan.plain else time.process_time()  # there callers work already
         self._started.set()
         write_note(self._workdir, self._note("running"))
 
@@ -249,9 +250,9 @@ class Worker:
         for alarm in (self._naps, self._rests, self._arrivals):
             if alarm is not None:
                 alarm.close()
+        if self._end_export is not None:
+            self._end_export()
         if self.plan.workdir is None:
-            if self._end_export is not None:
-                self._end_export()
             shutil.rmtree(self._workdir, ignore_errors=True)
 
     def _settle_votes(self) -> None:
@@ -276,10 +277,10 @@ class Worker:
                 gevent.sleep(PAUSE_S)
                 if self._ending.is_set():
                     return
-            if self.plan.workdir is None or self.plan.bind is not None:  # its table is looked at
+            if self.plan.plain or self.plan.bind is not None:  # its table is looked at
                 for row in self.rows:
                     row.report(self._stats)
-            if self.plan.workdir is None:
+            if self.plan.plain:
                 self._forget_history()
             if self._origin_ns:
                 if seconds % ENCODE_EVERY == 1:
@@ -325,8 +326,9 @@ class Worker:
 
     def _forget_history(self) -> None:
         segments = sorted(self._workdir.glob("history-*.bin"), key=lambda path: path.stat().st_mtime_ns)
-        for path in segments[:-2]:
+        for path in segments[: -(SEGMENTS_KEPT if self.plan.workdir else 2)]:
             path.unlink(missing_ok=True)
+            self._begun.forget()
 
     def _note(self, phase: Phase, cpu_s: float | None = None) -> WorkerNote:
         last = phase == "stopped"
@@ -380,10 +382,6 @@ def _rows(scenario: Scenario, environment: Environment) -> tuple[Row, Row]:
     if scenario.events == "stock":
         return StockRow(scenario.recipe, "acquire", acquires_of, environment.events.request.fire), releases
     return Row(scenario.recipe, "acquire", acquires_of), releases
-
-
-def _forget(_resource: int, _times_ns: Sequence[int]) -> None:
-    """Nobody asks for it."""
 
 
 def _count(histogram: Histogram, times_ns: list[int]) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from psutil import Process
 from redis import Redis
 
 from bench.topology.fleet import Fleet
@@ -21,6 +22,7 @@ from tests.integration.locust_runs import ROOT, answers, counts, free_port, get,
 
 pytestmark = pytest.mark.integration
 LOCUSTFILE = ROOT / "bench" / "workloads" / "locustfile.py"
+VERDICT = re.compile(r"(SAFE|NOT TESTED|UNKNOWN|INVALID|INCONCLUSIVE)   [\d,.]+ leases/s")
 MEASURED = re.compile(r"(acquire|release) in ms: p50 (\S+).* of (\d+) by (\d+) worker")
 
 
@@ -101,11 +103,33 @@ def test_plain_locust_shows_our_rows_and_they_equal_our_counts(fleet: Fleet, tmp
         "acquire": (acquires, 2),
         "release": (acquires - failed, 2),
     }
+    assert VERDICT.search(log.splitlines()[-1]), "the verdict is the last line"
     for row in rows:
         assert row["method"] == "redlock"
         assert row["min_response_time"] > 0
         if row["min_response_time"] < 5:  # a busy machine has none so short
             assert any(float(key) % 1 for key in row["response_times"])  # fractions of a millisecond
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_lock_that_does_not_hold_is_caught_by_plain_locust(fleet: Fleet, tmp_path: Path, processes: int) -> None:
+    words = ["--headless", "-u", "16", "-r", "16", "-t", "3s", "--recipe", "get-set", "--resources", "1"]
+    words += ["--hold", "20ms", "--pause", "after-get:5ms:0.5", "--target", fleet.urls[0]]
+    code, _, log = plain(tmp_path, *words, processes=processes).end()
+    assert code == 5, log
+    assert "VIOLATED   " in log.splitlines()[-1]
+
+
+def test_a_run_whose_judge_was_killed_goes_on_and_says_so(fleet: Fleet, tmp_path: Path) -> None:
+    words = ["--headless", "-u", "4", "-r", "4", "--hold", "fixed:1ms", *targets(fleet)]
+    run = plain(tmp_path, *words)
+    until(lambda: keys(fleet) > 0, "a lock")
+    (judge,) = (child for child in Process(run.process.pid).children() if "bench.run.beside" in child.cmdline())
+    judge.kill()
+    run.process.send_signal(signal.SIGINT)
+    code, rows, log = run.end()
+    assert (code, counts(rows)["acquire"][0] > 0) == (0, True), log
+    assert "nobody has judged this run: the judge ended early (signal 9)" in log
 
 
 def test_an_unreachable_target_is_one_sentence_and_exit_code_3(fleet: Fleet, tmp_path: Path) -> None:
@@ -174,7 +198,8 @@ def state(url: str) -> str:
 def test_the_web_ui_has_our_options_and_our_rows_and_runs_twice(fleet: Fleet, tmp_path: Path) -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    run = plain(tmp_path, "--web-host", "127.0.0.1", "--web-port", str(port), *targets(fleet))
+    words = ("--web-host", "127.0.0.1", "--web-port", str(port), "--result", "out")
+    run = plain(tmp_path, *words, *targets(fleet))
     try:
         until(lambda: answers(url), "the web UI")
         page = get(url)
@@ -183,6 +208,7 @@ def test_the_web_ui_has_our_options_and_our_rows_and_runs_twice(fleet: Fleet, tm
         assert '"choices": ["full-jitter", "poll", "push", "fixed", "none"]' in page  # a drop-down
         assert 'input[name="host"]){display:none}' in page
         assert '"missing_host_warning": false' in page  # else the page asks for a field that it does not show
+        assert verdict(url)["text"] == "", "nothing has run"
         for round_ in range(2):
             form = "user_count=4&spawn_rate=4&hold=fixed%3A1ms&resources=50"
             post(f"{url}/swarm", form)
@@ -194,12 +220,21 @@ def test_the_web_ui_has_our_options_and_our_rows_and_runs_twice(fleet: Fleet, tm
             post(f"{url}/stop")
             until(lambda: state(url) == "stopped", "the end of the run")
             until(lambda: keys(fleet) == 0, "the last release's arrival everywhere")  # it returns at a quorum
+            until(lambda: verdict(url)["report"], "the verdict")
+            assert verdict(url)["word"] in ("SAFE", "NOT TESTED", "INVALID")
+            assert "<html" in get(f"{url}/lockbench/report")
     finally:
         run.process.send_signal(signal.SIGINT)
     code, _, log = run.end()
     assert code == 0, log
     assert len(re.findall(r"acquire in ms", log)) == 2
+    assert len(VERDICT.findall(log)) == len(list((tmp_path / "out").glob("*/result.json"))) == 2
     assert "Traceback" not in log
+
+
+def verdict(url: str) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(get(f"{url}/lockbench/verdict"))
+    return answer
 
 
 def post(url: str, form: str = "") -> None:

@@ -1,0 +1,89 @@
+"""The judge's process of a run that plain Locust leads: *a plan; then word that its load has ended → its result*.
+
+Rules: Locust decides how long a run lasts, and tells it; what is judged then, and how, is as in every other run.
+Whoever leaves without a word gets no result.
+"""
+
+import datetime
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from bench.errors import BenchError, InconclusiveError
+from bench.measure.run_result import RunResult
+from bench.report.html.page import write_report
+from bench.report.kinds import told
+from bench.run.conclude import RunEvidence, conclude
+from bench.run.experiment import store
+from bench.run.faults import FaultTimeline
+from bench.run.follow import LOOK_S, Course, Follower, lost_workers, unreported
+from bench.run.servers import counted, open_servers
+from bench.topology.child import orders, say
+from bench.topology.faults.kinds import injection
+from bench.topology.probe import info_snapshot
+from bench.workloads.beside import Ended, JudgeOrder, Ready, Told
+from bench.workloads.plan import Plan, plan_from
+
+
+def main() -> int:
+    """Judge one run. Returns an exit code."""
+    say(Ready())
+    order = next(orders(JudgeOrder), None)
+    if order is None:
+        return 0
+    try:
+        result = _judged(plan_from(order.plan, "Locust's plan"), order.workdir, order.command)
+        if result is not None:
+            say(_told(result, order.folder))
+    except BenchError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    return 0
+
+
+def _judged(plan: Plan, workdir: Path, command: Sequence[str]) -> RunResult | None:
+    """Wait for the end of the run and judge it; None when nobody wants to know. Raises BenchError."""
+    scenario, started = plan.scenario, f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
+    with open_servers(scenario, server=None, allow_missing=False) as servers:
+        before = info_snapshot(servers.urls)
+        say(Ready())
+        follower = Follower(workdir, scenario.processes, 0.0, 0.0, time.monotonic_ns(), scenario.ttl_ms)
+        timeline = FaultTimeline((), partial(injection, servers.site), follower.find_window)
+        course, ended = _watched(follower)
+        if ended is None:
+            return None
+        if (window := follower.until(ended.stop_ns)) is None:
+            raise InconclusiveError("the run ended before all its users ran")
+        course.window, course.deaths = window, lost_workers(follower, timeline) or unreported(follower, timeline)
+        evidence = RunEvidence(
+            replace(scenario, duration_ms=window.duration_s * 1000), servers, workdir, plan.key_prefix, course,
+            window, timeline, *counted(servers.urls, before),
+        )  # fmt: skip
+        return conclude(evidence, run_id=plan.run_id, command=command, started_at=started)
+
+
+def _watched(follower: Follower) -> tuple[Course, Ended | None]:
+    """Look at the clock once a second until the run has ended; None when Locust has."""
+    course, heard = Course(), list[Ended]()
+    listener = threading.Thread(target=lambda: heard.extend(filter(None, [next(orders(Ended), None)])), daemon=True)
+    listener.start()
+    while listener.is_alive():
+        listener.join(LOOK_S)
+        course.note(time.monotonic_ns(), running=follower.find_window() is not None)
+    return course, heard[0] if heard else None
+
+
+def _told(result: RunResult, folder: Path | None) -> Told:
+    """Store the result, if that is wanted, and say what it comes to."""
+    place = None if folder is None else store(result, folder / result.id, 0).path
+    page = None if place is None else str(write_report(result, place))
+    sheet = told(result)
+    return Told(sheet.verdict, sheet.style, sheet.headline, result.verdict.exit_code or 0, page)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

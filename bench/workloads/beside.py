@@ -1,0 +1,110 @@
+"""The judge of a run that plain Locust leads: *a plan → a judge's process, there before the load → its verdict*.
+
+Rules: what the servers did counts from before the first command, so a run begins when its judge is ready. Locust's own
+process judges nothing: a history of millions would stop its greenlets. Without a judge, whose sentence stands in the
+log then, a run is as good as any other. Orders hold passwords, and go by pipe.
+"""
+
+import logging
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.errors import BenchError
+from bench.topology.child import Child, Guard
+from bench.workloads.plan import Plan
+from lockcore.mask import masked_command
+
+READY_S = 20.0
+JUDGE_S = 120.0
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeOrder:
+    """What the judge is told first: the `plan` as JSON, the run's `workdir`, the `command` without secrets, and the
+    `folder` where the result goes."""
+
+    plan: str
+    workdir: Path
+    command: tuple[str, ...]
+    folder: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Its first word, and its answer to an order: it has asked the servers what they have done so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What it is told last, with the whole history in the folder. `stop_ns`: when the load was to end (monotonic)."""
+
+    stop_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The verdict: its word and colour, one line, and the page of the whole result if it is kept."""
+
+    word: str
+    colour: str
+    headline: str
+    exit_code: int
+    page: str | None = None
+
+
+class Judge:
+    """Beside one run at most: `begin` with it, `judge` once it has ended, or `close`. Made early, as it takes a second
+    to be there. Without one, as when it was killed, they do nothing, and `judge` says so in the log."""
+
+    def __init__(self) -> None:
+        self._child: Child | None = None
+        self._guard: Guard | None = None
+        self.why = ""  # there is no verdict
+        with self._noted():
+            self._child = Child("the judge", "bench.run.beside")
+            self._child.hear(Ready, READY_S)
+
+    def begin(self, plan: Plan, folder: Path | None) -> Path | None:
+        """The folder of the run of `plan`, which begins; None if nobody judges it. `folder`: for the result."""
+        with self._noted():
+            if self._child is not None:
+                self._guard = Guard(Path(tempfile.gettempdir()), "lockbench-run-")
+                command = tuple(masked_command(["locust", *sys.argv[1:]]))
+                self._child.tell(JudgeOrder(plan.text.decode(), self._guard.folder, command, folder))
+                self._child.hear(Ready, READY_S)
+                return self._guard.folder
+        return None
+
+    def judge(self, stop_ns: int) -> Told | None:
+        """The verdict on the run, which is complete."""
+        told = None
+        with self._noted():
+            if self._child is not None:
+                self._child.tell(Ended(stop_ns))
+                told = self._child.hear(Told, JUDGE_S)
+        if told is None:
+            logger.warning("nobody has judged this run: %s", self.why)
+        self.close()
+        return told
+
+    def close(self) -> None:
+        """The run is over, and its folder goes."""
+        for part in (self._child, self._guard):
+            if part is not None:
+                part.close()
+        self._child = self._guard = None
+
+    @contextmanager
+    def _noted(self) -> Iterator[None]:
+        try:
+            yield
+        except BenchError as error:
+            self.why = str(error)
+            if self._child is not None:
+                self._child.close()
+            self._child = None  # the folder stays: who writes into it goes on
