@@ -1,29 +1,36 @@
 """Several hosts: *the options of who leads; `lockbench worker`, which works for it*.
 
 Rules: a worker is told everything but where its leader is; it leaves no process, no lock, and a history only where its
-leader has not taken it.
+leader has not taken it. For each run of a command that makes several it joins anew.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import signal
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from bench.cli.options import Command, Grouped, Read, Values
 from bench.errors import EXIT_INTERRUPTED, EnvironmentNotReadyError, UsageError
+from bench.run.interrupt import Interrupts
 
 if TYPE_CHECKING:
     from bench.scenario import Scenario
 
 PORT = 5557
+AGAIN_S = 60.0  # between two runs of one command
 _LOOK_S = 0.2
 Address = tuple[str, int]
 
@@ -47,17 +54,17 @@ def hosts_options(command: Command) -> Command:
     return click.option("--expect-workers", metavar="N", type=click.IntRange(1, 1000), help=text)(command)
 
 
-def led(scenario: Scenario, values: Values) -> tuple[Scenario, Address | None]:
-    """The scenario with as many processes as workers are expected, and where they are. Raises UsageError."""
+def led(scenarios: Sequence[Scenario], values: Values) -> tuple[list[Scenario], Address | None]:
+    """The scenarios with as many processes as workers are expected, and where they are. Raises UsageError."""
     expected, bind = values.get("expect_workers"), values.get("bind")
     if expected is None:
         if bind is not None:
             raise UsageError("option --bind is where other hosts join; say how many processes with --expect-workers")
-        return scenario, None
-    if scenario.processes > 1:
+        return list(scenarios), None
+    if any(scenario.processes > 1 for scenario in scenarios):
         raise UsageError("with --expect-workers all load comes from the workers; say --processes 1, or leave it out")
     bind = bind or ("*", PORT)
-    if not scenario.targets and bind[0] not in ("127.0.0.1", "localhost", "::1"):
+    if not all(scenario.targets for scenario in scenarios) and bind[0] not in ("127.0.0.1", "localhost", "::1"):
         raise UsageError(
             "servers started here answer on this host only; name some that every worker reaches with --target, or "
             "try it on one host with --bind 127.0.0.1"
@@ -67,32 +74,53 @@ def led(scenario: Scenario, values: Values) -> tuple[Scenario, Address | None]:
         port = f":{bind[1]}" if bind[1] != PORT else ""
         said = f"lockbench: waiting for {many}; start on each host: lockbench worker --master {where}{port}"
         print(said, file=sys.stderr)
-    return replace(scenario, processes=expected), bind
+    return [replace(scenario, processes=expected) for scenario in scenarios], bind
 
 
 @click.command(cls=Grouped)
 @click.option("--master", metavar="HOST", type=ADDRESS, required=True, help=f"who leads: HOST or HOST:PORT  [{PORT}]")
 @click.option("--processes", metavar="N", type=click.IntRange(1, 256), default=1, help="load processes  [1]")
 def worker(master: Address, processes: int) -> int:
-    """Make load for `lockbench run --expect-workers` on another host.
+    """Make load for `lockbench run --expect-workers` on another host; for capacity, gate and compare, too.
 
-    It waits for its leader, works for one run and ends. Everything but HOST comes from there, passwords of targets too.
-    Ctrl-C gives its locks back; twice: at once, and they stay until their TTL has passed.
+    It waits for its leader, works for it and ends: after the last run, or when none has followed for a minute.
+    Everything but HOST comes from there, passwords of targets too. Ctrl-C gives its locks back; twice: at once, and
+    they stay until their TTL has passed.
     """
-    from bench.run.interrupt import Interrupts
-    from bench.workloads.launch import join
+    from bench.workloads.launch import MORE, join
 
-    with Interrupts() as interrupts:
-        interrupts.raising, told = False, 0
-        process = join(*master, processes)
-        while process.poll() is None:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(_LOOK_S)
-            if interrupts.count > told:
-                os.killpg(process.pid, signal.SIGKILL if told else signal.SIGTERM)  # TERM: locks go back
-                told = interrupts.count
-    if told:
+    with Interrupts() as interrupts, tempfile.TemporaryDirectory(prefix="lockbench-joined-") as folder:
+        interrupts.raising, note, over_s = False, Path(folder) / "note", math.inf
+        while True:
+            note.unlink(missing_ok=True)
+            process = join(*master, processes, note)
+            code = _followed(process, interrupts, note, over_s)
+            word = note.read_text(encoding="utf-8") if note.exists() else ""
+            if word == MORE:
+                over_s = time.monotonic() + AGAIN_S
+            if interrupts.count or code or word not in ("", MORE) or (not word and over_s == math.inf):
+                break
+            if time.monotonic() > over_s:
+                return 0
+    if interrupts.count:
         return EXIT_INTERRUPTED
-    if process.returncode:
+    if code:
         raise EnvironmentNotReadyError("this worker did not work to the end of a run; its log, above, says why")
     return 0
+
+
+def _followed(process: subprocess.Popen[bytes], interrupts: Interrupts, note: Path, over_s: float) -> int:
+    """The exit code of a Locust that has joined, once it has ended; 0 if nobody led it by the time `over_s`."""
+    told = 0
+    while process.poll() is None:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_LOOK_S)
+        alone = time.monotonic() > over_s and not note.exists()
+        if interrupts.count > told or alone:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL if told else signal.SIGTERM)  # TERM: locks go back
+            told = interrupts.count
+            if alone and not told:
+                process.wait()
+                return 0
+    return process.returncode

@@ -91,6 +91,7 @@ def _repeated(scenario: Scenario, values: Values) -> int:
     for number in range(times):
         one = replace(scenario, seed=scenario.seed + number)  # else every run would have the same luck
         part = {**values, "out": folder / f"{number + 1:0{len(str(times))}}", "summary": f"{number + 1} of {times}"}
+        part["more"] = number + 1 < times
         codes.append(run_and_show("run", one, part))
         if codes[-1] == EXIT_INTERRUPTED:
             break
@@ -105,13 +106,14 @@ def run_and_show(command: str, scenario: Scenario, values: Values) -> int:
     from bench.run.interrupt import Interrupts
     from bench.run.run import Order, run_scenario
 
-    scenario, bind = led(scenario, values)
+    (scenario,), bind = led([scenario], values)
 
     def measure(order: ExperimentOrder[Scenario], show: ProgressLine) -> Done[RunResult]:
         allowed = {name: values[name] for name in ("allow_missing", "allow_skipped")}
         one = Order(order.plan, order.run_id, order.command, order.folder, order.server, **allowed, bind=bind)
+        one = replace(one, name=values.get("name", ""), more=values.get("more", False))
         with Interrupts() as interrupts:
-            done = run_scenario(replace(one, name=values.get("name", "")), interrupts, show)
+            done = run_scenario(one, interrupts, show)
         if values.get("csv") is not None:
             append_line(values["csv"], done.result)
         return done

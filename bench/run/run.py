@@ -41,7 +41,7 @@ from bench.workloads.plan import Plan, Ring
 class Order:
     """What to run and where its result belongs. `command`: as typed, without secrets; `folder`: can be made, None:
     the result is only returned; `ring`: who takes turns with it; `name`: what its user calls it; `bind`: where workers
-    of other hosts are awaited, as many as the scenario has processes."""
+    of other hosts are awaited, as many as the scenario has processes; `more`: for another run after this one, too."""
 
     scenario: Scenario
     run_id: str
@@ -53,6 +53,7 @@ class Order:
     ring: Ring | None = None
     name: str = ""
     bind: tuple[str, int] | None = None
+    more: bool = False
 
 
 def run_scenario(order: Order, interrupts: Interrupts, show: Show) -> Done[RunResult]:
@@ -128,6 +129,7 @@ def _plan(order: Order, servers: Servers, workdir: Path) -> Plan:
         allow_missing=order.allow_missing,
         ring=order.ring,
         bind=order.bind,
+        more=order.more,
     )
 
 

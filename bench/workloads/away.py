@@ -5,6 +5,7 @@ all have ended, a piece at a time as the leader asks. It is removed when the lea
 """
 
 import logging
+import os
 import shutil
 import tempfile
 from contextlib import suppress
@@ -18,6 +19,7 @@ from locust.runners import WorkerRunner
 
 from bench.errors import EnvironmentNotReadyError
 from bench.measure.begun import BEGUN, LOST
+from bench.workloads.launch import LAST, MORE, NOTE_VARIABLE
 from bench.workloads.plan import Plan
 from lockcore.clock import NS_PER_S, monotonic_ns
 
@@ -48,6 +50,8 @@ class Away:
         self._taken.clear()
         self._heard_ns = monotonic_ns()
         gevent.spawn(self._tell_notes, folder)
+        if note := os.environ.get(NOTE_VARIABLE):
+            Path(note).write_text(MORE if plan.more else LAST, encoding="utf-8")
         return replace(plan, workdir=folder)
 
     def leave(self) -> None:

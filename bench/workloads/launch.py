@@ -39,6 +39,8 @@ LOG_FILE, TABLE_FILE = "locust.log", "locust.json"
 FAILURE_FILE = "failure.json"  # beside the plan: why Locust ended the run, and the exit code
 _LOCUSTFILE = Path(__file__).with_name("locustfile.py")
 _LOG_LINES = 12
+NOTE_VARIABLE = "LOCKBENCH_WORKER_NOTE"  # the file by which a worker tells whoever started it
+MORE, LAST = "more", "last"
 WORKERS_S = 300.0  # how long workers of other hosts may take to come
 _GROUP_ENDS_S = 3.0
 _ERRORS = {kind.exit_code: kind for kind in (UsageError, EnvironmentNotReadyError, InconclusiveError)}
@@ -64,12 +66,13 @@ def command_line(plan: Plan) -> list[str]:
     return words
 
 
-def join(host: str, port: int, processes: int) -> subprocess.Popen[bytes]:
-    """A Locust that waits for who leads at `host`, works for it, and ends with us. It logs on stderr."""
+def join(host: str, port: int, processes: int, note: Path) -> subprocess.Popen[bytes]:
+    """A Locust that waits for who leads at `host`, works for it, and ends with us. It logs on stderr. When it has been
+    told what to do `note` says whether another run may follow: `MORE` or `LAST`."""
     words = [sys.executable, "-m", "locust", "-f", str(_LOCUSTFILE), "--worker"]
     words += ["--master-host", host, "--master-port", str(port)]
     words += ["--processes", str(processes)] if processes > 1 else []
-    environment = {**_without_locust(os.environ), PARENT_VARIABLE: str(os.getpid())}
+    environment = {**_without_locust(os.environ), PARENT_VARIABLE: str(os.getpid()), NOTE_VARIABLE: str(note)}
     return subprocess.Popen(words, env=environment, cwd=tempfile.gettempdir(), start_new_session=True)
 
 

@@ -57,7 +57,7 @@ class Plan:
     """One run. `workdir` None: nobody reads the history, so a private folder will do. `timed`: warm-up and duration of
     the scenario end the run. `allow_missing`: a quorum of the targets is enough. `ring`: who takes turns with it.
     `bind`: the address and port at which workers of any host are awaited, as many as the scenario has processes; each
-    of them has a workdir of its own. None: all are forked here."""
+    of them has a workdir of its own. None: all are forked here. `more`: another run may follow."""
 
     run_id: str
     targets: tuple[str, ...]
@@ -68,6 +68,7 @@ class Plan:
     allow_missing: bool = True
     ring: Ring | None = None
     bind: tuple[str, int] | None = None
+    more: bool = False
 
     @property
     def recipe_settings(self) -> RecipeSettings:

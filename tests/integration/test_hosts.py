@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from bench.experiments.capacity.result import CapacityResult
 from bench.measure.run_result import RunResult
 from bench.topology.fleet import Fleet
 from bench.workloads.launch import is_alive
@@ -129,6 +130,66 @@ def test_plain_locust_with_a_place_for_the_result_is_led_and_judged_the_same_way
     assert result["workers"][0]["leases"] == result["totals"]["acquired"] > 0
     assert worker.returncode == 0
     assert (keys(fleet), left(tmp_path)) == (0, [])
+
+
+def series(folder: Path, port: int, command: str, *words: object) -> tuple[int, str]:
+    """A command that makes several runs, led here; the workers join each of them, and are ended with the last."""
+    here = ("--expect-workers", 2, "--bind", f"127.0.0.1:{port}", "--out", "out")
+    leader = started(folder, command, *words, *here)
+    with workers(folder, port, *map(ahead, HOURS)) as processes:
+        out, err = leader.communicate(timeout=280)
+        family = [child for process in processes for child in process.children(recursive=True)]
+        for worker in (child for process in processes for child in process.children()):  # unshare takes no signal
+            worker.send_signal(signal.SIGTERM)
+        all_end(process.pid for process in (*processes, *family))
+    assert "Traceback" not in out + err, err
+    print(out + err)
+    logs = "".join(path.read_text() for path in folder.glob("worker-*.log"))
+    assert "Traceback" not in logs, logs
+    assert left(folder) == []
+    return leader.returncode, out + err
+
+
+def test_workers_join_again_for_every_run_of_a_series_and_end_with_the_last(tmp_path: Path, fleet: Fleet) -> None:
+    port = free_port()
+    words = (*targets(fleet), *LOAD, "--duration", "1s", "--repeat", 2)
+    leader = started(tmp_path, "run", *words, "--expect-workers", 1, "--bind", f"127.0.0.1:{port}", "--out", "out")
+    with workers(tmp_path, port, ahead(HOURS[0])) as (process,):
+        out, err = leader.communicate(timeout=150)
+        assert process.wait(30) == 0, "it knew which was the last"
+    assert leader.returncode in (0, 4), out + err
+    for number in (1, 2):
+        result = result_in(tmp_path / "out" / str(number), RunResult)
+        assert result["workers"][0]["leases"] == result["totals"]["acquired"] > 0
+    assert (keys(fleet), left(tmp_path)) == (0, [])
+
+
+@pytest.mark.slow
+def test_a_gate_is_led_over_hosts(tmp_path: Path, fleet: Fleet) -> None:
+    """Holding a key six times as long costs rate, and two hosts show it."""
+    port = free_port()
+    for name, hold in (("base", "1ms"), ("slow", "6ms")):
+        urls = ", ".join(f'"{url}"' for url in fleet.urls)
+        (tmp_path / f"{name}.toml").write_text(f'targets = [{urls}]\nusers = 8\nhold = "{hold}"\nresources = 8\n')
+    sides = ("--baseline", "base.toml", "--candidate", "slow.toml", "--variable", "hold")
+    words = (*sides, "--metric", "rate", "--duration", "1s", "--pairs", 8, *CALM)
+    code, said = series(tmp_path, port, "gate", *words)
+    assert (code, "FAIL" in said) == (1, True), said
+    assert keys(fleet) == 0
+
+
+@pytest.mark.slow
+def test_a_capacity_is_led_over_hosts(tmp_path: Path, fleet: Fleet) -> None:
+    port = free_port()
+    words = (*targets(fleet), "--slo", "acquire.p99 < 2s", "--quick", "--budget", "60s", "--instance-timeout", "2s")
+    code, said = series(tmp_path, port, "capacity", *words)
+    assert code in (0, 4), said
+    result = result_in(tmp_path / "out", CapacityResult)
+    assert result["points"][0]["callers"], said
+    probes = [result_in(path.parent, RunResult) for path in (tmp_path / "out" / "probes").glob("*/result.json")]
+    assert len(probes) > 3
+    assert all(len(probe["workers"]) == 2 for probe in probes)
+    assert keys(fleet) == 0
 
 
 @pytest.mark.slow

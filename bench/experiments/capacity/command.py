@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bench.cli.experiment import carry_out, experiment_options
+from bench.cli.hosts import hosts_options, led
 from bench.cli.options import FiniteRange, Grouped, Read, ScenarioPlace, given_options, scenario_options
 from bench.errors import UsageError
 from bench.scenario import Scenario, load
@@ -68,6 +69,7 @@ def _budget_s(text: str) -> float:
     help=f"how long a point may take; what was not measured then is said  [{FULL_BUDGET}; --quick {QUICK_BUDGET}]",
 )
 @click.option("--quick", is_flag=True, help=f"a glance: probes of {QUICK['duration']}  [{FULL['duration']}]")
+@hosts_options
 @scenario_options(refused=SEARCHED)
 @experiment_options("capacity", seed=None)
 def capacity(scenario: Path | None, **values: Any) -> int:
@@ -98,7 +100,8 @@ def plan_of(path: Path | None, values: dict[str, Any]) -> CapacityPlan:
     given = {**{name: text for name, text in usual.items() if name not in written}, **given}
     swept = [_sweep(text) for text in values["sweeps"]]
     choices = [dict(choice) for choice in product(*swept)]
-    points = tuple(SweepPoint(_load(path, {**given, **choice}), choice) for choice in choices)
+    scenarios, bind = led([_load(path, {**given, **choice}) for choice in choices], values)
+    points = tuple(SweepPoint(scenario, choice) for scenario, choice in zip(scenarios, choices, strict=True))
     return CapacityPlan(
         points,
         slo,
@@ -106,6 +109,7 @@ def plan_of(path: Path | None, values: dict[str, Any]) -> CapacityPlan:
         fixed_users="users" in written or any("users" in point.variables for point in points),
         seed=points[0].scenario.seed,
         budget_s=values["budget"] or _budget_s(QUICK_BUDGET if values["quick"] else FULL_BUDGET),
+        bind=bind,
     )
 
 

@@ -76,7 +76,12 @@ class Budget:
     def __init__(self, wanted_s: float, now_s: Callable[[], float] = time.monotonic) -> None:
         self._wanted_s, self._now_s = wanted_s, now_s
         self._overhead_s = FIRST_OVERHEAD_S
-        self._over_s = now_s() + (1 - RESERVE) * wanted_s
+        self.restart()
+
+    def restart(self) -> None:
+        """From now on."""
+        self._began_s = self._now_s()
+        self._over_s = self._began_s + (1 - RESERVE) * self._wanted_s
 
     @property
     def left_s(self) -> float:
@@ -88,13 +93,14 @@ class Budget:
         return _asked_s(scenario) + self._overhead_s
 
     def require(self, scenario: Scenario) -> None:
-        """Raise OutOfTime unless this run will be over in time."""
+        """This run begins, unless it will not be over in time. Raises OutOfTime."""
         if self.lasts_s(scenario) > self.left_s:
             raise OutOfTime
+        self._began_s = self._now_s()
 
-    def took(self, scenario: Scenario, seconds: float) -> None:
-        """This run took so long."""
-        self._overhead_s = (self._overhead_s + seconds - _asked_s(scenario)) / 2
+    def ended(self, scenario: Scenario) -> None:
+        """The run that began last is over."""
+        self._overhead_s = (self._overhead_s + self._now_s() - self._began_s - _asked_s(scenario)) / 2
 
     def spent(self, what: str) -> str:
         """The sentence that says what the budget left undone."""
@@ -107,15 +113,20 @@ def _asked_s(scenario: Scenario) -> float:
 
 @dataclass(slots=True)
 class _ProbeWatch:
-    """Each second of a run: how busy this machine is while it is measured (0…1), and whether time is up."""
+    """Each second of a run: how busy this machine is while it is measured (0…1), and whether time is up.
+
+    `is_awaited`: it begins when other hosts have come."""
 
     experiment: Experiment
     budget: Budget
+    is_awaited: bool = False
     cut: int = 0
     busy: list[float] = field(default_factory=list)
 
     def __call__(self, progress: Progress) -> None:
-        """One look; once time is up it wishes the run's end, as Ctrl-C does."""
+        """One look; once time is up it wishes the run's end, as Ctrl-C does. Waiting for other hosts takes none."""
+        if progress.phase == "starting" and self.is_awaited:
+            self.budget.restart()
         if progress.phase == "measuring":
             self.busy.append(psutil.cpu_percent() / 100)  # since the look before
         if not self.budget.left_s and not self.cut:
@@ -216,7 +227,7 @@ class _Seeker:
             found, rate = next_probe(findings, self._plan.slo)
 
     def _probe(self, step: str, wanted: Scenario, servers: Servers, findings: Findings) -> None:
-        watch, rate = _ProbeWatch(self._experiment, self._budget), wanted.rate_per_s or 0.0
+        watch, rate = self._watch(), wanted.rate_per_s or 0.0
         result = self._run(wanted, servers, findings, watch)
         findings.probes.append(judge_probe(rate, step, result, self._plan.slo, watch.used))
 
@@ -243,7 +254,7 @@ class _Seeker:
         wanted = replace(
             scenario, users=users, duration_ms=SHORT * scenario.duration_ms, warmup_ms=SHORT * scenario.warmup_ms
         )
-        result = self._run(wanted, servers, findings, _ProbeWatch(self._experiment, self._budget))
+        result = self._run(wanted, servers, findings, self._watch())
         loop = ClosedLoop(
             users=users,
             achieved_per_s=result.rate.achieved_per_s,
@@ -253,21 +264,23 @@ class _Seeker:
         findings.callers.append(loop)
         return loop
 
+    def _watch(self) -> _ProbeWatch:
+        return _ProbeWatch(self._experiment, self._budget, self._plan.bind is not None and not self._runs)
+
     def _run(self, scenario: Scenario, servers: Servers, findings: Findings, watch: _ProbeWatch) -> RunResult:
         """One run on the standing servers, stored; drained servers before it."""
         if self._experiment.is_over:
             raise KeyboardInterrupt
         self._budget.require(scenario)
-        began_s = time.monotonic()
         _drain(servers.urls)
         run_id = f"{self._order.run_id}-{self._runs + 1}"
-        order = Order(scenario, run_id, self._order.command, None, self._order.server)
+        order = Order(scenario, run_id, self._order.command, None, self._order.server, bind=self._plan.bind, more=True)
         with watch.watching():
             finished = run_on(servers, order, self._experiment, watch)
         if finished.result.interrupted:
             raise KeyboardInterrupt
         self._runs += 1
-        self._budget.took(scenario, time.monotonic() - began_s)
+        self._budget.ended(scenario)
         self._store(finished.result)
         verdict = finished.result.verdict
         if verdict.status == "violated":

@@ -77,7 +77,7 @@ class SweepPoint:
 @dataclass(frozen=True, slots=True)
 class CapacityPlan:
     """What is asked. `fixed_users`: the scenario's callers are a cap; else as many as a rate needs. `budget_s`: of each
-    point."""
+    point. `bind`: where workers of other hosts join."""
 
     points: tuple[SweepPoint, ...]
     slo: Slo
@@ -85,6 +85,7 @@ class CapacityPlan:
     fixed_users: bool
     seed: int
     budget_s: float
+    bind: tuple[str, int] | None = None
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bench.cli.experiment import carry_out, experiment_options
+from bench.cli.hosts import hosts_options, led
 from bench.cli.options import Command, Grouped, Read, ScenarioPlace, given_options, scenario_options
 from bench.errors import UsageError
 from bench.gates.threshold import USUAL, Metric, find_metric, read_thresholds
@@ -59,6 +60,7 @@ def _options(command: Command, kind: Kind) -> Command:
         click.option("--tolerance", type=SHARE, default="10%", help="how much worse is still the same  [10%]"),
         click.option("--metric", "metrics", metavar="M", multiple=True, help="judge by this figure (repeatable)"),
         click.option("--variable", "variables", metavar="KEY", multiple=True, help="a setting that is meant to differ"),
+        hosts_options,
         scenario_options("recipe"),
         click.option("--allow-missing", is_flag=True, help="go on when a minority of the targets cannot be reached"),
         click.option("--allow-skipped", is_flag=True, help="go on without faults that cannot take place here"),
@@ -146,6 +148,13 @@ def _now(kind: Kind, sides: list[Side], values: Values) -> int:
     from bench.experiments.compare.pairs import PairsOrder, take_turns
     from bench.experiments.compare.sides import require_declared, scenario_settings
 
+    if values["expect_workers"] and any(side.python_path for side in sides):
+        raise UsageError(
+            "option --expect-workers: other hosts run the lockbench that is installed there; over them compare "
+            "scenarios or recipes, and on one host revisions and installed versions"
+        )
+    scenarios, bind = led([side.scenario for side in sides], values)
+    sides = [replace(side, scenario=scenario) for side, scenario in zip(sides, scenarios, strict=True)]
     first = sides[0].scenario
     judged, shown = _metrics(kind, values, is_open=first.rate_per_s is not None)
     if kind == "gate" and values["pairs"] < (least := gate_pairs(len(judged))):
@@ -159,13 +168,12 @@ def _now(kind: Kind, sides: list[Side], values: Values) -> int:
     if again:
         sides = [*sides, replace(sides[0], label=f"{sides[0].label} again")]
     labels = [side.label for side in sides]
-    looks = gate_looks(values["pairs"], len(judged)) if kind == "gate" else ()
-    sharp = kind == "gate" and not values["metrics"] and take_turns(sides)  # a figure that was named is held as said
-    question = Question(kind, labels, judged, shown, values["tolerance"], first.seed, again, looks=looks, sharp=sharp)
     pairs = PairsOrder(
-        sides, values["pairs"], first.seed, values["server"], values["allow_missing"], values["allow_skipped"]
+        sides, values["pairs"], first.seed, values["server"], values["allow_missing"], values["allow_skipped"], bind
     )
-
+    looks = gate_looks(values["pairs"], len(judged)) if kind == "gate" else ()
+    sharp = kind == "gate" and not values["metrics"] and take_turns(pairs)  # a figure that was named is held as said
+    question = Question(kind, labels, judged, shown, values["tolerance"], first.seed, again, looks=looks, sharp=sharp)
     return carry_out(kind, question, values, lambda order, show: compare_now(order, pairs, show))
 
 

@@ -72,7 +72,7 @@ def compare_now(order: Order, pairs: PairsOrder, say: Show) -> Done[ComparisonRe
         experiment.raising = False
         result = _answer(experiment, order.plan, rounds, pairs.pairs, exact)
         asked_s = None if (asked_ms := pairs.sides[0].asked_ms) is None else asked_ms / 1000
-        return experiment.store(structs.replace(result, in_turns=take_turns(pairs.sides), asked_duration_s=asked_s))
+        return experiment.store(structs.replace(result, in_turns=take_turns(pairs), asked_duration_s=asked_s))
 
 
 def _so_far(question: Question, rounds: Rounds) -> tuple[str, bool]:

@@ -69,7 +69,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class PairsOrder:
-    """What to run: `pairs` rounds of `sides`, the order within each drawn from `seed`."""
+    """What to run: `pairs` rounds of `sides`, the order within each drawn from `seed`. `bind`: where hosts join."""
 
     sides: Sequence[Side]
     pairs: int
@@ -77,6 +77,7 @@ class PairsOrder:
     server: str | None = None
     allow_missing: bool = False
     allow_skipped: bool = False
+    bind: tuple[str, int] | None = None
 
 
 @dataclass(slots=True)
@@ -114,12 +115,20 @@ def _middle(values: Sequence[float | None]) -> float | None:
     return geometric_mean(known) if all(known) else 0.0
 
 
-def take_turns(sides: Sequence[Side]) -> bool:
+def take_turns(order: PairsOrder) -> bool:
     """Whether processes of all sides can run at once, in turns: own servers, no schedule or fault that goes on while
     they wait, and operations that end well within a turn."""
-    return not is_wanted(os.environ) and not any(
-        one.targets or one.faults or one.rate_per_s or one.processes > 1 or max(one.hold.ms, one.think.ms) > SHORT_MS
-        for one in (side.scenario for side in sides)
+    return (
+        order.bind is None
+        and not is_wanted(os.environ)
+        and not any(
+            one.targets
+            or one.faults
+            or one.rate_per_s
+            or one.processes > 1
+            or max(one.hold.ms, one.think.ms) > SHORT_MS
+            for one in (side.scenario for side in order.sides)
+        )
     )
 
 
@@ -133,7 +142,7 @@ def run_pairs(
     done = Rounds([], {})
     allowed = max(1, order.pairs // REPEATED_SHARE)
     draw, began_s, sides = random.Random(order.seed), time.monotonic(), range(len(order.sides))
-    run_round = _in_turns if take_turns(order.sides) else _there_and_back
+    run_round = _in_turns if take_turns(order) else _there_and_back
     with Interrupts() as interrupts, contextlib.ExitStack() as stack:
         fleets, said, enough = _Fleets(order, stack), "", False
         while done.finished < order.pairs and not enough:
@@ -209,7 +218,10 @@ def _run(
     """Run one side once. Raises KeyboardInterrupt when it was cut short: half a run is no measurement."""
     side = order.sides[index]
     scenario = replace(side.scenario, seed=order.seed + number)
-    run = Order(scenario, secrets.token_hex(4), (), None, order.server, order.allow_missing, order.allow_skipped, ring)
+    run = Order(
+        scenario, secrets.token_hex(4), (), None, order.server, order.allow_missing, order.allow_skipped, ring,
+        bind=order.bind, more=True,
+    )  # fmt: skip
     finished = run_on(servers, run, interrupts, None, environ=side.environ())
     if interrupts.count:
         raise KeyboardInterrupt

@@ -11,10 +11,10 @@ TARGETS = {"targets": ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3
 
 def test_the_expected_workers_are_the_processes_of_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     values = {"expect_workers": 3, "bind": ("10.0.0.9", 6000), "quiet": False}
-    scenario, bind = led(load(options=TARGETS), values)
+    (scenario,), bind = led([load(options=TARGETS)], values)
     assert (scenario.processes, bind) == (3, ("10.0.0.9", 6000))
     assert "lockbench worker --master 10.0.0.9:6000" in capsys.readouterr().err
-    assert led(load(), {"expect_workers": None, "bind": None, "quiet": True}) == (load(), None)
+    assert led([load()], {"expect_workers": None, "bind": None, "quiet": True}) == ([load()], None)
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_the_expected_workers_are_the_processes_of_the_run(capsys: pytest.Captur
 )
 def test_what_cannot_be_led_is_refused(options: dict[str, object], values: dict[str, object], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        led(load(options=options), {"expect_workers": None, "bind": None, "quiet": True, **values})
+        led([load(options=options)], {"expect_workers": None, "bind": None, "quiet": True, **values})
 
 
 def test_addresses() -> None:

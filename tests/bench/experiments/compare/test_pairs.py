@@ -106,8 +106,8 @@ def test_in_turns_every_side_runs_once_and_all_at_the_same_time(stage: Stage) ->
               {"faults": (Fault("stop", 0, None, ("instance:0",), "fixed", {}),)}],
 )  # fmt: skip
 def test_what_goes_on_while_others_run_does_not_take_turns(unfit: dict[str, Any]) -> None:
-    assert take_turns(order(processes=1).sides)
-    assert not take_turns(order(**{"processes": 1, **unfit}).sides)
+    assert take_turns(order(processes=1))
+    assert not take_turns(order(**{"processes": 1, **unfit}))
 
 
 def test_the_partner_of_one_that_died_is_asked_to_end(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
