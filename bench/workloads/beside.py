@@ -57,7 +57,7 @@ class Told:
     page: str | None = None
 
 
-class Judge:
+class JudgeBeside:
     """Beside one run at most: `begin` with it, `judge` once it has ended, or `close`. Made early, as it takes a second
     to be there. Without one, as when it was killed, they do nothing, and `judge` says so in the log."""
 

@@ -27,7 +27,7 @@ from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.measure.environment import versions
 from bench.measure.histogram import Histogram
 from bench.measure.verdict import VIOLATED
-from bench.workloads.beside import JUDGE_S, Judge, Told
+from bench.workloads.beside import JUDGE_S, JudgeBeside, Told
 from bench.workloads.hosts import Hosts
 from bench.workloads.launch import WORKERS_S, error_of, is_alive, note_failure, note_of
 from bench.workloads.member import BEGIN, FAILED, FINISH, FINISHED, HERE, THERE, end_within
@@ -67,7 +67,7 @@ class Conductor:
         self._pids: dict[str, int] = {}
         self._there: dict[str, int] = {}  # callers that run, by worker
         self._fetches: list[gevent.Greenlet] = []
-        self._judge = None if planned(os.environ) else Judge()
+        self._judge = None if planned(os.environ) else JudgeBeside()
         self._stop_ns = 0
         self.phase = ""  # of the last run: running, judging, "" = over
         self.told: Told | None = None  # its verdict
@@ -238,14 +238,14 @@ class Conductor:
         if judge is None:
             return
         if self._environment.web_ui is not None:
-            self._judge = Judge()  # of the next run
+            self._judge = JudgeBeside()  # of the next run
             gevent.spawn(self._conclude, judge)
         else:
             end_within(JUDGE_S)  # which may be longer than Locust's end may take
             self._conclude(judge)
             end_within(END_S)
 
-    def _conclude(self, judge: Judge) -> None:
+    def _conclude(self, judge: JudgeBeside) -> None:
         self.phase = "judging"
         self.told = None if self._failed else judge.judge(self._stop_ns)
         self.phase = ""
