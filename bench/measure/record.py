@@ -62,7 +62,7 @@ TIMES = 9  # the first so many fields are times
 Records = NDArray[Any]  # a one-dimensional structured array of RECORD_DTYPE
 
 _SEGMENT_NAME = re.compile(r"history-(\d+)-(\d+)\.(\d+)\.bin")
-_SHARE_NAME = re.compile(r"history-(\d+)-(\d+)\.share\.\d+\.bin")  # of some resources, from another host (share.py)
+_SHARE_NAME = re.compile(r"history-(\d+)-(\d+)\.share\.(\d+)\.bin")  # of some resources, from another host (share.py)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +122,11 @@ def read_pieces(workdir: str | os.PathLike[str]) -> Iterator[tuple[tuple[int, in
             raw = np.fromfile(path, dtype=RECORD_DTYPE)
             yield worker, *_complete(raw, base), number - expected
             base, expected = (base + len(raw) if base >= 0 else -1), number + 1
-    for path in Path(workdir).glob("history-*.share.*.bin"):
-        if match := _SHARE_NAME.fullmatch(path.name):
-            raw = np.fromfile(path, dtype=RECORD_DTYPE)
-            later = np.diff(raw["sequence"], prepend=0) > 0
-            yield (int(match[1]), int(match[2])), raw[later], int((~later).sum()), 0
+    shares = [match for path in Path(workdir).glob("history-*.bin") if (match := _SHARE_NAME.fullmatch(path.name))]
+    for worker, pid, number in sorted((int(match[1]), int(match[2]), int(match[3])) for match in shares):
+        raw = np.fromfile(Path(workdir) / f"history-{worker}-{pid}.share.{number}.bin", dtype=RECORD_DTYPE)
+        later = np.diff(raw["sequence"], prepend=0) > 0
+        yield (worker, pid), raw[later], int((~later).sum()), 0
 
 
 def placed(records: Records, clock: Clock | None) -> tuple[Records, Records, Records]:

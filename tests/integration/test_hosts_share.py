@@ -35,11 +35,9 @@ def counted(result: dict[str, Any]) -> None:
 
 
 def test_counts_and_latencies_are_of_all_and_the_verdict_is_of_a_share(tmp_path: Path, fleet: Fleet) -> None:
-    code, result, said = led(
-        tmp_path, fleet, 1_500, "--duration", "6s", "--resources", 32, "--hold", "30ms", "--users", 32
-    )
+    code, result, said = led(tmp_path, fleet, 9_000, "--duration", "6s", "--hold", "10ms", "--users", 32)
     counted(result)
-    assert (code, result["verdict"]["word"]) in ((0, "SAFE"), (0, "NOT TESTED")), said
+    assert (code, result["verdict"]["word"]) == (0, "SAFE"), said
     assert 0 < result["safety"]["judged_ratio"] < 0.9
     (warning,) = [warning for warning in result["warnings"] if "the oracle saw" in warning]
     assert "nothing is known of the others" in warning
@@ -58,8 +56,6 @@ def test_all_is_judged_within_the_budget(tmp_path: Path, fleet: Fleet) -> None:
 def test_a_lock_that_does_not_hold_is_caught_in_a_chosen_resource(tmp_path: Path, fleet: Fleet, resources: int) -> None:
     """Callers of two hosts believe in a lock that all read as free at once. One resource travels in any case."""
     flaw = ("--recipe", "get-set", "--pause", "after-get:50ms:0.5", "--hold", "100ms", "--users", 32)
-    only = type(fleet)  # of the three servers one is asked
-    assert only is Fleet
     port = free_port()
     here = ("--expect-workers", 2, "--bind", f"127.0.0.1:{port}", "--out", "out", "--duration", "5s")
     words = ("run", *flaw, "--target", fleet.urls[0], "--resources", resources, *here)
