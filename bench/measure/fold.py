@@ -4,6 +4,8 @@ Rules
 - `outcomes`, latencies, votes and attempts count operations whose intended start lies in the window; `totals` and
   `releases` all of the run. Rates count what was granted and what returned in the window, whenever it began.
 - Parts may be added one after the other: each must hold all operations of its resources (`read_history(…, part)`).
+- All but hand-offs is known of every operation alone: so workers of other hosts `count` what they did themselves, and
+  who leads merges their states, exactly, and adds hand-offs of the records that are there.
 """
 
 from collections import Counter
@@ -14,7 +16,7 @@ import numpy as np
 
 from bench.measure import generator, outcomes, workers
 from bench.measure.facts import Facts, Window
-from bench.measure.histogram import Histogram
+from bench.measure.histogram import Histogram, Samples
 from bench.measure.latency import LATENCIES, Latency, blocks, durations, handoffs
 from bench.measure.outcomes import (
     ACQUIRE_OUTCOMES,
@@ -30,16 +32,20 @@ from bench.measure.outcomes import (
     count_releases,
     shares,
 )
-from bench.measure.over_time import SliceFold
+from bench.measure.over_time import SliceFold, SliceState
 from bench.measure.record import Records, ends_ns
 from bench.measure.run_result import Attempts, Cost, Measured, Rate, SafetyReport, fields_of
 from bench.measure.statistics import TENTHS
 from bench.measure.timeline import Integers
-from bench.measure.waiting import WaitFold
+from bench.measure.waiting import WaitFold, WaitState
 from bench.measure.workers import WorkerNote
 
 SUSTAINED_SHARE = 0.99
 FAILED_SHARE = 0.01  # beyond it the p99 over all acquires is infinite
+SUMS = (
+    "records", "due", "returned", "granted", "finished", "busy_ns", "attempts", "releases", "window_attempts",
+    "split_votes", "split_operations",
+)  # fmt: skip
 NOT_JUDGED = SafetyReport(verdict="UNKNOWN", reason="nobody judged this history")
 
 
@@ -49,6 +55,18 @@ class Sections:
 
     values: Measured
     warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FoldState:
+    """What a `Fold` has added up: numbers by section and name, histograms by name."""
+
+    numbers: dict[str, dict[str, int]]
+    margins: dict[int, int]
+    tenths: tuple[int, ...]
+    histograms: dict[str, Samples]
+    over_time: SliceState
+    waiting: WaitState
 
 
 class Fold:
@@ -64,12 +82,21 @@ class Fold:
         self._margins: Counter[int] = Counter()
         self._latencies = {name: Histogram() for name in LATENCIES}
         self._attempts = Histogram()  # of acquired operations; the "ns" are rounds
-        self._sums: Counter[str] = Counter()
+        self._sums: Counts = dict.fromkeys(SUMS, 0)
         self._tenths = np.zeros(TENTHS, np.int64)
         self._over_time, self._waiting = SliceFold(facts, window), WaitFold(facts.users)
 
     def add(self, records: Records) -> None:
         """Add a part of the history: all operations of its resources, in any order."""
+        self.count(records)
+        self.add_handoffs(records)
+
+    def add_handoffs(self, records: Records) -> None:
+        """Add only the hand-offs of all operations of some resources."""
+        self._latencies["handoff"].add(handoffs(records, self._window))
+
+    def count(self, records: Records) -> None:
+        """Add all but the hand-offs of any operations."""
         window, inside = self._window, records[self._window.holds(records["intended_ns"])]
         self._totals = add_counts(self._totals, count_acquires(records))
         self._releases = add_counts(self._releases, count_releases(records))
@@ -78,25 +105,66 @@ class Fold:
         self._margins += outcomes.count_margins(inside, self._facts.quorum)
         for name, values in durations(inside).items():
             self._latencies[name].add(values)
-        self._latencies["handoff"].add(handoffs(records, window))
         self._attempts.add(outcomes.attempts_of(inside)[acquired(inside)])
         self._tenths += _per_tenth(records["granted_ns"], window)
         self._over_time.add(records)
         self._waiting.add(records, inside)
         split_votes = outcomes.split_votes_of(inside)
-        self._sums.update(
-            records=len(records),
-            due=len(inside),
-            returned=int(window.holds(records["ended_ns"]).sum()),
-            granted=int(window.holds(records["granted_ns"]).sum()),
-            finished=int(window.holds(ends_ns(records)).sum()),
-            busy_ns=generator.busy_ns(records, window),
-            attempts=int(outcomes.attempts_of(records).sum()),
-            releases=int((records["release_sent_ns"] > 0).sum()),
-            window_attempts=int(outcomes.attempts_of(inside).sum()),
-            split_votes=int(split_votes.sum()),
-            split_operations=int((split_votes > 0).sum()),
-        )
+        more = {
+            "records": len(records),
+            "due": len(inside),
+            "returned": int(window.holds(records["ended_ns"]).sum()),
+            "granted": int(window.holds(records["granted_ns"]).sum()),
+            "finished": int(window.holds(ends_ns(records)).sum()),
+            "busy_ns": generator.busy_ns(records, window),
+            "attempts": int(outcomes.attempts_of(records).sum()),
+            "releases": int((records["release_sent_ns"] > 0).sum()),
+            "window_attempts": int(outcomes.attempts_of(inside).sum()),
+            "split_votes": int(split_votes.sum()),
+            "split_operations": int((split_votes > 0).sum()),
+        }
+        self._sums = add_counts(self._sums, more)
+
+    @property
+    def state(self) -> FoldState:
+        """What `merge` adds to another fold of as long a window: ints only, so that it can travel."""
+        numbers = {name: dict(counts) for name, counts in self._numbers().items()}
+        histograms = {name: histogram.samples for name, histogram in self._histograms().items()}
+        tenths, margins = self.leases_per_tenth, dict(self._margins)
+        return FoldState(numbers, margins, tenths, histograms, self._over_time.state, self._waiting.state)
+
+    def merge(self, state: FoldState) -> None:
+        """Add what another fold has added up. Raises ValueError when it is not one of such a window."""
+        numbers, histograms = self._numbers(), self._histograms()
+        named = all(state.numbers.get(name, {}).keys() == counts.keys() for name, counts in numbers.items())
+        if not named or state.histograms.keys() != histograms.keys() or len(state.tenths) != TENTHS:
+            raise ValueError("not a fold of this lockbench")
+        self._over_time.merge(state.over_time)
+        self._waiting.merge(state.waiting)
+        for name, counts in numbers.items():
+            for key, number in state.numbers[name].items():
+                counts[key] += number
+        for name, histogram in histograms.items():
+            histogram.merge_samples(state.histograms[name])
+        self._margins.update(state.margins)
+        self._tenths += np.array(state.tenths, np.int64)
+
+    def _numbers(self) -> dict[str, Counts]:
+        return {
+            "outcomes": self._outcomes,
+            "totals": self._totals,
+            "releases": self._releases,
+            "votes": self._votes,
+            "sums": self._sums,
+        }
+
+    def _histograms(self) -> dict[str, Histogram]:
+        return {**self._latencies, "attempts": self._attempts}
+
+    @property
+    def leases(self) -> int:
+        """Leases granted in the whole run."""
+        return self._totals["acquired"]
 
     @property
     def leases_per_tenth(self) -> tuple[int, ...]:

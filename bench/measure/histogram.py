@@ -11,6 +11,7 @@ import base64
 import binascii
 import zlib
 from collections.abc import Iterable
+from dataclasses import dataclass
 from math import inf
 from typing import Self
 
@@ -26,6 +27,16 @@ _HALF_BITS = 10  # 2^11 sub-buckets resolve three digits; a bucket's upper half 
 _BUCKETS = 33 << _HALF_BITS  # HdrHistogram's counts_len for 1 ns … 1 hour
 
 Values = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """All that a histogram knows, exactly: how many samples in which buckets, their sum and maximum (ns)."""
+
+    buckets: tuple[int, ...] = ()
+    counts: tuple[int, ...] = ()
+    sum_ns: int = 0
+    max_ns: int = 0
 
 
 class Histogram:
@@ -71,6 +82,24 @@ class Histogram:
         self.count += other.count
         self.sum_ns += other.sum_ns
         self.max_ns = max(self.max_ns, other.max_ns)
+
+    @property
+    def samples(self) -> Samples:
+        """What `merge_samples` adds to another one: nothing is lost, unlike in `encode`."""
+        filled = np.flatnonzero(self.counts)
+        return Samples(tuple(filled.tolist()), tuple(self.counts[filled].tolist()), self.sum_ns, self.max_ns)
+
+    def merge_samples(self, samples: Samples) -> None:
+        """Add what another one knew. Raises ValueError when it cannot have been one."""
+        buckets, counts = np.array(samples.buckets, np.int64), np.array(samples.counts, np.int64)
+        if len(buckets) != len(counts) or min([*samples.buckets, *samples.counts, samples.sum_ns, samples.max_ns]) < 0:
+            raise ValueError("not the samples of a histogram")
+        if len(buckets) and int(buckets.max()) >= _BUCKETS:
+            raise ValueError(f"a histogram has {_BUCKETS} buckets, and no number {int(buckets.max())}")
+        np.add.at(self.counts, buckets, counts)
+        self.count += int(counts.sum())
+        self.sum_ns += samples.sum_ns
+        self.max_ns = max(self.max_ns, samples.max_ns)
 
     @property
     def mean_ns(self) -> float | None:

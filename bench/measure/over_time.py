@@ -14,7 +14,7 @@ import numpy as np
 
 from bench.measure import outcomes
 from bench.measure.facts import Facts, Window
-from bench.measure.histogram import Histogram
+from bench.measure.histogram import Histogram, Samples
 from bench.measure.latency import Latency
 from bench.measure.outcomes import ACQUIRE_OUTCOMES
 from bench.measure.record import OUTCOME_CODES, Records
@@ -88,6 +88,17 @@ class OverTime(Section, frozen=True, kw_only=True):
     acquire: Annotated[AcquireOverTime, says("latency of acquired ones")]
 
 
+@dataclass(frozen=True, slots=True)
+class SliceState:
+    """What a `SliceFold` has added up, one figure per slice in every row."""
+
+    granted: tuple[int, ...]
+    split_votes: tuple[int, ...]
+    outcomes: dict[str, tuple[int, ...]]
+    margins: dict[int, tuple[int, ...]]
+    took: tuple[Samples, ...]
+
+
 class SliceFold:
     """Adds up a run slice by slice; parts of a history as `Fold` gets them."""
 
@@ -132,6 +143,31 @@ class SliceFold:
             counts = self._bins(place[closed & (granted == number)])
             margin = number - self._quorum
             self._margins[margin] = self._margins[margin] + counts if margin in self._margins else counts
+
+    @property
+    def state(self) -> SliceState:
+        """What `merge` adds to another one of as many slices."""
+        return SliceState(
+            tuple(self._granted.tolist()),
+            tuple(self._split_votes.tolist()),
+            {name: tuple(counts.tolist()) for name, counts in self._outcomes.items()},
+            {margin: tuple(counts.tolist()) for margin, counts in self._margins.items()},
+            tuple(histogram.samples for histogram in self._took),
+        )
+
+    def merge(self, state: SliceState) -> None:
+        """Add what another one has added up. Raises ValueError when its slices are not ours."""
+        rows = (state.granted, state.split_votes, state.took, *state.outcomes.values(), *state.margins.values())
+        if any(len(row) != self.slices.total for row in rows) or state.outcomes.keys() != self._outcomes.keys():
+            raise ValueError("a fold of other slices")
+        self._granted += np.array(state.granted, np.int64)
+        self._split_votes += np.array(state.split_votes, np.int64)
+        for name, counts in state.outcomes.items():
+            self._outcomes[name] += np.array(counts, np.int64)
+        for margin, counts in state.margins.items():
+            self._margins[margin] = self._margins.get(margin, 0) + np.array(counts, np.int64)
+        for histogram, samples in zip(self._took, state.took, strict=True):
+            histogram.merge_samples(samples)
 
     def section(self) -> OverTime:
         """The section `over_time` so far."""

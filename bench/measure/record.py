@@ -11,7 +11,7 @@ Rules
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
@@ -62,6 +62,7 @@ TIMES = 9  # the first so many fields are times
 Records = NDArray[Any]  # a one-dimensional structured array of RECORD_DTYPE
 
 _SEGMENT_NAME = re.compile(r"history-(\d+)-(\d+)\.(\d+)\.bin")
+_SHARE_NAME = re.compile(r"history-(\d+)-(\d+)\.share\.(\d+)\.bin")  # of some resources, from another host (share.py)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,19 +98,11 @@ def read_history(workdir: str | os.PathLike[str], part: int = 0, parts: int = 1)
     pieces: list[tuple[Records, Records, Records]] = []
     counts: Counter[tuple[int, int]] = Counter()
     torn, missing, clocks = 0, 0, read_clocks(workdir)
-    for worker, segments in _by_worker(Path(workdir)).items():
-        base, expected = 0, 0
-        for number, path in segments:
-            if number != expected:
-                missing += number - expected
-                base = -1
-            raw = np.fromfile(path, dtype=RECORD_DTYPE)
-            records, cut = _complete(raw, base)
-            chosen = records if parts == 1 else records[records["resource"] % parts == part]
-            pieces.append(placed(chosen, clocks.get(worker)))
-            torn += cut
-            counts[worker] += len(records)
-            base, expected = (base + len(raw) if base >= 0 else -1), number + 1
+    for worker, records, cut, absent in read_pieces(workdir):
+        chosen = records if parts == 1 else records[records["resource"] % parts == part]
+        pieces.append(placed(chosen, clocks.get(worker)))
+        torn, missing = torn + cut, missing + absent
+        counts[worker] += len(records)
     wanted = 3 if clocks else 1
     likely, *bounds = (
         np.concatenate([piece[which] for piece in pieces] or [np.empty(0, RECORD_DTYPE)]) for which in range(wanted)
@@ -118,6 +111,22 @@ def read_history(workdir: str | os.PathLike[str], part: int = 0, parts: int = 1)
     lost = lost[lost[:, 0] % parts == part]
     said = (0, 0, lost, {}) if part else (torn, missing, lost, counts)
     return History(likely, *said, *bounds)
+
+
+def read_pieces(workdir: str | os.PathLike[str]) -> Iterator[tuple[tuple[int, int], Records, int, int]]:
+    """Each file's worker and pid, complete records, number of torn ones and of files that should stand before it."""
+    for worker, segments in _by_worker(Path(workdir)).items():
+        base, expected = 0, 0
+        for number, path in segments:
+            base = base if number == expected else -1
+            raw = np.fromfile(path, dtype=RECORD_DTYPE)
+            yield worker, *_complete(raw, base), number - expected
+            base, expected = (base + len(raw) if base >= 0 else -1), number + 1
+    shares = [match for path in Path(workdir).glob("history-*.bin") if (match := _SHARE_NAME.fullmatch(path.name))]
+    for index, pid, number in sorted((int(match[1]), int(match[2]), int(match[3])) for match in shares):
+        raw = np.fromfile(Path(workdir) / f"history-{index}-{pid}.share.{number}.bin", dtype=RECORD_DTYPE)
+        later = np.diff(raw["sequence"], prepend=0) > 0
+        yield (index, pid), raw[later], int((~later).sum()), 0
 
 
 def placed(records: Records, clock: Clock | None) -> tuple[Records, Records, Records]:

@@ -18,7 +18,7 @@ from bench.measure.outcomes import Outcomes, OutcomeShares, Releases, SplitVotes
 from bench.measure.over_time import OverTime
 from bench.measure.record import OperationFacts
 from bench.measure.result import Document, read_result
-from bench.measure.section import Amount, Count, Section, says, typed
+from bench.measure.section import Amount, Count, Section, Share, says, typed
 from bench.measure.waiting import Waiting
 from bench.scenario import Scenario
 
@@ -91,6 +91,7 @@ class SafetyReport(Section, frozen=True):
     unexplained: Annotated[Count, says("violations that neither an unsafe recipe nor an injected fault explains")] = 0
     contested_leases: Annotated[Count, says("leases that another caller asked for while they were valid")] = 0
     tested_leases: Annotated[Count, says("leases held for a time in which another attempt's command was sent")] = 0
+    judged_ratio: Annotated[Share, says("share of the run's leases that were judged, by their resources; 1: all")] = 1.0
     upper_bound_95: Annotated[
         float | None, says("3 ÷ tested_leases: 95 % sure, the rate is below it; null: not SAFE")
     ] = None

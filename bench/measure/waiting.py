@@ -5,6 +5,7 @@ Source: R. Jain, "A quantitative measure of fairness", 1984.
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -25,6 +26,15 @@ class Waiting(Section, frozen=True, kw_only=True):
     polls: Annotated[Count, says("attempts beyond an acquire's first, and looks at who holds, over the whole run")] = 0
 
 
+@dataclass(frozen=True, slots=True)
+class WaitState:
+    """What a `WaitFold` has added up. `leases`: by caller."""
+
+    leases: dict[int, int]
+    longest_ns: int
+    retries: int
+
+
 class WaitFold:
     """Adds up a run of at least so many callers."""
 
@@ -40,6 +50,17 @@ class WaitFold:
         if len(inside):
             self._longest_ns = max(self._longest_ns, int((inside["ended_ns"] - inside["start_ns"]).max()))
         self._retries += int(np.maximum(attempts_of(records) - 1, 0).sum())
+
+    @property
+    def state(self) -> WaitState:
+        """What `merge` adds to another one."""
+        return WaitState(dict(self._leases), self._longest_ns, self._retries)
+
+    def merge(self, state: WaitState) -> None:
+        """Add what another one has added up."""
+        self._leases.update(state.leases)
+        self._longest_ns = max(self._longest_ns, state.longest_ns)
+        self._retries += state.retries
 
     def section(self, told: Mapping[str, int]) -> Waiting:
         """What it comes to. `told`: what the recipe counted of itself."""

@@ -42,7 +42,7 @@ from bench.recipes.fencing import OWN_KEYS
 from bench.recipes.registry import find_recipe
 from bench.run.faults import FaultTimeline
 from bench.run.follow import Course
-from bench.run.hosts import Clocks, clock_warnings, leases_by_worker, load_workers, unbounded
+from bench.run.hosts import Clocks, Told, clock_warnings, leases_by_worker, load_workers, share_warning, unbounded
 from bench.run.servers import Servers
 from bench.safety.holders import Holders
 from bench.safety.judge import Circumstances, Judge, holes
@@ -75,8 +75,10 @@ def conclude(evidence: RunEvidence, *, run_id: str, command: Sequence[str], star
     scenario, course = evidence.scenario, evidence.course
     reports = workers.read_workers(evidence.workdir)
     clocks = read_clocks(evidence.workdir)
-    folded, used, leases = _judge(evidence, reports, clocks)
-    asked = sorted(used) if course.orderly else range(scenario.resources)  # a killed caller's last lock has no record
+    told = Told.of(evidence.workdir)
+    folded, used, leases = _judge(evidence, reports, clocks, told)
+    known = course.orderly and told.whole  # a killed caller's last lock has no record
+    asked = sorted(used) if known else range(scenario.resources)
     leaks = leaked_keys(evidence.servers.urls, key_names(evidence.key_prefix, asked))
     if scenario.fencing:  # the counter and what it protects: no leaks, and not left either
         leaked_keys(evidence.servers.urls, (evidence.key_prefix + name for name in OWN_KEYS))
@@ -106,28 +108,35 @@ def conclude(evidence: RunEvidence, *, run_id: str, command: Sequence[str], star
 
 
 def _judge(
-    evidence: RunEvidence, reports: Sequence[workers.WorkerNote], clocks: Clocks
+    evidence: RunEvidence, reports: Sequence[workers.WorkerNote], clocks: Clocks, told: Told
 ) -> tuple[Sections, set[int], Counter[int]]:
     """Fold and judge the history part by part; also return which resources were ever asked for, and how many leases
     each worker was granted."""
     total = Fold(Facts.of(evidence.scenario, _due(evidence), cut=evidence.course.interrupted), evidence.window)
+    for fold in told.folds.values():
+        total.merge(fold.state)
     parts = history_parts(evidence.workdir)
     history = read_history(evidence.workdir, 0, parts)
-    oracle = Judge(evidence.scenario.ttl_ms, _circumstances(evidence, reports, history.counts, clocks))
+    recorded = Counter(history.counts)
+    recorded.update(told.left)
+    circumstances = _circumstances(evidence, reports, recorded, clocks)
+    oracle = Judge(evidence.scenario.ttl_ms, replace(circumstances, leases=total.leases))
     holders = Holders(evidence.window, [begun for begun, _ in evidence.timeline.spans_ns()])
     used, leases = set[int](), Counter[int]()
     torn, missing = history.torn, history.missing_segments
     for part in range(parts):
         history = read_history(evidence.workdir, part, parts) if part else history
-        total.add(history.records)
+        (total.add_handoffs if told.folds else total.add)(history.records)
         oracle.add(history)
         holders.add(history.records, oracle.violated_resources)
         used.update(np.unique(history.records["resource"]).tolist())
         leases += leases_by_worker(history.records)
-    safety = replaced(oracle.report(torn, missing), holders=holders.section())
+    ratio = told.ratio(leases.total())
+    safety = replaced(oracle.report(torn, missing), holders=holders.section(), judged_ratio=ratio)
     sections = total.sections(reports, evidence.server_cpu_s, safety)
     drift = trend_warning(total.leases_per_tenth)
-    return replace(sections, warnings=(*sections.warnings, *([drift] if drift else []))), used, leases
+    warnings = (*sections.warnings, *([drift] if drift else []), *share_warning(ratio))
+    return replace(sections, warnings=warnings), used, told.leases or leases
 
 
 def _due(evidence: RunEvidence) -> Due | None:

@@ -23,6 +23,7 @@ from bench.measure.facts import Window
 from bench.measure.histogram import Histogram
 from bench.measure.outcomes import acquired
 from bench.measure.record import OUTCOMES, HistoryTail, Records
+from bench.measure.share import read_led
 from bench.measure.timeline import Integers
 from bench.run.faults import FaultTimeline
 from bench.run.interrupt import Interrupts
@@ -92,8 +93,8 @@ class Follower:
         """The measured window on the monotonic clock, once every worker has spawned its users."""
         if self.spawned_ns is None:
             return None
-        start = self.spawned_ns + int(self.warmup_s * NS_PER_S)
-        return start, start + int(self.duration_s * NS_PER_S)
+        start = self.spawned_ns + round(self.warmup_s * NS_PER_S)
+        return start, start + round(self.duration_s * NS_PER_S)
 
     def until(self, stop_ns: int) -> Window | None:
         """The measured window of a run that somebody else has ended; None when it had not begun."""
@@ -359,7 +360,11 @@ def _require_start(load: LocustProcess, follower: Follower, now_ns: int) -> None
 
 
 def _window(follower: Follower, ended_ns: int) -> Window | None:
-    """The part of the planned window that had passed at `ended_ns`; None when it had not begun."""
+    """The part of the planned window that had passed at `ended_ns`, as workers of other hosts were told; None when it
+    had not begun."""
+    led = read_led(follower.workdir)
+    if led is not None:
+        return Window(*led.window_ns)
     if follower.window_ns is None or ended_ns <= follower.window_ns[0]:
         return None
     return Window(follower.window_ns[0], min(follower.window_ns[1], ended_ns))

@@ -2,6 +2,9 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -9,10 +12,57 @@ from bench.measure.clocks import Clock
 from bench.measure.outcomes import acquired
 from bench.measure.record import Records
 from bench.measure.run_result import LoadWorker
+from bench.measure.share import BUCKETS, Who, WorkerFold, budget_per_s, read_folds, read_led
 from bench.measure.workers import WorkerNote, cpu_ratio, scheduler_lag
 from bench.workloads.demand import CALLERS_PER_WORKER
 
 Clocks = Mapping[tuple[int, int], Clock]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the workers of other hosts counted themselves, and of how many buckets their records are here."""
+
+    folds: Mapping[Who, WorkerFold] = field(default_factory=dict)
+    buckets: int = BUCKETS
+
+    @classmethod
+    def of(cls, workdir: Path) -> Self:
+        """What stands in a run's folder; nothing of a run of one host."""
+        led = read_led(workdir)
+        return cls(read_folds(workdir), led.buckets) if led is not None else cls()
+
+    @property
+    def whole(self) -> bool:
+        """Whether the records of all resources were wanted."""
+        return self.buckets == BUCKETS
+
+    @property
+    def left(self) -> Counter[Who]:
+        """How many records of each worker were not wanted: those are no hole."""
+        return Counter({who: sum(fold.counts[self.buckets :]) for who, fold in self.folds.items()})
+
+    @property
+    def leases(self) -> Counter[int]:
+        """How many leases each worker was granted."""
+        found: Counter[int] = Counter()
+        for (worker, _), fold in self.folds.items():
+            found[worker] += fold.state.numbers["totals"]["acquired"]
+        return found
+
+    def ratio(self, judged: int) -> float:
+        """Which share of all leases `judged` ones are."""
+        return 1.0 if self.whole else min(judged / max(self.leases.total(), 1), 1.0)
+
+
+def share_warning(judged_ratio: float) -> Iterator[str]:
+    """What a reader must know where not all was judged."""
+    if judged_ratio < 1:
+        yield (
+            f"the oracle saw {judged_ratio:.2%} of the leases: those of resources chosen by hash, as the histories of "
+            f"all would have been more than {budget_per_s() / 1e6:g} MB/s per host; nothing is known of the others. "
+            "Holders, hand-offs and telemetry's counts are of these, too"
+        )
 
 
 def leases_by_worker(records: Records) -> Counter[int]:

@@ -42,7 +42,8 @@ class Circumstances:
     `unsafe_recipe`: the flaw of a recipe that is known to be unsafe, else None. `fault_spans_ns`: (begun, ended) of
     every injected fault; its effects may last one TTL longer. `clock`: samples over the run, in order. `missing`: one
     sentence for each part of the history that is known to be lost (a killed worker), or whose clock has no bound.
-    `commands`: what the servers took during the run; None if one of them does not say.
+    `commands`: what the servers took during the run; None if one of them does not say. `leases`: as many were granted,
+    where the history has not all of them.
     """
 
     unsafe_recipe: str | None = None
@@ -50,6 +51,7 @@ class Circumstances:
     clock: Sequence[ClockSample] = ()
     missing: tuple[str, ...] = ()
     commands: int | None = None
+    leases: int = 0
 
 
 class Judge:
@@ -130,8 +132,8 @@ class Judge:
     @property
     def _unasked(self) -> bool:
         """Whether the servers took fewer commands than leases were granted: then nobody asked them for a lock."""
-        commands = self._circumstances.commands
-        return commands is not None and commands < self._counts["acquired"]
+        commands, leases = self._circumstances.commands, self._circumstances.leases
+        return commands is not None and commands < max(self._counts["acquired"], leases)
 
     @property
     def _tested(self) -> int:

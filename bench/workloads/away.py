@@ -1,24 +1,34 @@
 """A worker on another host: *what its leader asks → its clock, its notes, its history, kept until the leader has it*.
 
-Rules: while users run only the clock, a note a second and Locust's table travel, 6.5 kB/s; the history follows when
-all have ended, a piece at a time as the leader asks. It is removed when the leader says that it has it, never before.
+Rules: while users run only the clock, a note a second and Locust's table travel, 6.5 kB/s. When all have ended it folds
+its history, says how much of it fits, and packs what the leader chooses (measure/share.py), in a thread: the clock is
+told on. Files go a piece at a time as the leader asks. They are removed when it says that it has them, never before.
 """
 
 import logging
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import gevent
+import numpy as np
+from gevent import get_hub
 from gevent.event import Event
 from locust.rpc.protocol import Message
 from locust.runners import WorkerRunner
 
 from bench.errors import EnvironmentNotReadyError
-from bench.measure.begun import BEGUN, LOST
+from bench.measure.begun import BEGUN, read_lost
+from bench.measure.facts import Facts, Window
+from bench.measure.record import RECORD_BYTES
+from bench.measure.share import BUCKETS, FOLD, buckets_of, fitting, fold_here, pack_here
+from bench.measure.workers import read_workers
 from bench.workloads.launch import LAST, MORE, NOTE_VARIABLE
 from bench.workloads.plan import Plan
 from lockcore.clock import NS_PER_S, monotonic_ns
@@ -28,7 +38,7 @@ PIECE_BYTES = 1 << 20
 NOTE_S = 1.0
 SILENCE_S = 15.0  # without a word of the leader, which asks for the clock ten times a second: it is gone
 TAKEN_S = 10.0  # how long a worker that leaves waits for its leader to have its history
-KINDS = ("history", BEGUN, LOST)
+FOLDED, PACKED = "folded", "packed"  # what is asked for before files: how much fits; the files
 logger = logging.getLogger(__name__)
 
 
@@ -38,8 +48,10 @@ class Away:
     def __init__(self, runner: WorkerRunner) -> None:
         self._runner = runner
         self._folder: Path | None = None
+        self._facts = Facts(0, 0)
+        self._jobs: dict[tuple[object, ...], gevent.Greenlet] = {}
         self._taken = Event()
-        self._heard_ns = 0
+        self._heard_ns = self._asked = 0
         runner.register_message(CLOCK, self._tell_clock)
         runner.register_message(WANT, self._give)
         runner.register_message(TAKEN, self._remove)
@@ -47,6 +59,7 @@ class Away:
     def open(self, plan: Plan) -> Plan:
         """The plan with a folder of its own, whose notes the leader gets from now on."""
         folder = self._folder = Path(tempfile.mkdtemp(prefix="lockbench-worker-"))
+        self._facts, self._jobs = Facts.of(plan.scenario), {}
         self._taken.clear()
         self._heard_ns = monotonic_ns()
         gevent.spawn(self._tell_notes, folder)
@@ -56,7 +69,10 @@ class Away:
 
     def leave(self) -> None:
         """This process ends: give the leader time to take the history, else say where it is."""
-        if self._folder is not None and not self._taken.wait(TAKEN_S):
+        asked = -1
+        while self._folder is not None and not self._taken.wait(TAKEN_S) and self._asked != asked:
+            asked = self._asked
+        if self._folder is not None:
             logger.warning("the leader has not taken this worker's history, which stays in %s", self._folder)
 
     def _tell_clock(self, msg: Message, **_: object) -> None:
@@ -79,22 +95,52 @@ class Away:
             gevent.sleep(NOTE_S)
 
     def _give(self, msg: Message, **_: object) -> None:
-        """A list of the files and their sizes, or a piece of one."""
+        """How much fits, a list of the files and their sizes, or a piece of one."""
         folder = self._folder
         if folder is None:
             return
+        self._asked += 1
         name, at = msg.data["name"], msg.data["at"]
-        if name is None:
-            files = {path.name: path.stat().st_size for kind in KINDS for path in folder.glob(f"{kind}-*.bin")}
-            notes = [path.read_bytes() for path in folder.glob("worker-*.json")]
-            self._runner.send_message(PIECE, {**msg.data, "files": files, "notes": notes})
-            return
-        with (folder / Path(name).name).open("rb") as file:
-            file.seek(at)
-            self._runner.send_message(PIECE, {**msg.data, "bytes": file.read(PIECE_BYTES)})
+        if name == FOLDED:
+            window_ns, budget = msg.data["window_ns"], msg.data["budget"]
+            answer = self._worked(("fold",), partial(_folded, folder, self._facts, window_ns, budget))
+        elif name == PACKED:
+            answer = self._worked(("pack", at), partial(_packed, folder, at))
+        else:
+            with (folder / Path(name).name).open("rb") as file:
+                file.seek(at)
+                answer = {"bytes": file.read(PIECE_BYTES)}
+        self._runner.send_message(PIECE, {**msg.data, **answer})
+
+    def _worked(self, what: tuple[object, ...], work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """What comes of a long piece of work, which begins when it is asked for first."""
+        if what not in self._jobs:
+            self._jobs[what] = gevent.spawn(get_hub().threadpool.apply, work)
+        job = self._jobs[what]
+        return (job.value or {"failed": str(job.exception)}) if job.ready() else {"busy": True}
 
     def _remove(self, **_: object) -> None:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
         self._folder = None
         self._taken.set()
+
+
+def _folded(folder: Path, facts: Facts, window_ns: tuple[int, int], budget: float) -> dict[str, Any]:
+    """Fold, and see how much fits. `window_ns`: of the measured time, from our origin; `budget`: packed bytes."""
+    note = read_workers(folder)[0]
+    who, window = (note.worker, note.pid), Window(*(note.spawned_ns + offset_ns for offset_ns in window_ns))
+    counts = fold_here(folder, who, facts, window)
+    lost = np.bincount(buckets_of(read_lost(folder)[:, 0]), minlength=BUCKETS)
+    packed = lambda buckets: sum(pack_here(folder, who, buckets).values())  # noqa: E731 - of these
+    fits = fitting(RECORD_BYTES * counts + 16 * lost, budget, packed)
+    return {"fits": fits, "counts": counts.tolist()}
+
+
+def _packed(folder: Path, buckets: int) -> dict[str, Any]:
+    """The files that travel, with records of so many buckets."""
+    note = read_workers(folder)[0]
+    sizes = pack_here(folder, (note.worker, note.pid), buckets)
+    others = [*folder.glob(f"{BEGUN}-*.bin"), *folder.glob(f"{FOLD}-*.json")]
+    files = {**{path.name: path.stat().st_size for path in others}, **sizes}
+    return {"files": files, "notes": [path.read_bytes() for path in folder.glob("worker-*.json")]}

@@ -66,7 +66,6 @@ class Conductor:
         self._finished: set[str] = set()
         self._pids: dict[str, int] = {}
         self._there: dict[str, int] = {}  # callers that run, by worker
-        self._fetches: list[gevent.Greenlet] = []
         self._judge = None if planned(os.environ) else JudgeBeside()
         self._stop_ns = 0
         self.phase = ""  # of the last run: running, judging, "" = over
@@ -103,7 +102,7 @@ class Conductor:
     def _start(self, **_: object) -> None:
         """A new run begins: workers get its name with Locust's options."""
         self.begun = self._finishing = self._failed = False
-        self._latencies, self._finished, self._there, self._fetches = {}, set(), {}, []
+        self._latencies, self._finished, self._there = {}, set(), {}
         environment = self._environment
         setattr(environment.parsed_options, RUN_ID, secrets.token_hex(4))
         if isinstance(self._runner, MasterRunner):
@@ -161,7 +160,7 @@ class Conductor:
             origin_ns += LEAD_NS + self._hosts.far_ns
             clients = sorted(runner.clients, key=runner.get_worker_index)
             for part, client in enumerate(clients):
-                theirs_ns = self._hosts.theirs(client, origin_ns)
+                theirs_ns = self._hosts.origin(client, origin_ns)
                 runner.send_message(BEGIN, {"origin_ns": theirs_ns, "part": part, "parts": len(clients)}, client)
         else:
             runner.send_message(BEGIN, {"origin_ns": origin_ns, "part": 0, "parts": 1})
@@ -187,11 +186,13 @@ class Conductor:
         deadline_s = time.monotonic() + self._grace_s() + 5.0
         while time.monotonic() < deadline_s:
             if all(client.id in self._finished or self._is_gone(client) for client in asked):
-                gevent.joinall(self._fetches)
-                self._end()
-                return
+                break
             gevent.sleep(LOOK_S)
-        logger.error("a worker did not finish in time; its last operations are missing from this table")
+        else:
+            logger.error("a worker did not finish in time; its last operations are missing from this table")
+        if self._hosts is not None and self._plan is not None:
+            self._hosts.fetch(self._finished, self._plan, self._stop_ns)
+        self._end()
 
     def _is_gone(self, client: WorkerNode) -> bool:
         """Whether it will never finish. Locust finds that out after 4 s; of a process of this host the kernel knows."""
@@ -221,8 +222,6 @@ class Conductor:
         if msg.node_id in self._finished:
             return
         self._finished.add(msg.node_id)
-        if self._hosts is not None:
-            self._fetches.append(gevent.spawn(self._hosts.fetch, msg.node_id))
         for name, text in msg.data.items():
             self._latencies.setdefault(name, []).append(Histogram.decode(text))
         if isinstance(self._runner, LocalRunner):

@@ -4,13 +4,18 @@ Rules
 - Ten round trips a second to every worker bound its clock (measure/clocks.py) from the start of a run until its history
   is here. A worker whose clock has our name is exact while every round trip agrees, and is bounded as others if not.
 - A worker's notes stand in the folder as if it had written them here, with times of our clock.
-- Histories are asked for piece by piece, one message on the way per worker, and asked for again when it is lost.
+- When all have ended every worker is asked how much of its history fits, then for its fold and the records of as many
+  resources as fit for the busiest host (measure/share.py). Files are asked for piece by piece, one message on the way
+  per worker, and asked for again when it is lost.
 - What comes from elsewhere names files only of the worker that sends it.
 """
 
+import logging
 import re
 import struct
 import time
+from collections import Counter
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,23 +24,32 @@ from typing import Any
 import gevent
 import msgspec
 import numpy as np
+from gevent import get_hub
 from gevent.event import AsyncResult
 from locust.rpc.protocol import Message
 from locust.runners import STATE_MISSING, MasterRunner
 
+from bench.measure.begun import BEGUN, LOST
 from bench.measure.clocks import Clock, clock_file
 from bench.measure.environment import clock_name
+from bench.measure.facts import Facts, Window
+from bench.measure.fold import Fold
 from bench.measure.section import decoded
+from bench.measure.share import BUCKETS, FOLD, Led, budget_per_s, chosen, read_fold, unpack_here, write_led
 from bench.measure.workers import WorkerNote, write_note
-from bench.workloads.away import CLOCK, KINDS, NOTE, PIECE, TAKEN, WANT
-from lockcore.clock import monotonic_ns
+from bench.workloads.away import CLOCK, FOLDED, NOTE, PACKED, PIECE, TAKEN, WANT
+from bench.workloads.plan import Plan
+from lockcore.clock import NS_PER_S, monotonic_ns
 
 ASK_S = 0.1
 ENOUGH = 5  # round trips before a run begins
 RECENT = 50  # round trips that place a note
 AGAIN_S = 3.0  # without a piece: it was lost on the way
 GONE_S = 30.0
+BUSY_S = 0.1  # between two questions whether it has done what takes long
 _ROW = struct.Struct("<3q")
+Answer = dict[str, Any]
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -46,6 +60,7 @@ class Host:
     name: str = ""
     about: str = ""
     same_clock: bool = False
+    theirs_ns: int = 0  # the origin of the run on its clock
     worker: int = 0
     trips: list[tuple[int, int, int]] = field(default_factory=list)
     written: int = 0  # of the trips
@@ -67,6 +82,7 @@ class Hosts:
     def __init__(self, runner: MasterRunner) -> None:
         self._runner, self._clock = runner, clock_name()
         self._folder: Path | None = None
+        self._origin_ns = 0
         self.known: dict[str, Host] = {}
         runner.register_message(CLOCK, self._note_clock)
         runner.register_message(NOTE, self._note_note)
@@ -75,7 +91,7 @@ class Hosts:
 
     def begin(self, folder: Path | None) -> None:
         """A run begins. `folder`: where its files belong; None: nobody judges it."""
-        self._folder, self.known = folder, {}
+        self._folder, self.known, self._origin_ns = folder, {}, 0
 
     def note_here(self, node: str, facts: dict[str, object]) -> None:
         """A worker has said what it is."""
@@ -87,10 +103,13 @@ class Hosts:
         """Whether the clock of every worker is known well enough to begin."""
         return all(len(self.known[node].trips) >= ENOUGH for node in self._runner.clients if node in self.known)
 
-    def theirs(self, node: str, time_ns: int) -> int:
-        """What a worker's clock shows at our `time_ns`."""
-        host = self.known.get(node)
-        return time_ns - (host.ahead_ns() if host else 0)
+    def origin(self, node: str, origin_ns: int) -> int:
+        """What a worker's clock shows at our `origin_ns`, from which on it is measured."""
+        self._origin_ns, host = origin_ns, self.known.get(node)
+        if host is None:
+            return origin_ns
+        host.theirs_ns = origin_ns - host.ahead_ns()
+        return host.theirs_ns
 
     @property
     def far_ns(self) -> int:
@@ -142,7 +161,9 @@ class Hosts:
             host=host.name,
             about=host.about,
             clock="" if host.same_clock else "own",
-            spawned_ns=note.spawned_ns and note.spawned_ns + ahead_ns,
+            spawned_ns=self._origin_ns
+            if note.spawned_ns == host.theirs_ns != 0
+            else note.spawned_ns and note.spawned_ns + ahead_ns,
             stopped_ns=note.stopped_ns and note.stopped_ns + ahead_ns,
             told_ns=note.told_ns and note.told_ns + ahead_ns,
         )
@@ -154,42 +175,87 @@ class Hosts:
 
     # -- histories ---------------------------------------------------------------------------------------------------
 
-    def fetch(self, node: str) -> None:
-        """Bring a worker's files here once it has ended; it may then remove them. Without an answer it is gone."""
-        host, folder = self.known.get(node), self._folder
-        if host is None or folder is None:
+    def fetch(self, nodes: Collection[str], plan: Plan, ended_ns: int) -> None:
+        """Bring here what these workers left, which they may then remove; who does not answer is gone. `ended_ns`: when
+        the load was asked to end. Of a run that never came to its measured time no history is wanted."""
+        if (folder := self._folder) is None:
             return
-        answer = self._ask(node, host, {"name": None, "at": 0})
-        if answer is None:
+        start_ns, stop_ns = plan.window_ns
+        until_ns = ended_ns if stop_ns is None else min(self._origin_ns + stop_ns, ended_ns)
+        window = Window(self._origin_ns + start_ns, until_ns)
+        here, buckets = [node for node in self.known if node in nodes], 0
+        if self._origin_ns and window.stop_ns > window.start_ns:
+            write_led(folder, Led((window.start_ns, window.stop_ns), 0))
+            told = self._told(here, window)
+            here = list(told)
+            buckets = chosen([one["fits"] for one in told.values()], [one["counts"] for one in told.values()])
+            write_led(folder, Led((window.start_ns, window.stop_ns), buckets))
+        facts = Facts.of(plan.scenario)
+        gevent.joinall([gevent.spawn(self._bring, node, buckets, Fold(facts, window)) for node in here])
+
+    def _told(self, nodes: Collection[str], window: Window) -> dict[str, Answer]:
+        """What each worker says of its history: how much fits, and how many records there are, by bucket."""
+        window_ns = [edge_ns - self._origin_ns for edge_ns in (window.start_ns, window.stop_ns)]
+        beside = Counter(host.name for host in self.known.values())
+        budget = budget_per_s() * window_ns[1] / NS_PER_S
+        what = {"name": FOLDED, "at": 0, "window_ns": window_ns}
+        asked = {
+            node: gevent.spawn(self._ask, node, {**what, "budget": budget / beside[self.known[node].name]})
+            for node in nodes
+        }
+        gevent.joinall(list(asked.values()))
+        return {node: answer.value for node, answer in asked.items() if answer.value}
+
+    def _bring(self, node: str, buckets: int, fold: Fold) -> None:
+        """Bring the files of one worker here. `fold`: one that its fold must fit."""
+        host, folder = self.known[node], self._folder
+        answer = self._ask(node, {"name": PACKED, "at": buckets})
+        if answer is None or folder is None:
             return
-        own = re.compile(rf"(?:{'|'.join(KINDS)})-{host.worker}-{host.pid}(?:\.\d+)?\.bin")
+        who = f"{host.worker}-{host.pid}"
+        own = re.compile(rf"(?:{BEGUN}-{who}\.\d+\.bin|{FOLD}-{who}\.json|(?:history|{LOST})-{who}\.pack)")
         for name, size in answer["files"].items():
-            if not own.fullmatch(name) or not self._fetch_file(node, host, folder / name, size):
+            if not own.fullmatch(name) or not self._fetch_file(node, folder / name, size):
+                return
+            try:
+                if name.endswith(".pack"):
+                    get_hub().threadpool.apply(unpack_here, (folder / name,), {"whole": buckets == BUCKETS})
+                elif name.endswith(".json"):
+                    fold.merge(read_fold(folder / name).state)
+            except (ValueError, OverflowError) as error:
+                logger.error("%s of %s cannot be used: %s", name, host.name, error)
+                (folder / name).unlink(missing_ok=True)
                 return
         for text in answer["notes"]:
             self._take_note(host, text)
         host.here = True
         self._runner.send_message(TAKEN, None, node)
 
-    def _fetch_file(self, node: str, host: Host, path: Path, size: int) -> bool:
+    def _fetch_file(self, node: str, path: Path, size: int) -> bool:
         with path.open("wb") as file:
             while file.tell() < size:
-                answer = self._ask(node, host, {"name": path.name, "at": file.tell()})
+                answer = self._ask(node, {"name": path.name, "at": file.tell()})
                 if answer is None or not answer["bytes"]:
                     return False
                 file.write(answer["bytes"])
         return True
 
-    def _ask(self, node: str, host: Host, what: dict[str, Any]) -> dict[str, Any] | None:
-        """Its answer; None when it is gone."""
-        deadline_s = time.monotonic() + GONE_S
+    def _ask(self, node: str, what: Answer) -> Answer | None:
+        """Its answer; None when it is gone, or could not do it."""
+        host, deadline_s = self.known[node], time.monotonic() + GONE_S
         while time.monotonic() < deadline_s:
             host.piece = AsyncResult()
             self._runner.send_message(WANT, what, node)
             with suppress(gevent.Timeout):
-                answer: dict[str, Any] = host.piece.get(timeout=AGAIN_S)
-                if {**answer, **what} == answer:
+                answer: Answer = host.piece.get(timeout=AGAIN_S)
+                mine = {**answer, **what} == answer
+                if mine and answer.get("failed"):
+                    logger.error("%s cannot give its history: %s", host.name, answer["failed"])
+                    return None
+                if mine and not answer.get("busy"):
                     return answer
+                deadline_s = time.monotonic() + GONE_S
+                gevent.sleep(BUSY_S)
             if self.is_gone(node):
                 return None
         return None

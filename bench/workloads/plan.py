@@ -93,8 +93,8 @@ class Plan:
         """When measuring starts and ends, in ns after the origin; without warm-up and end when Locust decides that."""
         if not self.timed:
             return 0, None
-        start_ns = int(self.scenario.warmup_ms * NS_PER_MS)
-        return start_ns, start_ns + int(self.scenario.duration_ms * NS_PER_MS)
+        start_ns = round(self.scenario.warmup_ms * NS_PER_MS)
+        return start_ns, start_ns + round(self.scenario.duration_ms * NS_PER_MS)
 
     @property
     def grace_s(self) -> float:

@@ -12,6 +12,7 @@ from bench.measure.record import OUTCOME_CODES
 from bench.measure.recorder import Recorder
 from bench.measure.run_result import InfoDelta, InstanceReport
 from bench.run.conclude import _instance_warnings, _judge
+from bench.run.hosts import Told
 from bench.run.servers import Servers
 from bench.scenario.load import load
 from bench.topology.faults.injection import Site
@@ -62,7 +63,7 @@ def test_a_run_whose_rate_drifts_says_so(tmp_path: Path, growth: int, drifts: bo
         scenario=load(options={"duration": "1s", "warmup": "0s"}), workdir=tmp_path, course=course,
         window=Window(second_ns, 2 * second_ns), timeline=SimpleNamespace(spans_ns=list), server_cpu_s=None,
     )  # fmt: skip
-    sections, *_ = _judge(evidence, [], {})  # type: ignore[arg-type]
+    sections, *_ = _judge(evidence, [], {}, Told())  # type: ignore[arg-type]
     assert any("not a steady state: the rate changed by" in text for text in sections.warnings) == drifts
 
 

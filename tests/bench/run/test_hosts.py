@@ -1,10 +1,18 @@
 """What is said of the workers of several hosts; a clock without a bound is never passed over."""
 
+from pathlib import Path
+
 import numpy as np
+import pytest
 
 from bench.measure.clocks import Clock
+from bench.measure.facts import Facts, Window
+from bench.measure.fold import Fold
+from bench.measure.share import BUCKETS, Led, WorkerFold, write_led
 from bench.measure.workers import WorkerNote
-from bench.run.hosts import clock_warnings, load_workers, unbounded
+from bench.run.hosts import Told, clock_warnings, load_workers, share_warning, unbounded
+from bench.safety.judge import holes
+from tests.doubles.records import legal_records
 
 MS = 1_000_000
 
@@ -43,3 +51,37 @@ def test_steps_and_other_versions_are_said() -> None:
     stepped, other = clock_warnings(notes, {(0, 70): clock(), (1, 71): clock(step_ms=300)})
     assert stepped.startswith("the clock of worker 1 (pid 71 on far) stepped 1 ×")
     assert other.startswith("worker 2 (pid 72 on far) runs lockbench 1, Python 3.12, others lockbench 1, Python 3.11")
+
+
+def told(buckets: int) -> Told:
+    """Two workers with 100 leases each, ten of them in each of the first ten buckets."""
+    fold = Fold(Facts(5, 2), Window(0, 10**9))
+    fold.count(legal_records(100, 10))
+    counts = (*(10,) * 10, *(0,) * (BUCKETS - 10))
+    return Told({(worker, 70 + worker): WorkerFold(counts, fold.state) for worker in range(2)}, buckets)
+
+
+@pytest.mark.parametrize(("there", "said"), [(40, 0), (39, 1)])
+def test_what_was_not_wanted_is_no_hole_and_what_was_lost_is_one(there: int, said: int) -> None:
+    share = told(4)
+    notes = [WorkerNote(worker=worker, pid=70 + worker, phase="stopped", recorded=100) for worker in range(2)]
+    recorded = share.left
+    recorded.update({(0, 70): 40, (1, 71): there})
+    found = list(holes(notes, recorded, {}, 2))
+    assert found == ["worker 1 (pid 71) recorded 100 operations, and 99 are there"][:said]
+    assert len(list(holes(notes, {(0, 70): 40, (1, 71): 40}, {}, 2))) == 2, "negative control: without what was left"
+
+
+def test_the_share_that_was_judged_is_said() -> None:
+    assert (told(4).ratio(80), told(BUCKETS).ratio(80), Told().ratio(0)) == (0.4, 1.0, 1.0)
+    assert told(4).leases == {0: 100, 1: 100}
+    (warning,) = share_warning(told(4).ratio(80))
+    assert warning.startswith("the oracle saw 40.00% of the leases")
+    assert "more than 1 MB/s per host; nothing is known of the others" in warning
+    assert list(share_warning(1.0)) == []
+
+
+def test_a_run_of_one_host_was_told_nothing(tmp_path: Path) -> None:
+    assert Told.of(tmp_path) == Told()
+    write_led(tmp_path, Led((1, 2), 7))
+    assert (Told.of(tmp_path).buckets, Told.of(tmp_path).whole) == (7, False)

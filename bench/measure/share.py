@@ -1,0 +1,204 @@
+"""What travels from another host: *a history → its counts, and its records packed, of all or of some resources → here*.
+
+Rules
+- A resource belongs to one of `BUCKETS` by a hash of its number, the same everywhere. Records travel of the first so
+  many buckets: of all while every host stays within its budget, else of as many as fit for the busiest, but of the
+  first that is not empty in any case. Resource 0, the most wanted one under every skew, is in the first.
+- Packed: each time as its distance to the one before it in its record, then every word as its distance to that of the
+  record before; the bytes column by column, by zlib at level 1. The budget counts packed bytes.
+- What comes from elsewhere is not trusted: a block says how large it is and may not be larger; nothing is unpickled.
+"""
+
+import os
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from bench.measure.begun import LOST, read_lost
+from bench.measure.facts import Facts, Window
+from bench.measure.fold import Fold, FoldState
+from bench.measure.record import RECORD_FIELDS, TIMES, read_pieces
+from bench.measure.section import decoded
+from bench.measure.timeline import Integers
+
+BUCKETS = 1_024
+BYTES_PER_S = 1_000_000  # that one host may send per second of run
+BUDGET_VARIABLE = "LOCKBENCH_BYTES_PER_S"  # for another budget
+FOLD, LED_FILE = "fold", "led.json"
+MOST_ROWS = 1 << 17  # of a block
+TRIES = 5
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # Fibonacci hashing: Knuth, volume 3, 6.4
+_HOPED = 1 / 8  # packed ÷ unpacked at best; a fifth is usual
+_HEAD = struct.Struct("<II")
+_WIDTHS = {"history": (len(RECORD_FIELDS), TIMES), LOST: (2, 1)}  # words of a row; how many of them are times in a row
+
+Who = tuple[int, int]  # worker, pid
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFold:
+    """What one worker counted of itself: its records by bucket, and its fold of all of them."""
+
+    counts: tuple[int, ...]
+    state: FoldState
+
+
+@dataclass(frozen=True, slots=True)
+class Led:
+    """What who leads decided: the measured window (ns on its clock), and of how many buckets the records are here."""
+
+    window_ns: tuple[int, int]
+    buckets: int = BUCKETS
+
+
+def buckets_of(resources: Integers) -> Integers:
+    """The bucket of each resource."""
+    return (resources.astype(np.uint64) * _GOLDEN >> np.uint64(54)).astype(np.int64)
+
+
+def budget_per_s() -> float:
+    """Packed bytes that one host may send per second of run."""
+    return float(os.environ.get(BUDGET_VARIABLE) or BYTES_PER_S)
+
+
+def fitting(sizes: Integers, budget: float, packed: Callable[[int], int]) -> int:
+    """How many buckets fit. `sizes`: unpacked bytes by bucket; `packed`: packs the first so many, says their bytes."""
+    whole, ratio = np.cumsum(sizes), _HOPED
+    for _ in range(TRIES):
+        buckets = int(np.searchsorted(whole * ratio, budget, "right"))
+        size = packed(buckets)
+        if size <= budget:
+            return buckets
+        ratio = 1.02 * size / int(whole[buckets - 1])
+    return 0
+
+
+def chosen(fits: Sequence[int], counts: Sequence[Sequence[int]]) -> int:
+    """Of how many buckets records travel. `fits`: how many fit for each worker; `counts`: its records by bucket."""
+    filled = np.flatnonzero(np.sum(np.array(counts, np.int64).reshape(-1, BUCKETS), axis=0))
+    least = max(min(fits, default=BUCKETS), int(filled[0]) + 1 if len(filled) else 0)
+    return BUCKETS if not len(filled) or filled[-1] < least else least
+
+
+# -- blocks ------------------------------------------------------------------------------------------------------------
+
+
+def pack(words: Integers, times: int) -> bytes:
+    """At most `MOST_ROWS` rows of int64 as one block; `times`: how many of the first columns are times."""
+    moved = np.array(words, np.int64)
+    moved[:, 1:times] -= words[:, : times - 1]
+    steps = np.diff(moved, axis=0, prepend=np.zeros((1, words.shape[1]), np.int64))
+    steps = (steps << 1) ^ (steps >> 63)  # small ones of either sign have small bytes
+    columns = np.ascontiguousarray(steps.T).view(np.uint8).reshape(words.shape[1], -1, 8).swapaxes(1, 2)
+    body = zlib.compress(columns.tobytes(), 1)
+    return _HEAD.pack(len(words), len(body)) + body
+
+
+def unpack(path: Path, width: int, times: int) -> Iterator[Integers]:
+    """The blocks of a file as rows of `width` words. Raises ValueError when it is torn, or none of `pack`."""
+    with path.open("rb") as file:
+        while head := file.read(_HEAD.size):
+            rows, size = _HEAD.unpack(head) if len(head) == _HEAD.size else (0, 0)
+            if not 0 < rows <= MOST_ROWS or size > 2 * 8 * width * rows + 64:
+                raise ValueError(f"{path.name} has a torn block, or one of {rows} rows")
+            yield _rows(file.read(size), rows, width, times)
+
+
+def _rows(body: bytes, rows: int, width: int, times: int) -> Integers:
+    whole = zlib.decompressobj()
+    try:
+        raw = whole.decompress(body, 8 * width * rows + 1)
+    except zlib.error as error:
+        raise ValueError(f"not a packed block: {error}") from error
+    if len(raw) != 8 * width * rows or not whole.eof:
+        raise ValueError(f"a packed block of {rows} rows is torn, or larger than it says")
+    columns = np.frombuffer(raw, np.uint8).reshape(width, 8, rows).swapaxes(1, 2)
+    steps = np.ascontiguousarray(columns).view("<i8").reshape(width, rows)
+    steps = ((steps >> 1) & np.int64(2**63 - 1)) ^ -(steps & 1)
+    words = np.cumsum(steps, axis=1).T
+    return np.hstack([np.cumsum(words[:, :times], axis=1), words[:, times:]])
+
+
+# -- at a worker, whose folder it is -----------------------------------------------------------------------------------
+
+
+def fold_here(workdir: Path, who: Who, facts: Facts, window: Window) -> Integers:
+    """Leave the fold of all records for the leader. Returns how many there are by bucket."""
+    total, counts = Fold(facts, window), np.zeros(BUCKETS, np.int64)
+    for _, records, _, _ in read_pieces(workdir):
+        total.count(records)
+        counts += np.bincount(buckets_of(records["resource"]), minlength=BUCKETS)
+    told = WorkerFold(tuple(counts.tolist()), total.state)
+    (workdir / f"{FOLD}-{who[0]}-{who[1]}.json").write_bytes(msgspec.json.encode(told))
+    return counts
+
+
+def pack_here(workdir: Path, who: Who, buckets: int) -> dict[str, int]:
+    """Pack records and lost attempts of the first `buckets`; the files and their sizes."""
+    blocks = {"history": (_words(records) for _, records, _, _ in read_pieces(workdir)), LOST: [read_lost(workdir)]}
+    sizes = {}
+    for kind, parts in blocks.items():
+        path = workdir / f"{kind}-{who[0]}-{who[1]}.pack"
+        column = RECORD_FIELDS.index("resource") if kind == "history" else 0
+        with path.open("wb") as file:
+            for words in parts:
+                rows = words[buckets_of(words[:, column]) < buckets]
+                for first in range(0, len(rows), MOST_ROWS):
+                    file.write(pack(rows[first : first + MOST_ROWS], _WIDTHS[kind][1]))
+            sizes[path.name] = file.tell()
+    return sizes
+
+
+def _words(records: np.ndarray) -> Integers:
+    return np.ascontiguousarray(records).view("<i8").reshape(len(records), -1)
+
+
+# -- at the leader -----------------------------------------------------------------------------------------------------
+
+
+def unpack_here(path: Path, *, whole: bool) -> None:
+    """Put the rows of a packed file where they are read; it goes. `whole`: they are of all resources.
+
+    Raises ValueError when it is torn; what is whole before that stays.
+    """
+    kind, share = path.name.partition("-")[0], "" if whole else ".share"
+    draft = path.with_suffix(".tmp")
+    try:
+        for number, words in enumerate(unpack(path, *_WIDTHS[kind])):
+            with draft.open("wb") as file:
+                file.write(np.ascontiguousarray(words, "<i8").tobytes())
+            draft.replace(path.with_name(f"{path.stem}{share if kind != LOST else ''}.{number}.bin"))
+    finally:
+        path.unlink()
+
+
+def write_led(workdir: Path, led: Led) -> None:
+    """Say in the folder what was decided, in one step."""
+    draft = workdir / f"{LED_FILE}.tmp"
+    draft.write_bytes(msgspec.json.encode(led))
+    draft.replace(workdir / LED_FILE)
+
+
+def read_led(workdir: Path) -> Led | None:
+    """What was decided; None: nothing came from other hosts."""
+    path = workdir / LED_FILE
+    return decoded(path.read_bytes(), Led) if path.exists() else None
+
+
+def read_fold(path: Path) -> WorkerFold:
+    """What one worker counted. Raises ValueError when it is no such thing."""
+    told = decoded(path.read_bytes(), WorkerFold)
+    if len(told.counts) != BUCKETS or min(told.counts) < 0:
+        raise ValueError(f"{path.name} has other buckets than ours")
+    return told
+
+
+def read_folds(workdir: Path) -> Mapping[Who, WorkerFold]:
+    """What the workers of other hosts counted, by worker and pid."""
+    paths = {path: path.stem.split("-") for path in sorted(workdir.glob(f"{FOLD}-*.json"))}
+    return {(int(worker), int(pid)): read_fold(path) for path, (_, worker, pid) in paths.items()}

@@ -1,0 +1,68 @@
+"""Histories that are too large for the way to their leader: latencies and counts are of all, the verdict of a share."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.measure.share import BUDGET_VARIABLE
+from bench.topology.fleet import Fleet
+from tests.integration import test_hosts
+from tests.integration.locust_runs import free_port, keys, started, targets
+from tests.integration.test_hosts import LOAD, ahead, finished, left, workers
+
+pytestmark = test_hosts.pytestmark
+AHEAD = (7_200, 3_600)  # s
+
+
+def led(folder: Path, fleet: Fleet, budget: float, *words: object) -> tuple[int, dict[str, Any], str]:
+    """A run by two workers that may send so many bytes per second."""
+    port = free_port()
+    here = ("--expect-workers", 2, "--bind", f"127.0.0.1:{port}", "--out", "out")
+    leader = started(folder, "run", *targets(fleet), *LOAD, *here, *words, **{BUDGET_VARIABLE: f"{budget}"})
+    with workers(folder, port, *map(ahead, AHEAD)):
+        return finished(leader, folder)
+
+
+def counted(result: dict[str, Any]) -> None:
+    """All that workers did is counted, whatever the oracle saw."""
+    acquired = result["totals"]["acquired"]
+    assert sum(worker["leases"] for worker in result["workers"]) == acquired > 200
+    assert result["latency_s"]["acquire"]["count"] == result["outcomes"]["acquired"]
+    assert sum(map(sum, result["over_time"]["outcomes"].values())) >= result["outcomes"]["acquired"]
+    assert not any("Locust's table" in warning for warning in result["warnings"]), "what Locust counted is all"
+    assert [worker["phase"] for worker in result["workers"]] == ["stopped"] * 2
+
+
+def test_counts_and_latencies_are_of_all_and_the_verdict_is_of_a_share(tmp_path: Path, fleet: Fleet) -> None:
+    code, result, said = led(tmp_path, fleet, 9_000, "--duration", "6s", "--hold", "10ms", "--users", 32)
+    counted(result)
+    assert (code, result["verdict"]["word"]) == (0, "SAFE"), said
+    assert 0 < result["safety"]["judged_ratio"] < 0.9
+    (warning,) = [warning for warning in result["warnings"] if "the oracle saw" in warning]
+    assert "nothing is known of the others" in warning
+    assert "recorded" not in str(result["safety"]["reason"]), "what was not wanted is no hole"
+    assert (keys(fleet), left(tmp_path)) == (0, [])
+
+
+def test_all_is_judged_within_the_budget(tmp_path: Path, fleet: Fleet) -> None:
+    code, result, said = led(tmp_path, fleet, 1e6, "--duration", "3s")
+    counted(result)
+    assert (code, result["safety"]["judged_ratio"]) == (0, 1), said
+    assert "the oracle saw" not in said
+
+
+@pytest.mark.parametrize("resources", [1, 16])
+def test_a_lock_that_does_not_hold_is_caught_in_a_chosen_resource(tmp_path: Path, fleet: Fleet, resources: int) -> None:
+    """Callers of two hosts believe in a lock that all read as free at once. One resource travels in any case."""
+    flaw = ("--recipe", "get-set", "--pause", "after-get:50ms:0.5", "--hold", "100ms", "--users", 32)
+    port = free_port()
+    here = ("--expect-workers", 2, "--bind", f"127.0.0.1:{port}", "--out", "out", "--duration", "5s")
+    words = ("run", *flaw, "--target", fleet.urls[0], "--resources", resources, *here)
+    leader = started(tmp_path, *words, **{BUDGET_VARIABLE: "1"})
+    with workers(tmp_path, port, *map(ahead, AHEAD)):
+        code, result, said = finished(leader, tmp_path)
+    assert (code, result["verdict"]["word"]) == (5, "VIOLATED"), said
+    assert result["safety"]["service_faults"] > 0
+    assert (result["safety"]["judged_ratio"] < 1) == (resources > 1)
+    assert {operation["resource"] for one in result["safety"]["examples"] for operation in one["operations"]} == {0}
