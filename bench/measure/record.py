@@ -123,10 +123,10 @@ def read_pieces(workdir: str | os.PathLike[str]) -> Iterator[tuple[tuple[int, in
             yield worker, *_complete(raw, base), number - expected
             base, expected = (base + len(raw) if base >= 0 else -1), number + 1
     shares = [match for path in Path(workdir).glob("history-*.bin") if (match := _SHARE_NAME.fullmatch(path.name))]
-    for worker, pid, number in sorted((int(match[1]), int(match[2]), int(match[3])) for match in shares):
-        raw = np.fromfile(Path(workdir) / f"history-{worker}-{pid}.share.{number}.bin", dtype=RECORD_DTYPE)
+    for index, pid, number in sorted((int(match[1]), int(match[2]), int(match[3])) for match in shares):
+        raw = np.fromfile(Path(workdir) / f"history-{index}-{pid}.share.{number}.bin", dtype=RECORD_DTYPE)
         later = np.diff(raw["sequence"], prepend=0) > 0
-        yield (worker, pid), raw[later], int((~later).sum()), 0
+        yield (index, pid), raw[later], int((~later).sum()), 0
 
 
 def placed(records: Records, clock: Clock | None) -> tuple[Records, Records, Records]:
