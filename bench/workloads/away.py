@@ -70,10 +70,12 @@ class Away:
     def leave(self) -> None:
         """This process ends: give the leader time to take the history, else say where it is."""
         asked = -1
-        while self._folder is not None and not self._taken.wait(TAKEN_S) and self._asked != asked:
-            asked = self._asked
-        if self._folder is not None:
-            logger.warning("the leader has not taken this worker's history, which stays in %s", self._folder)
+        while self._folder is not None:
+            asked, before = self._asked, asked
+            if asked == before:
+                logger.warning("the leader has not taken this worker's history, which stays in %s", self._folder)
+                return
+            self._taken.wait(TAKEN_S)
 
     def _tell_clock(self, msg: Message, **_: object) -> None:
         self._heard_ns = monotonic_ns()

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
+from bench.measure.run_result import RunResult
 from bench.measure.share import BUDGET_VARIABLE
 from bench.topology.fleet import Fleet
 from tests.integration import test_hosts
-from tests.integration.locust_runs import free_port, keys, started, targets
+from tests.integration.locust_runs import cut_short, free_port, keys, result_in, started, targets
 from tests.integration.test_hosts import LOAD, ahead, finished, left, workers
 
 pytestmark = test_hosts.pytestmark
@@ -42,6 +43,23 @@ def test_counts_and_latencies_are_of_all_and_the_verdict_is_of_a_share(tmp_path:
     (warning,) = [warning for warning in result["warnings"] if "the oracle saw" in warning]
     assert "nothing is known of the others" in warning
     assert "recorded" not in str(result["safety"]["reason"]), "what was not wanted is no hole"
+    assert (keys(fleet), left(tmp_path)) == (0, [])
+
+
+def test_a_run_that_is_cut_is_folded_until_then(tmp_path: Path, fleet: Fleet) -> None:
+    port = free_port()
+    here = ("--expect-workers", 2, "--bind", f"127.0.0.1:{port}", "--out", "out", "--duration", "60s")
+    leader = started(tmp_path, "run", *targets(fleet), *LOAD, *here)
+    with workers(tmp_path, port, *map(ahead, AHEAD)):
+        assert leader.stderr is not None
+        assert any(line.startswith("measuring") for line in leader.stderr)
+        said = cut_short(leader, "measuring")  # a few seconds later
+    result = result_in(tmp_path / "out", RunResult)
+    counted(result)
+    assert result["interrupted"], said
+    assert 2 < result["duration_s"] < 30
+    assert result["rate"]["achieved_per_s"] * result["duration_s"] <= result["totals"]["acquired"]
+    assert result["outcomes"]["acquired"] > 0.5 * result["totals"]["acquired"]
     assert (keys(fleet), left(tmp_path)) == (0, [])
 
 
