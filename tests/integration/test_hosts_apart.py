@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from bench.measure.clocks import LOST_NS, read_clocks
@@ -24,6 +26,7 @@ from bench.measure.record import OUTCOMES, RECORD_DTYPE, TIMES, History, Records
 from bench.measure.run_result import RunResult
 from bench.measure.timeline import Integers
 from bench.safety.judge import judge
+from bench.topology.server import find_server
 from bench.workloads.demand import CALLERS_PER_WORKER
 from tests.integration.locust_runs import CALM, ROOT, result_in, until
 from tests.integration.test_distributed import LEAD, answer, hosts, run, urls
@@ -40,6 +43,8 @@ pytestmark = [
 ]
 Hosts = dict[str, tuple[str, ...]]
 PORT, TTL_MS, S = 5557, 10_000, 10**9
+MANY_S = int(os.environ.get("LOCKBENCH_TEST_MANY_S", "120"))  # ten minutes: ten million operations
+OPTIONS = ("--bind", "0.0.0.0", "--protected-mode", "no", "--save", "")
 RELAY = """
 import asyncio, sys
 host, delay_s = sys.argv[1], float(sys.argv[2])
@@ -86,8 +91,9 @@ class Seen:
 
 
 def led(
-    folder: Path, hosts: Hosts, delay_ms: float, loss: bool, *words: object, meanwhile: Callable[[], object] = bool
-) -> Seen:
+    folder: Path, hosts: Hosts, delay_ms: float, loss: bool, *words: object, meanwhile: Callable[[], object] = bool,
+    ends_s: float = 150,
+) -> Seen:  # fmt: skip
     """Run to the end, and do something when it measures; the files that are judged stay linked."""
     files = folder / "files"
     files.mkdir()
@@ -109,7 +115,7 @@ def led(
             )
             until(lambda: "\nmeasuring" in (folder / "said").read_text() or leader.poll() is not None, "load", 60)
             meanwhile()
-            until(lambda: _link(folder, files) or leader.poll() is not None, "the run's end", 150)
+            until(lambda: _link(folder, files) or leader.poll() is not None, "the run's end", ends_s)
     finally:
         for relayed in relays:
             relayed.kill()
@@ -220,3 +226,51 @@ def test_a_lock_that_holds_is_never_called_violated_beside_loss_and_a_server_tha
     assert len(truth.records) == sum(value for name, value in totals.items() if name in OUTCOMES[1:6]), "all, exactly"
     assert (seen.code, seen.result["verdict"]["word"]) in ((0, "SAFE"), (0, "NOT TESTED")), seen.said
     print(f"{len(truth.records)} operations, {seen.result['safety']['tested_leases']} tested leases")
+
+
+def server_of(port: int) -> psutil.Process:
+    """Ours on host `data`."""
+    named = (process for process in psutil.process_iter(["cmdline"]) if f":{port}" in " ".join(process.info["cmdline"]))
+    return next(process for process in named if "redis" in process.name() or "valkey" in process.name())
+
+
+def test_many_million_operations_while_a_minority_is_stopped_and_killed(
+    tmp_path: Path, hosts: Hosts, urls: list[str]
+) -> None:
+    """Every twenty seconds one of three servers stands still for three, or is killed and comes back empty."""
+    until(lambda: all(answer(hosts, url, "PING") == "True" for url in urls), "answers across the namespaces")
+    targets, again = [word for url in urls for word in ("--target", url)], list[subprocess.Popen[bytes]]()
+
+    def hurt() -> None:
+        for turn, due_s in enumerate(range(20, MANY_S - 20, 20)):
+            until(lambda due_s=due_s: time.monotonic() - begun_s > due_s, "its turn", 40)
+            victim = server_of(port := 7000 + turn % 3)
+            if turn % 2:
+                victim.kill()
+                time.sleep(3)
+                again.append(subprocess.Popen((*hosts["data"], find_server().path, "--port", str(port), *OPTIONS)))
+            else:
+                victim.suspend()
+                time.sleep(3)
+                victim.resume()
+
+    begun_s = time.monotonic()
+    try:
+        seen = led(
+            tmp_path, hosts, 1, True, "--recipe", "redlock", *targets, "--allow-missing", "--ttl", "2s", "--max-ttl",
+            "2s", "--users", 320, "--resources", 250, "--hold", "exp:10ms", "--warmup", "1s", "--duration", f"{MANY_S}s",
+            meanwhile=hurt, ends_s=MANY_S + 600,
+        )  # fmt: skip
+    finally:
+        for process in again:
+            process.kill()
+            process.wait()
+    safety, totals = seen.result["safety"], seen.result["totals"]
+    print(
+        f"{sum(totals.values()):,} operations, {totals['acquired']:,} leases, {safety['tested_leases']:,} tested, "
+        f"judged {safety['judged_ratio']:.0%}, {safety['verdict']}"
+    )
+    assert (safety["service_faults"], safety["granted_invalid"], safety["foreign_deletes"]) == (0, 0, 0), seen.said
+    assert safety["verdict"] == "SAFE", seen.said
+    assert sum(totals.values()) > 100_000
+    assert left(tmp_path) == []
