@@ -230,7 +230,9 @@ def test_a_lock_that_holds_is_never_called_violated_beside_loss_and_a_server_tha
 
 def server_of(port: int) -> psutil.Process:
     """Ours on host `data`."""
-    named = (process for process in psutil.process_iter(["cmdline"]) if f":{port}" in " ".join(process.info["cmdline"]))
+    named = (
+        process for process in psutil.process_iter(["cmdline"]) if f":{port}" in " ".join(process.info["cmdline"] or ())
+    )
     return next(process for process in named if "redis" in process.name() or "valkey" in process.name())
 
 
