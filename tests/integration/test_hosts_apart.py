@@ -260,8 +260,8 @@ def test_many_million_operations_while_a_minority_is_stopped_and_killed(
     try:
         seen = led(
             tmp_path, hosts, 1, True, "--recipe", "redlock", *targets, "--allow-missing", "--ttl", "2s", "--max-ttl",
-            "2s", "--users", 320, "--resources", 250, "--hold", "exp:10ms", "--duration", f"{MANY_S}s",
-            meanwhile=hurt, ends_s=MANY_S + 600,
+            "2s", "--users", 320, "--resources", 250, "--hold", "exp:10ms", "--warmup", "1s", "--duration",
+            f"{MANY_S}s", meanwhile=hurt, ends_s=MANY_S + 600,
         )  # fmt: skip
     finally:
         for process in again:
