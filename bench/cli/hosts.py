@@ -64,6 +64,9 @@ def led(scenarios: Sequence[Scenario], values: Values) -> tuple[list[Scenario], 
     if any(scenario.processes > 1 for scenario in scenarios):
         raise UsageError("with --expect-workers all load comes from the workers; say --processes 1, or leave it out")
     bind = bind or ("*", PORT)
+    from bench.measure.share import budget_per_s
+
+    budget_per_s()  # a wrong one is refused before anything starts
     if not all(scenario.targets for scenario in scenarios) and bind[0] not in ("127.0.0.1", "localhost", "::1"):
         raise UsageError(
             "servers started here answer on this host only; name some that every worker reaches with --target, or "

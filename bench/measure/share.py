@@ -13,12 +13,14 @@ import os
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
+from bench.errors import UsageError
 from bench.measure.begun import LOST, read_lost
 from bench.measure.facts import Facts, Window
 from bench.measure.fold import Fold, FoldState
@@ -62,8 +64,12 @@ def buckets_of(resources: Integers) -> Integers:
 
 
 def budget_per_s() -> float:
-    """Packed bytes that one host may send per second of run."""
-    return float(os.environ.get(BUDGET_VARIABLE) or BYTES_PER_S)
+    """Packed bytes that one host may send per second of run. Raises UsageError when the environment says no number."""
+    text = os.environ.get(BUDGET_VARIABLE) or str(BYTES_PER_S)
+    with suppress(ValueError):
+        if 0 < float(text) < float("inf"):
+            return float(text)
+    raise UsageError(f"{BUDGET_VARIABLE} is {text!r}; give packed bytes per second of run, like {BYTES_PER_S}")
 
 
 def fitting(sizes: Integers, budget: float, packed: Callable[[int], int]) -> int:

@@ -18,7 +18,7 @@ from bench.measure.run_result import RunResult
 from bench.report.html.page import write_report
 from bench.report.kinds import told
 from bench.run.conclude import RunEvidence, conclude
-from bench.run.experiment import store
+from bench.run.experiment import Done, store
 from bench.run.faults import FaultTimeline
 from bench.run.follow import LOOK_S, Course, Follower, lost_workers, unreported
 from bench.run.servers import counted, open_servers
@@ -79,10 +79,10 @@ def _watched(follower: Follower) -> tuple[Course, Ended | None]:
 
 def _told(result: RunResult, folder: Path | None) -> Told:
     """Store the result, if that is wanted, and say what it comes to."""
-    place = None if folder is None else store(result, folder / result.id, 0).path
-    page = None if place is None else str(write_report(result, place))
+    done = Done(result, None, 0) if folder is None else store(result, folder / result.id, 0)
+    page = None if done.path is None else str(write_report(result, done.path))
     sheet = told(result)
-    return Told(sheet.verdict, sheet.style, sheet.headline, result.verdict.exit_code or 0, page)
+    return Told(sheet.verdict, sheet.style, sheet.headline, result.verdict.exit_code or 0, page, done.unstored)
 
 
 if __name__ == "__main__":

@@ -48,13 +48,14 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The verdict: its word and colour, one line, and the page of the whole result if it is kept."""
+    """The verdict: its word and colour, one line, and the page of the whole result, or why that is `unstored`."""
 
     word: str
     colour: str
     headline: str
     exit_code: int
     page: str | None = None
+    unstored: str = ""
 
 
 class JudgeBeside:

@@ -263,8 +263,8 @@ class Conductor:
 
     def _tell(self) -> None:
         if self.told is not None:
-            kept = f"; {self.told.page}" if self.told.page else ""
-            logger.info("%s   %s%s", self.told.word, self.told.headline, kept)
+            kept = self.told.page or self.told.unstored
+            logger.info("%s   %s%s", self.told.word, self.told.headline, kept and f"; {kept}")
 
     def _summarise(self) -> None:
         """Say what Locust's table cannot: latencies to three digits, merged without loss over all workers and hosts."""

@@ -30,6 +30,13 @@ def test_what_cannot_be_led_is_refused(options: dict[str, object], values: dict[
         led([load(options=options)], {"expect_workers": None, "bind": None, "quiet": True, **values})
 
 
+@pytest.mark.parametrize("text", ["much", "-1", "nan", "inf", "0"])
+def test_a_budget_that_is_no_number_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCKBENCH_BYTES_PER_S", text)
+    with pytest.raises(UsageError, match="LOCKBENCH_BYTES_PER_S"):
+        led([load(options=TARGETS)], {"expect_workers": 2, "bind": None, "quiet": True})
+
+
 def test_addresses() -> None:
     assert address("10.0.0.9") == ("10.0.0.9", 5557)
     assert address("[::1]:6000") == ("::1", 6000)
