@@ -57,7 +57,7 @@ target = ["instance:0"]
 
 [[faults]]
 at = "1500ms"
-for = "1s"
+for = "2500ms"
 kind = "stop"
 target = ["instance:1"]
 """

@@ -164,8 +164,8 @@ def test_an_instance_that_does_not_answer_is_given_up_after_the_connect_timeout(
 ) -> None:
     instances[0].pause()
     started = time.monotonic()
-    lock = connect(instances.urls, connect_timeout_s=0.8)
-    assert 0.8 <= time.monotonic() - started < 5.0  # the usual timeout of these tests is longer
+    lock = connect(instances.urls, connect_timeout_s=2.5)
+    assert 2.5 <= time.monotonic() - started < 5.0  # the usual timeout of these tests
     works(lock)
     instances[0].resume()
     shell.until(lambda: lock.instances[0].state == "voting", "the third one")
