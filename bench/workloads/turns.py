@@ -50,7 +50,7 @@ class RingPlace:
             self._parked += 1
             if self._parked == self._callers:
                 self._all_parked.set()
-            while self._over:  # a turn may be over before this caller ran
+            while not self._open.is_set():  # a turn may be over before this caller ran
                 self._open.wait()
             self._parked -= 1
             self._parked_at_ns -= self._opened_ns
