@@ -90,8 +90,8 @@ class Row:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Requests and failures that Locust was told of."""
-        return self.total.count, self._reported_failures.total()
+        """Requests and failures that Locust was told of, or will be."""
+        return self.total.count + self._new.count, self.failures.total()
 
     def _delta(self, stats: RequestStats, new: Histogram, least_ns: int | None, failures: int) -> StatsEntry:
         delta = StatsEntry(stats, self.name, self.method)

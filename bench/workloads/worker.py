@@ -277,7 +277,7 @@ class Worker:
                 gevent.sleep(PAUSE_S)
                 if self._ending.is_set():
                     return
-            if self.plan.plain or self.plan.bind is not None:  # its table is looked at
+            if self.plan.plain:  # its table is looked at
                 for row in self.rows:
                     row.report(self._stats)
             if self.plan.plain:
