@@ -25,7 +25,7 @@ from bench.run.servers import counted, open_servers
 from bench.topology.child import orders, say
 from bench.topology.faults.kinds import injection
 from bench.topology.probe import info_snapshot
-from bench.workloads.beside import Ended, JudgeOrder, Ready, Told
+from bench.workloads.beside import Ended, JudgeOrder, Ready, ToldVerdict
 from bench.workloads.plan import Plan, plan_from
 
 
@@ -77,12 +77,12 @@ def _watched(follower: Follower) -> tuple[Course, Ended | None]:
     return course, heard[0] if heard else None
 
 
-def _told(result: RunResult, folder: Path | None) -> Told:
+def _told(result: RunResult, folder: Path | None) -> ToldVerdict:
     """Store the result, if that is wanted, and say what it comes to."""
     done = Done(result, None, 0) if folder is None else store(result, folder / result.id, 0)
     page = None if done.path is None else str(write_report(result, done.path))
     sheet = told(result)
-    return Told(sheet.verdict, sheet.style, sheet.headline, result.verdict.exit_code or 0, page, done.unstored)
+    return ToldVerdict(sheet.verdict, sheet.style, sheet.headline, result.verdict.exit_code or 0, page, done.unstored)
 
 
 if __name__ == "__main__":

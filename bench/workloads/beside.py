@@ -47,7 +47,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ToldVerdict:
     """The verdict: its word and colour, one line, and the page of the whole result, or why that is `unstored`."""
 
     word: str
@@ -81,13 +81,13 @@ class JudgeBeside:
                 return self._guard.folder
         return None
 
-    def judge(self, stop_ns: int) -> Told | None:
+    def judge(self, stop_ns: int) -> ToldVerdict | None:
         """The verdict on the run, which is complete."""
         told = None
         with self._noted():
             if self._child is not None:
                 self._child.tell(Ended(stop_ns))
-                told = self._child.hear(Told, JUDGE_S)
+                told = self._child.hear(ToldVerdict, JUDGE_S)
         if told is None:
             logger.warning("nobody has judged this run: %s", self.why)
         self.close()

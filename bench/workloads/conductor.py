@@ -27,7 +27,7 @@ from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.measure.environment import versions
 from bench.measure.histogram import Histogram
 from bench.measure.verdict import VIOLATED
-from bench.workloads.beside import JUDGE_S, JudgeBeside, Told
+from bench.workloads.beside import JUDGE_S, JudgeBeside, ToldVerdict
 from bench.workloads.hosts import Hosts
 from bench.workloads.launch import WORKERS_S, error_of, is_alive, note_failure, note_of
 from bench.workloads.member import BEGIN, FAILED, FINISH, FINISHED, HERE, THERE, end_within
@@ -69,7 +69,7 @@ class Conductor:
         self._judge = None if planned(os.environ) else JudgeBeside()
         self._stop_ns = 0
         self.phase = ""  # of the last run: running, judging, "" = over
-        self.told: Told | None = None  # its verdict
+        self.told: ToldVerdict | None = None  # its verdict
         events = environment.events
         events.test_start.add_listener(self._start)
         events.test_stopping.add_listener(self._note_stop)

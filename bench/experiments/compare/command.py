@@ -179,6 +179,8 @@ def _now(kind: Kind, sides: list[Side], values: Values) -> int:
 
 def _stored(kind: Kind, given: Sequence[Named], values: Values) -> int:
     """Answer from what was stored."""
+    if values["expect_workers"]:
+        raise UsageError("option --expect-workers: what is stored is not run again; leave it out, or name scenarios")
     from bench.experiments.compare.experiment import Question, compare_stored
     from bench.experiments.compare.sides import read_series, require_alike, rounds_of
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from bench.errors import UsageError
+from bench.experiments.compare.command import compare
 from bench.experiments.compare.pairs import Side
 from bench.experiments.compare.sides import is_stored, read_named, read_series, require_alike, shortened
 from bench.scenario import Scenario, load
@@ -120,6 +121,12 @@ def test_a_stored_run_and_one_made_now_are_never_compared(tmp_path: Path) -> Non
         is_stored(given)
     assert is_stored(given[:1])
     assert not is_stored(given[1:])
+
+
+def test_what_is_stored_is_not_run_again_on_other_hosts(tmp_path: Path) -> None:
+    words = [str(store(tmp_path / name, result())) for name in ("a", "b")]
+    with pytest.raises(UsageError, match="option --expect-workers: what is stored is not run again"):
+        compare.main([*words, "--expect-workers", "2"], standalone_mode=False)
 
 
 def test_runs_to_compare_are_short_unless_asked_otherwise() -> None:
