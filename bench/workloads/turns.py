@@ -50,10 +50,8 @@ class RingPlace:
             self._parked += 1
             if self._parked == self._callers:
                 self._all_parked.set()
-            while not self._open.is_set():  # a turn may be over before this caller ran
-                self._open.wait()
+            self._open.wait()
             self._parked -= 1
-            self._parked_at_ns -= self._opened_ns
             self.kept_ns += monotonic_ns() - self._opened_ns
         return monotonic_ns()
 
@@ -94,15 +92,14 @@ class RingPlace:
         self.waited_ns += self._opened_ns - self._since_ns
         self.waited_cpu_ns += process_time_ns() - self._since_cpu_ns
         self._shifts.append((written, self.waited_ns))
-        self._holding, self._over, self._parked_at_ns = True, False, self._parked * self._opened_ns
+        self._holding, self._over, self._parked_at_ns = True, False, 0
         self._all_parked.clear()
         self._open.set()
 
     def _end(self) -> None:
         self._open.clear()
         self._over = True
-        if self._parked < self._callers:
-            self._all_parked.wait()
+        self._all_parked.wait()
         if not self._ended:
             self._wait_from(monotonic_ns())
             self.kept_ns += self._callers * self._since_ns - self._parked_at_ns

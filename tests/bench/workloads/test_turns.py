@@ -76,6 +76,7 @@ def test_a_turn_that_is_over_before_anybody_woke_is_passed_on(tmp_path: Path, mo
     monkeypatch.setattr(module, "SLICE_NS", 0)
     some = loads(tmp_path, 2)
     run_all(some, [1, 1])
+    assert all(one.spans for one in some), "whoever has the turn works"
     assert all(0 <= one.turns.kept_ns < 60_000 * NS_PER_MS for one in some)
 
 
