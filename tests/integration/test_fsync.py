@@ -72,6 +72,7 @@ def test_a_matrix_that_was_cut_goes_on_where_it_stopped(lockbench: Callable[...,
     assert [visit["repeat"] for visit in row["visits"]] == list(range(6))
     assert all(cost["low"] > 1 and cost["pairs"] == 6 for cost in result["costs"])
     check_durability(result)
+    assert (rest.returncode, result["verdict"]["status"]) in ((0, "pass"), (4, "inconclusive"))
 
 
 def check_durability(result: dict[str, Any]) -> None:
@@ -82,10 +83,6 @@ def check_durability(result: dict[str, Any]) -> None:
     assert always["locks_per_fsync"]["median"] == pytest.approx(0.5, abs=0.1)
     assert always["acquire_s"]["mean"] >= 0.002
     assert everysec["fsyncs_per_s"]["median"] < 20
-    assert result["verdict"]["status"] in (
-        "pass",
-        "inconclusive",
-    )  # on a busy machine short turns leave a price not known
 
 
 # -- the user's servers ------------------------------------------------------------------------------------------------

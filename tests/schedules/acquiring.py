@@ -25,6 +25,7 @@ from tests.schedules.stage import (
     violated,
 )
 
+PATIENT_MS = 2_500.0  # no attempt times out by itself on a busy machine
 AHEAD_MS = 7  # how far the second of two takeovers writes another end than the first
 
 
@@ -42,7 +43,7 @@ def both_read_first(stage: Stage) -> Shown:
     """Two clients have read the free lock before either writes: five rounds."""
     rounds = 5
     for _ in range(rounds):
-        for client in at_once([stage.client("after-get") for _ in range(2)]):
+        for client in at_once([stage.client("after-get", instance_timeout_ms=PATIENT_MS) for _ in range(2)]):
             client.release()
     report = stage.report()
     return violated(stage, violations_per_1000_acquires=1000 * report.service_faults / (2 * rounds))
