@@ -3,7 +3,8 @@
 Rules: every run has an id of its own, which the workers get with Locust's options, and with it their places. When all
 users run, every worker gets the same origin and its part of the schedule; a planned run ends by itself. Before Locust
 stops a distributed run every worker is asked to finish and its last report awaited: quitting drops reports. The first
-fault of any worker ends the run with its sentence and its exit code. Source: locust.runners, locust.main (shutdown).
+fault of any worker ends the run with its sentence and its exit code. A run that no plan ends has a judge beside it.
+Source: locust.runners, locust.main (shutdown).
 """
 
 import logging
@@ -121,12 +122,12 @@ class Conductor:
         is_master = isinstance(runner, MasterRunner)
         if plan.workdir is None:
             processes = len(runner.clients) if isinstance(runner, MasterRunner) else 1
-            scenario = replace(plan.scenario, users=max(runner.target_user_count, 1), processes=processes)
+            users = max(runner.target_user_count, 1)
+            scenario = replace(plan.scenario, users=users, processes=processes, warmup_ms=0.0)
             bind = (options.master_bind_host, options.master_bind_port) if is_master else None
             plan = replace(plan, scenario=scenario, bind=bind)
-            folder = (
-                self._judge.begin(plan, options.result and Path(options.result).absolute()) if self._judge else None
-            )
+            self._judge = self._judge or JudgeBeside()
+            folder = self._judge.begin(plan, options.result and Path(options.result).absolute())
             plan = replace(plan, workdir=folder, bind=bind if folder else None)
         if plan.bind is not None or (plan.plain and plan.workdir is not None):
             setattr(options, PLAN, (replace(plan, workdir=None) if is_master else plan).text.decode())
@@ -233,38 +234,36 @@ class Conductor:
     def _end(self) -> None:
         """All there is of the run is here."""
         self._summarise()
-        judge, self.phase = self._judge, ""
-        if judge is None:
-            return
-        if self._environment.web_ui is not None:
-            self._judge = JudgeBeside()  # of the next run
-            gevent.spawn(self._conclude, judge)
+        judge, self._judge, self.phase = self._judge, None, ""
+        if judge is None or self._failed:
+            self._leave(judge)
+        elif self._environment.web_ui is not None:
+            gevent.spawn(self._conclude, judge, self._plan, self._stop_ns)
         else:
-            end_within(JUDGE_S)  # which may be longer than Locust's end may take
-            self._conclude(judge)
+            end_within(JUDGE_S + END_S)  # which may be longer than Locust's end may take
+            self._conclude(judge, self._plan, self._stop_ns)
             end_within(END_S)
 
-    def _conclude(self, judge: JudgeBeside) -> None:
+    def _conclude(self, judge: JudgeBeside, plan: Plan | None, stop_ns: int) -> None:
+        """The verdict on the run of `plan`; the page shows it unless the next one has begun."""
         self.phase = "judging"
-        self.told = None if self._failed else judge.judge(self._stop_ns)
-        self.phase = ""
-        judge.close()
-        if self.told is not None and self.told.exit_code == VIOLATED.exit_code:
+        told = judge.judge(stop_ns)
+        if told is not None and told.exit_code == VIOLATED.exit_code:
             self._environment.process_exit_code = VIOLATED.exit_code
         if self._environment.web_ui is not None:
-            self._tell()
+            _tell(told)
+        if self._plan is plan:
+            self.phase, self.told = "", told
+
+    def _leave(self, judge: JudgeBeside | None) -> None:
+        if judge is not None:
+            judge.close()
 
     def _quit(self, **_: object) -> None:
         """The last thing that Locust does: after its tables the verdict is the last line."""
-        if self._judge is not None:
-            self._judge.close()
+        self._leave(self._judge)
         if self._environment.web_ui is None:
-            self._tell()
-
-    def _tell(self) -> None:
-        if self.told is not None:
-            kept = self.told.page or self.told.unstored
-            logger.info("%s   %s%s", self.told.word, self.told.headline, kept and f"; {kept}")
+            _tell(self.told)
 
     def _summarise(self) -> None:
         """Say what Locust's table cannot: latencies to three digits, merged without loss over all workers and hosts."""
@@ -287,3 +286,9 @@ class Conductor:
         note_failure(error)
         options = environment.parsed_options
         gevent.spawn(self._runner.quit if options is not None and options.headless else self._runner.stop)
+
+
+def _tell(told: ToldVerdict | None) -> None:
+    if told is not None:
+        kept = told.page or told.unstored
+        logger.info("%s   %s%s", told.word, told.headline, kept and f"; {kept}")

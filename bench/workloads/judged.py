@@ -1,4 +1,4 @@
-"""Plain `locust --result DIR`: *Locust's options → `lockbench run`, which leads the same run, judges it and stores it*.
+"""`locust --headless --result DIR`: *Locust's options → `lockbench run`, which leads the run, judges it and stores it*.
 
 Rules: there is one way to lead a run, so this process becomes it before a port is open or anybody forked. Targets may
 hold passwords: they go by a file in memory that nobody else can open by name.

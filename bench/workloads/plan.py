@@ -231,7 +231,7 @@ def add_options(parser: Any) -> None:
     parser.add_argument(
         RESULT,
         metavar="DIR",
-        help="headless: judge the run and put its result there, as `lockbench run --out DIR`, which leads it then",
+        help="put the result there; of a headless run as `lockbench run --out DIR`, which leads it then",
         include_in_web_ui=False,
     )
 

@@ -229,7 +229,8 @@ class _Seeker:
     def _probe(self, step: str, wanted: Scenario, servers: Servers, findings: Findings) -> None:
         watch, rate = self._watch(), wanted.rate_per_s or 0.0
         result = self._run(wanted, servers, findings, watch)
-        findings.probes.append(judge_probe(rate, step, result, self._plan.slo, watch.used))
+        busy = watch.used if self._plan.bind is None else None  # this machine makes no load for other hosts' probes
+        findings.probes.append(judge_probe(rate, step, result, self._plan.slo, busy))
 
     def _progress(self, wanted: Scenario, findings: Findings, found: RateInterval) -> str:
         """The line that is seen while a probe is made."""
