@@ -47,7 +47,8 @@ def main() -> int:
 
 def _judged(plan: Plan, workdir: Path, command: Sequence[str]) -> RunResult | None:
     """Wait for the end of the run and judge it; None when nobody wants to know. Raises BenchError."""
-    scenario, started = plan.scenario, f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
+    scenario = replace(plan.scenario, targets=plan.targets)  # which a plan's text names without passwords
+    started = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
     with open_servers(scenario, server=None, allow_missing=False) as servers:
         before = info_snapshot(servers.urls)
         say(Ready())

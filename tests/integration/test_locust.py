@@ -17,7 +17,7 @@ import pytest
 from psutil import Process
 from redis import Redis
 
-from bench.topology.fleet import Fleet
+from bench.topology.fleet import Fleet, start_fleet
 from tests.integration.locust_runs import ROOT, answers, counts, free_port, get, keys, targets, until
 
 pytestmark = pytest.mark.integration
@@ -118,6 +118,17 @@ def test_a_lock_that_does_not_hold_is_caught_by_plain_locust(fleet: Fleet, tmp_p
     code, _, log = plain(tmp_path, *words, processes=processes).end()
     assert code == 5, log
     assert "VIOLATED   " in log.splitlines()[-1]
+
+
+def test_servers_with_a_password_are_judged_and_it_is_told_nowhere(tmp_path: Path) -> None:
+    with start_fleet(1, "none") as fleet:
+        with Redis.from_url(fleet.urls[0]) as server:
+            server.config_set("requirepass", "sesame")
+        url = fleet.urls[0].replace("redis://", "redis://:sesame@")
+        words = ["--headless", "-u", "4", "-r", "4", "-t", "2s", "--hold", "fixed:1ms"]
+        _, _, log = plain(tmp_path, *words, environ={"LOCKBENCH_TARGETS": url}).end()
+    assert VERDICT.search(log.splitlines()[-1]), log
+    assert "sesame" not in log
 
 
 def test_a_run_whose_judge_was_killed_goes_on_and_says_so(fleet: Fleet, tmp_path: Path) -> None:
