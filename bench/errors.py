@@ -7,10 +7,14 @@ Rules: the message says what is wrong, where, and what to do next; it passes thr
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
     from lockcore.mask import Mask
 
 
@@ -50,3 +54,12 @@ class InconclusiveError(BenchError):
     """There is no valid measurement to answer from."""
 
     exit_code = 4
+
+
+@contextmanager
+def writing(path: Path, cure: str) -> Iterator[None]:
+    """Write into `path`; where that cannot be done, EnvironmentNotReadyError says why, and the `cure`."""
+    try:
+        yield
+    except OSError as error:
+        raise EnvironmentNotReadyError(f"cannot write {path}: {error.strerror or error}; {cure}") from error

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import get_completion_class
 
-from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.errors import EnvironmentNotReadyError, UsageError, writing
 from bench.scenario import KEYS, ScenarioKey
 
 if TYPE_CHECKING:
@@ -129,13 +129,10 @@ _EXAMPLES = {  # of what is absent by default
 @click.argument("file", default="scenario.toml", type=click.Path(path_type=Path))
 def init(file: Path) -> int:
     """Write FILE [scenario.toml], a scenario with every key, its default and its meaning."""
-    try:
-        with file.open("x", encoding="utf-8") as opened:
-            opened.write(scenario_template(file.name))
-    except FileExistsError:
-        raise EnvironmentNotReadyError(f"{file} exists already and was left as it is; name another file") from None
-    except OSError as error:
-        raise EnvironmentNotReadyError(f"{file} cannot be written ({error.strerror}); name another file") from None
+    if file.exists():
+        raise EnvironmentNotReadyError(f"{file} exists already and was left as it is; name another file")
+    with writing(file, "name another file"), file.open("x", encoding="utf-8") as opened:
+        opened.write(scenario_template(file.name))
     print(f"wrote {file}; next: lockbench run {file}", file=sys.stderr)
     return 0
 

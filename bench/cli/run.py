@@ -65,7 +65,7 @@ def run(scenario: Path | None, **values: Any) -> int:
 
     SCENARIO.toml holds keys of the same names as the options; an option wins over the file.
     """
-    from bench.report.csv_line import require_columns
+    from bench.cli.showing import require_columns
 
     wanted = scenario_of(scenario, values)
     if values["csv"] is not None:
@@ -102,7 +102,7 @@ def _repeated(scenario: Scenario, values: Values) -> int:
 
 def run_and_show(command: str, scenario: Scenario, values: Values) -> int:
     """Run `scenario` as the options of `command` say, show and store its result, and return the exit code."""
-    from bench.report.csv_line import append_line
+    from bench.cli.showing import append_line
     from bench.run.interrupt import Interrupts
     from bench.run.run import Order, run_scenario
 

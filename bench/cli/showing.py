@@ -10,6 +10,7 @@ GITHUB_STEP_SUMMARY is appended to. A stored result is only read, never judged a
 from __future__ import annotations
 
 import contextlib
+import csv
 import datetime
 import json
 import os
@@ -23,11 +24,12 @@ from typing import TYPE_CHECKING, Any, Self
 import click
 
 from bench.cli.options import PLACE, Values
-from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
+from bench.errors import BenchError, EnvironmentNotReadyError, UsageError, writing
 from bench.run.interrupt import until_shown
 
 if TYPE_CHECKING:
     from bench.measure.result import Document
+    from bench.measure.run_result import RunResult
     from bench.report.sheet import Suite
     from bench.run.experiment import Done
 
@@ -65,11 +67,8 @@ class Outputs:
 
 def write_text(path: Path, text: str, mode: str = "w") -> None:
     """Write `text` into the file `path`. Raises EnvironmentNotReadyError."""
-    try:
-        with path.open(mode, encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise EnvironmentNotReadyError(f"{path} cannot be written ({error.strerror}); name another file") from None
+    with writing(path, "name another file"), path.open(mode, encoding="utf-8") as file:
+        file.write(text)
 
 
 def refused(junit: str, command: str, sentence: str) -> None:
@@ -158,6 +157,50 @@ def result_folder(wanted: Path | None, command: str, run_id: str) -> ResultFolde
     place = ResultFolder(folder, made)
     place.remove_if_empty()
     return place
+
+
+# -- a line of a table per run -----------------------------------------------------------------------------------------
+
+FIRST = ("name", "id", "started_at", "status", "word", "exit_code", "server", "violations")
+
+
+def columns() -> list[str]:
+    """Return the names in a CSV file's first line: from the keys of a scenario and the usual figures, so the same for
+    every run."""
+    from bench.gates.threshold import USUAL, find_metric
+    from bench.measure.section import builtins_of, leaves
+    from bench.scenario import load
+
+    figures = [f"{name}_s" if find_metric(name).unit == "s" else name for name in USUAL]
+    return [*FIRST, *figures, *dict(leaves(builtins_of(load(None, {}))))]
+
+
+def require_columns(path: Path) -> None:
+    """Raises UsageError when the file holds something else than runs, EnvironmentNotReadyError when nobody can write
+    it."""
+    with (
+        writing(path, "name another file with --csv"),
+        path.open("a+", encoding="utf-8", errors="replace", newline="") as file,
+    ):
+        file.seek(0)
+        found = next(csv.reader(file), None)
+        if found is None:
+            csv.writer(file).writerow(columns())
+    if found not in (None, columns()):
+        raise UsageError(f"option --csv: {path} begins with other columns than those of a run; name a new file")
+
+
+def append_line(path: Path, run: RunResult) -> None:
+    """Write `run` behind what the file holds; what is not known is empty. Raises EnvironmentNotReadyError."""
+    from bench.gates.threshold import USUAL, find_metric
+    from bench.measure.section import builtins_of, leaves
+
+    server = ", ".join(sorted({f"{one.server} {one.version}" for one in run.fleet.instances if one.server}))
+    said = (run.verdict.status, run.verdict.word, run.verdict.exit_code)
+    first = (run.name, run.id, run.started_at, *said, server, run.safety.service_faults)
+    figures = (find_metric(name).value(run) for name in USUAL)
+    with writing(path, "its line is missing"), path.open("a", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerow([*first, *figures, *dict(leaves(builtins_of(run.scenario.shown()))).values()])
 
 
 @click.command()

@@ -15,12 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.errors import EnvironmentNotReadyError
+from bench.errors import writing
 from bench.measure.clocks import Clock
 from bench.measure.timeline import Integers
 
 PLACES = 512  # operations in progress per page
 BEGUN, LOST = "begun", "lost"
+CURE = "free disk space"
 
 _pack = struct.Struct("<2q").pack
 
@@ -43,23 +44,18 @@ class Begun:
         page, index = divmod(self._taken, PLACES)
         if page == len(self._pages):
             path = self._workdir / f"{BEGUN}-{self._name}.{page}.bin"
-            try:
-                with path.open("xb+", buffering=0) as file:
-                    os.posix_fallocate(file.fileno(), 0, 8 * PLACES)
-                    self._pages.append(memoryview(mmap.mmap(file.fileno(), 8 * PLACES)).cast("q"))
-            except OSError as error:
-                raise _no_room(path, error) from error
+            with writing(path, CURE), path.open("xb+", buffering=0) as file:
+                os.posix_fallocate(file.fileno(), 0, 8 * PLACES)
+                self._pages.append(memoryview(mmap.mmap(file.fileno(), 8 * PLACES)).cast("q"))
         self._taken += 1
         return self._pages[page], index
 
     def lost(self, resource: int, times_ns: Sequence[int]) -> None:
         """Keep when attempts of one acquire that lost were begun. Raises EnvironmentNotReadyError on a full disk."""
-        try:
+        with writing(self._lost_path, CURE):
             if self._lost is None:
                 self._lost = self._lost_path.open("ab", buffering=0)
             self._lost.write(b"".join(_pack(resource, time_ns) for time_ns in times_ns))
-        except OSError as error:
-            raise _no_room(self._lost_path, error) from error
 
     def forget(self) -> None:
         """Nobody can judge what was lost so far."""
@@ -98,7 +94,3 @@ def _files(workdir: str | os.PathLike[str], kind: str) -> Iterator[tuple[tuple[i
     for path in sorted(Path(workdir).glob(f"{kind}-*-*.bin")):
         _, worker, pid = path.name.partition(".")[0].split("-")
         yield (int(worker), int(pid)), path
-
-
-def _no_room(path: Path, error: OSError) -> EnvironmentNotReadyError:
-    return EnvironmentNotReadyError(f"cannot write {path}: {error.strerror}; free disk space")

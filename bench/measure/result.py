@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
-from bench.errors import EnvironmentNotReadyError, UsageError, secrets
+from bench.errors import EnvironmentNotReadyError, UsageError, secrets, writing
 from bench.measure.environment import Environment
 from bench.measure.histogram import Histogram
 from bench.measure.latency import block_of_all
@@ -49,22 +49,29 @@ def write_result(result: Document, folder: Path) -> Path:
     path = folder / RESULT_NAME
     if path.exists():
         raise EnvironmentNotReadyError(f"{path} exists and is kept; choose another --out")
-    partial = path.with_name(f".{RESULT_NAME}.{os.getpid()}")
-    text = json.dumps(builtins_of(result), indent=1, ensure_ascii=False)
-    try:
+    cure = "free the disk or choose another --out"
+    with writing(path, cure):
         folder.mkdir(parents=True, exist_ok=True)
-        with partial.open("w", encoding="utf-8") as file:
-            file.write(text + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        partial.rename(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
-        raise EnvironmentNotReadyError(
-            f"cannot write {path}: {error.strerror}; free the disk or choose another --out"
-        ) from error
+    write_whole(path, json.dumps(builtins_of(result), indent=1, ensure_ascii=False) + "\n", cure)
     return path
+
+
+def write_whole(path: Path, text: str, cure: str) -> None:
+    """Write `text` into the file `path`, whole or not at all; a device or a pipe keeps its place. Raises
+    EnvironmentNotReadyError with the `cure`."""
+    whole = path.is_file() or not path.exists()
+    partial = path.with_name(f".{path.name}.{os.getpid()}") if whole else path
+    try:
+        with writing(path, cure), partial.open("w", encoding="utf-8") as file:
+            file.write(text)
+            if whole:
+                file.flush()
+                os.fsync(file.fileno())
+                partial.replace(path)
+    finally:  # also when it is interrupted
+        if whole:
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
 
 
 def read_result(place: Path) -> dict[str, Any]:

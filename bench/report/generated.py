@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.errors import EnvironmentNotReadyError
+from bench.errors import EnvironmentNotReadyError, writing
 from bench.measure.section import schema_of
 from bench.measure.verdict import WORDS, Kind, Word
 from bench.report.kinds import KINDS, room_of, type_of
@@ -39,14 +39,12 @@ def words_table() -> str:
 def put_between_marks(path: Path, mark: str, text: str) -> None:
     """Replace what stands between the marks in `path`. Raises EnvironmentNotReadyError when they are not there."""
     begin, end = (f"<!-- {mark}: {which} -->" for which in ("begin", "end"))
-    try:
+    with writing(path, "name another file"):
         before, _, rest = path.read_text(encoding="utf-8").partition(begin)
         _, found, after = rest.partition(end)
         if not found:
             raise EnvironmentNotReadyError(f"{path} has no place for the table: write {begin} and {end} into it")
         path.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
-    except OSError as error:
-        raise EnvironmentNotReadyError(f"{path} cannot be written ({error.strerror})") from None
 
 
 if __name__ == "__main__":

@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TextIO, TypeVar
 
-from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.errors import EnvironmentNotReadyError, UsageError, writing
 from bench.measure.result import RESULT_NAME
 from bench.measure.section import builtins_of, converted
 
 JOURNAL_NAME = "progress.jsonl"
+CURE = "free the disk or name another --out"
 Piece = TypeVar("Piece")
 Plan = Mapping[str, object]
 Line = dict[str, Any]  # as JSON has it
@@ -32,11 +33,9 @@ def open_journal(
     """The journal in `folder`, begun or gone on with; one that holds nothing is not left behind. `plan`: JSON
     values; `check` raises for a piece that nothing can be made of. Raises EnvironmentNotReadyError and UsageError."""
     path, go_on = folder / JOURNAL_NAME, is_unfinished(folder)
-    try:
+    with writing(path, CURE):
         folder.mkdir(parents=True, exist_ok=True)
         file = path.open("a", encoding="utf-8")
-    except OSError as error:
-        raise _not_writable(path, error) from error
     with file:
         _own(file, folder)
         journal = Journal[Piece](path, file)
@@ -70,11 +69,9 @@ class Journal(Generic[Piece]):
 
     def write(self, line: object) -> None:
         """Write one line at once. Raises EnvironmentNotReadyError when the disk refuses."""
-        try:
+        with writing(self.path, CURE):
             self.file.write(json.dumps(line) + "\n")
             self.file.flush()
-        except OSError as error:
-            raise _not_writable(self.path, error) from error
 
 
 def _own(file: TextIO, folder: Path) -> None:
@@ -136,7 +133,3 @@ def _sound(path: Path, lines: list[Line], kind: type[Piece], check: Callable[[Pi
                 "out to have that piece made again, or begin anew"
             ) from None
     return found
-
-
-def _not_writable(path: Path, error: OSError) -> EnvironmentNotReadyError:
-    return EnvironmentNotReadyError(f"{path} cannot be written ({error.strerror}); free the disk or name another --out")

@@ -107,7 +107,7 @@ def test_a_result_folder_that_cannot_be_used_is_refused_before_any_work(
 
 
 def test_a_markdown_file_that_cannot_be_written_is_refused_before_any_work(lockbench: Lockbench) -> None:
-    assert "cannot be written" in refused(lockbench("run", "--markdown", "no/where.md"), 3)
+    assert "cannot write" in refused(lockbench("run", "--markdown", "no/where.md"), 3)
 
 
 def test_a_server_that_is_none_is_refused(lockbench: Lockbench, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from bench.cli import main
 from bench.cli.experiment import experiment_options, measured
 from bench.cli.options import PLACE, FiniteRange
 from bench.cli.showing import Outputs, show
-from bench.errors import EnvironmentNotReadyError
+from bench.errors import writing
 from bench.experiments.contest.experiment import LOADS, PeersPlan, run_peers
 from bench.experiments.contest.judge import judge_speed
 from bench.experiments.contest.speed import measure
@@ -41,11 +41,9 @@ def bench(rounds: int, seconds: float, seed: int, grow: bool, out: Path | None) 
     """Measure how close lockcore comes to what the servers can bear; print the table and write the JSON."""
     path = out or Path("results") / f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-speed.json"
     result = measure(rounds, seconds, seed, lambda line: click.echo(line, err=True), grow=grow)
-    try:
+    with writing(path, "choose another --out"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
-    except OSError as error:
-        raise EnvironmentNotReadyError(f"{path} cannot be written ({error.strerror}); choose another --out") from None
     verdict = judge_speed(result)
     print_sheet(speed_sheet(result, verdict, str(path)), Console(highlight=False))
     return verdict.exit_code or 0

@@ -7,9 +7,7 @@ markup by jinja2, in the data by `_json`; a file is written whole or not at all.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -19,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.errors import EnvironmentNotReadyError, UsageError
-from bench.measure.result import Document
+from bench.measure.result import Document, write_whole
 from bench.measure.run_result import RunResult
 from bench.report.html.figure import Chapter, Figure, Page
 from bench.report.html.run_page import run_page, several_page
@@ -76,18 +74,7 @@ def render(page: Page) -> str:
 
 def write_page(page: Page, path: Path) -> Path:
     """Write the document to `path` and return it. Raises EnvironmentNotReadyError."""
-    text = render(page)
-    whole = path.is_file() or not path.exists()  # else a device or a pipe, which keeps its place
-    partial = path.with_name(f".{path.name}.{os.getpid()}") if whole else path
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)  # a device by itself: nothing happens
-    except OSError as error:
-        raise EnvironmentNotReadyError(f"cannot write {path}: {error.strerror}; name another file") from error
-    finally:  # also when it is interrupted
-        if whole:
-            with contextlib.suppress(OSError):
-                partial.unlink(missing_ok=True)
+    write_whole(path, render(page), "name another file")
     return path
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.cli.showing import append_line, columns, require_columns
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.gates.threshold import USUAL
-from bench.report.csv_line import append_line, columns, require_columns
 from tests.bench.whole_run import SAMPLE, run_of
 
 
@@ -49,5 +49,5 @@ def test_another_table_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="begins with other columns"):
         require_columns(tmp_path / "other.csv")
     assert (tmp_path / "other.csv").read_text(encoding="utf-8") == "a,b\n1,2\n"
-    with pytest.raises(EnvironmentNotReadyError, match="cannot be written"):
+    with pytest.raises(EnvironmentNotReadyError, match="cannot write"):
         require_columns(tmp_path)
