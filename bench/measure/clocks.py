@@ -3,11 +3,13 @@
 Rules
 - A round trip proves that what the other clock showed in its middle was shown between our two readings (Cristian's
   method): no assumption on delays, so a slow or lost message only makes the bound wider.
-- Between two round trips the clocks may drift apart by `DRIFT` at most: twice the 500 ppm by which Linux lets NTP slew
-  CLOCK_MONOTONIC, as both may be slewed. So every round trip bounds every time, and the tightest bound counts.
+- With each goes how far NTP has moved CLOCK_MONOTONIC from CLOCK_MONOTONIC_RAW, here more than there. What is left are
+  two oscillators: they drift apart by a rate that the round trips bound themselves (`DRIFT` at most), and by `WANDER`
+  around it. So every round trip bounds every time, and the tightest bound counts. From one round trip to the next NTP
+  may slew both clocks by 500 ppm, unseen: `DRIFT`, too. Where a steady rate is contradicted any within it is allowed.
 - Bounds that contradict each other show a step, or a drift beyond that: between the last round trip that cannot lie
   behind it and the first that cannot lie before it nothing is known (`LOST_NS` either way), elsewhere nothing changes.
-Source: F. Cristian, "Probabilistic clock synchronization" (1989); adjtimex(2), ADJ_FREQUENCY and ADJ_OFFSET.
+Source: F. Cristian, "Probabilistic clock synchronization" (1989); clock_gettime(2); adjtimex(2), ADJ_FREQUENCY.
 """
 
 import os
@@ -15,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +25,13 @@ from numpy.typing import NDArray
 from bench.measure.timeline import Integers
 
 DRIFT = 1e-3
+WANDER = 5e-5  # of two crystals of ±25 ppm over all temperatures
+READ_NS = 5_000  # by which two clocks that are read one after the other are apart at most
+ROUNDS = 4  # of bounding the rate by bounds that the rate before allows; then it gains no more
+LEAST = 0.9  # of the shortest round trip: where less would be left unknown the rate was not steady
 LOST_NS = 3_600 * 10**9  # wider than any bound that is of use
 CLOCK = "clock"
-_ROW = 3  # our time when asked, theirs, our time when answered (ns)
+_ROW = 4  # our time when asked, theirs, our time when answered, how much further NTP has moved ours (ns)
 
 Records = NDArray[Any]
 Bounds = tuple[Integers, Integers]
@@ -33,11 +39,27 @@ Bounds = tuple[Integers, Integers]
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    """Round trips without a contradiction, and between what ours − theirs lay in each."""
+    """Round trips without a contradiction, and between what ours − theirs lay in each, without NTP."""
 
     trips: Integers
     low: Integers
     high: Integers
+    rate: float
+    drift: float
+
+    @classmethod
+    def of(cls, trips: Integers) -> Self:
+        """With the least drift that does not contradict them."""
+        low, high, rate, drift = *_tightened(trips, 0.0, DRIFT), 0.0, DRIFT
+        apart = int(trips[-1, 0] - trips[0, 0])
+        for _ in range(ROUNDS if apart else 0):
+            least, most = (low[-1] - high[0]) / apart, (high[-1] - low[0]) / apart
+            steadier = (least + most) / 2, WANDER + (most - least) / 2
+            bounds = _tightened(trips, *steadier)
+            if steadier[1] >= drift or (bounds[1] - bounds[0]).min() < LEAST * (trips[:, 2] - trips[:, 0]).min():
+                break
+            (rate, drift), (low, high) = steadier, bounds
+        return cls(trips, low, high, rate, drift)
 
     @property
     def there(self) -> Integers:
@@ -48,13 +70,19 @@ class _Stretch:
         """The bounds at each of their `times`."""
         after = np.searchsorted(self.there, times, "left").clip(0, len(self.there) - 1)
         before = (after - 1).clip(0)
-        grown = [np.ceil(np.abs(times - self.there[near]) * DRIFT).astype(np.int64) for near in (before, after)]
-        low = np.maximum(self.low[before] - grown[0], self.low[after] - grown[1])
-        return low, np.minimum(self.high[before] + grown[0], self.high[after] + grown[1])
+        since = [times - self.there[near] for near in (before, after)]
+        moved = [np.rint(apart * self.rate).astype(np.int64) for apart in since]
+        grown = [np.ceil(np.abs(apart) * self.drift).astype(np.int64) for apart in since]
+        low = np.maximum(self.low[before] + moved[0] - grown[0], self.low[after] + moved[1] - grown[1])
+        high = np.minimum(self.high[before] + moved[0] + grown[0], self.high[after] + moved[1] + grown[1])
+        slewed = np.rint(np.interp(times, self.there, self.trips[:, 3])).astype(np.int64)
+        unseen = np.ceil(np.minimum(*map(np.abs, since)) * DRIFT).astype(np.int64)
+        return low + slewed - unseen, high + slewed + unseen
 
 
 class Clock:
-    """The clock of another host. `exchanges`: at least one row of our time, theirs, ours (ns).
+    """The clock of another host. `exchanges`: at least one row of our time, theirs, ours, and how much further NTP has
+    moved ours by then (ns).
 
     `lost_ns`: from when to when (their times) nothing is known, as it stepped in between.
     """
@@ -109,8 +137,7 @@ class Clock:
 def _stretches(rows: Integers) -> Iterator[_Stretch]:
     while len(rows):
         stop, start = _step(rows) or (len(rows) - 1, len(rows))
-        low, high = _tightened(*_columns(rows[: stop + 1]))
-        yield _Stretch(rows[: stop + 1], low, high)
+        yield _Stretch.of(rows[: stop + 1])
         rows = rows[start:]
 
 
@@ -120,14 +147,19 @@ def _between(one: _Stretch, two: _Stretch) -> tuple[int, int]:
     return min(until, since - apart), max(since, until + apart)
 
 
-def _columns(rows: Integers) -> tuple[Integers, Integers, Integers]:
-    """How far the clocks can have drifted apart since the first one; the bounds on ours − theirs by each alone."""
-    grown = np.ceil((rows[:, 0] - rows[0, 0]) * DRIFT).astype(np.int64)
-    return grown, rows[:, 0] - rows[:, 1], rows[:, 2] - rows[:, 1]
+def _columns(rows: Integers, drift: float = DRIFT) -> tuple[Integers, Integers, Integers]:
+    """How far the clocks can have drifted apart since the first one; the bounds on ours − theirs, without what NTP
+    did, by each alone. It may have done some of that while the round trip was on its way."""
+    grown = np.ceil((rows[:, 0] - rows[0, 0]) * drift).astype(np.int64)
+    loose = READ_NS + np.ceil((rows[:, 2] - rows[:, 0]) * 2 * DRIFT).astype(np.int64)
+    return grown, rows[:, 0] - rows[:, 1] - rows[:, 3] - loose, rows[:, 2] - rows[:, 1] - rows[:, 3] + loose
 
 
-def _tightened(grown: Integers, low: Integers, high: Integers) -> Bounds:
-    """The bounds at each round trip that all of them together give."""
+def _tightened(rows: Integers, rate: float, drift: float) -> Bounds:
+    """The bounds at each round trip that all of them together give, if ours − theirs grows by `rate` ± `drift`."""
+    grown, low, high = _columns(rows, drift)
+    trend = np.rint((rows[:, 0] - rows[0, 0]) * rate).astype(np.int64)
+    low, high = low - trend, high - trend
     low = np.maximum(
         np.maximum.accumulate(low + grown) - grown,
         np.maximum.accumulate((low - grown)[::-1])[::-1] + grown,
@@ -136,7 +168,7 @@ def _tightened(grown: Integers, low: Integers, high: Integers) -> Bounds:
         np.minimum.accumulate(high - grown) + grown,
         np.minimum.accumulate((high + grown)[::-1])[::-1] - grown,
     )
-    return low, high
+    return low + trend, high + trend
 
 
 def _step(rows: Integers) -> tuple[int, int] | None:

@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import subprocess
+import time
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated
@@ -100,6 +101,17 @@ def clock_name() -> str:
     except OSError:
         space = ""
     return f"{_read('/proc/sys/kernel/random/boot_id') or os.getpid()} {space}"
+
+
+def slewed_ns(within_ns: int = 5_000) -> int:
+    """How far NTP has moved CLOCK_MONOTONIC from CLOCK_MONOTONIC_RAW, which it leaves alone, within ± half of
+    `within_ns`. Source: clock_gettime(2)."""
+    while True:
+        before_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
+        now_ns = time.monotonic_ns()
+        after_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
+        if after_ns - before_ns <= within_ns:
+            return now_ns - (before_ns + after_ns) // 2
 
 
 def versions() -> str:

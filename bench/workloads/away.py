@@ -25,6 +25,7 @@ from locust.runners import WorkerRunner
 
 from bench.errors import EnvironmentNotReadyError
 from bench.measure.begun import BEGUN, read_lost
+from bench.measure.environment import slewed_ns
 from bench.measure.facts import Facts, Window
 from bench.measure.record import RECORD_BYTES
 from bench.measure.share import BUCKETS, FOLD, buckets_of, fitting, fold_here, pack_here
@@ -79,7 +80,7 @@ class Away:
 
     def _tell_clock(self, msg: Message, **_: object) -> None:
         self._heard_ns = monotonic_ns()
-        self._runner.send_message(CLOCK, {**msg.data, "there": self._heard_ns})
+        self._runner.send_message(CLOCK, {**msg.data, "there": self._heard_ns, "slewed": slewed_ns()})
 
     def _tell_notes(self, folder: Path) -> None:
         told = b""

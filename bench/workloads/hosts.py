@@ -1,8 +1,8 @@
 """Workers on other hosts, seen by who leads: *Locust's messages → their clocks, notes and history in the run's folder*.
 
 Rules
-- Ten round trips a second to every worker bound its clock (measure/clocks.py) from the start of a run until its history
-  is here. A worker whose clock has our name is exact while every round trip agrees, and is bounded as others if not.
+- Thirty round trips a second bound a worker's clock (measure/clocks.py), from the start of a run until its history is
+  here. A worker whose clock has our name is exact while every round trip agrees, and is bounded as others if not.
 - A worker's notes stand in the folder as if it had written them here, with times of our clock.
 - When all have ended every worker is asked how much of its history fits, then for its fold and the records of as many
   resources as fit for the busiest host (measure/share.py). Files are asked for piece by piece, one message on the way
@@ -31,7 +31,7 @@ from locust.runners import STATE_MISSING, MasterRunner
 
 from bench.measure.begun import BEGUN, LOST
 from bench.measure.clocks import Clock, clock_file
-from bench.measure.environment import clock_name
+from bench.measure.environment import clock_name, slewed_ns
 from bench.measure.facts import Facts, Window
 from bench.measure.fold import Fold
 from bench.measure.section import decoded
@@ -42,12 +42,13 @@ from bench.workloads.plan import Plan
 from lockcore.clock import NS_PER_S, monotonic_ns
 
 ASK_S = 0.1
+BURST = 3  # round trips one behind the other, as whoever has just been woken answers soonest
 ENOUGH = 5  # round trips before a run begins
 RECENT = 50  # round trips that place a note
 AGAIN_S = 3.0  # without a piece: it was lost on the way
 GONE_S = 30.0
 BUSY_S = 0.1  # between two questions whether it has done what takes long
-_ROW = struct.Struct("<3q")
+_ROW = struct.Struct("<4q")
 Answer = dict[str, Any]
 logger = logging.getLogger(__name__)
 
@@ -62,8 +63,9 @@ class Host:
     same_clock: bool = False
     theirs_ns: int = 0  # the origin of the run on its clock
     worker: int = 0
-    trips: list[tuple[int, int, int]] = field(default_factory=list)
+    trips: list[tuple[int, int, int, int]] = field(default_factory=list)
     written: int = 0  # of the trips
+    again: int = 0  # how often it is asked once more when it has answered
     note: WorkerNote | None = None
     here: bool = False
     piece: AsyncResult | None = None
@@ -122,7 +124,8 @@ class Hosts:
     def _look(self) -> None:
         while True:
             for node, host in list(self.known.items()):
-                self._runner.send_message(CLOCK, {"asked": monotonic_ns()}, node)
+                host.again = BURST - 1
+                self._ask_clock(node)
                 if host.note is not None and host.note.phase == "running" and self.is_gone(node):
                     host.note = msgspec.structs.replace(host.note, phase="lost")
                     self._write(host)
@@ -133,19 +136,25 @@ class Hosts:
         client = self._runner.clients.get(node)
         return client is None or client.state == STATE_MISSING
 
+    def _ask_clock(self, node: str) -> None:
+        self._runner.send_message(CLOCK, {"asked": monotonic_ns()}, node)
+
     def _note_clock(self, msg: Message, **_: object) -> None:
         back = monotonic_ns()
         host = self.known.get(msg.node_id)
-        if host is None:
+        if host is None or msg.data["asked"] > back:
             return
         asked, there = msg.data["asked"], msg.data["there"]
-        host.trips.append((asked, there, back))
+        host.trips.append((asked, there, back, slewed_ns() - msg.data["slewed"]))
         if host.same_clock and not asked <= there <= back:
             host.same_clock = False  # another machine with our name, as of a copied image
         if self._folder is not None and host.pid and not host.same_clock:
             with clock_file(self._folder, host.worker, host.pid).open("ab") as file:
                 file.writelines(_ROW.pack(*trip) for trip in host.trips[host.written :])
             host.written = len(host.trips)
+        if host.again:
+            host.again -= 1
+            self._ask_clock(msg.node_id)
 
     def _note_note(self, msg: Message, **_: object) -> None:
         host = self.known.get(msg.node_id)
