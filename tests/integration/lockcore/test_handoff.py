@@ -42,6 +42,27 @@ def test_who_waits_in_another_process_is_woken_by_the_release(
     there.release(lease)
 
 
+def test_a_release_and_the_set_of_the_next_one_here_leave_in_one_write(
+    shell: Shell, connect: Connect, fleet: Fleet
+) -> None:
+    seldom = RetryPolicy("fixed", window_ms=40_000)
+    lock = connect(fleet.urls[:3], key_prefix=f"{uuid4().hex}:", retry=seldom)
+    held = shell.won(lock)
+    waiting = []
+    for place in (1, 2):
+        waiting.append(shell.start(shell.raw(lock).acquire, "stock", TTL_MS, 60_000))
+        shell.until(lambda place=place: len(lock._driver.engine.turns.get("stock", ())) == place, "a place in line")
+    shell.until(lambda: not any(one.pending for one in lock.instances), "every reply")
+    before = [(one.writes, one.commands) for one in lock.instances]
+    lock.release(held)
+    lease = waiting[0].result()
+    shell.until(lambda: not lease.tally.undecided, "every vote")
+    after = [(one.writes, one.commands) for one in lock.instances]
+    assert [(late[0] - early[0], late[1] - early[1]) for early, late in zip(before, after, strict=True)] == [(1, 2)] * 3
+    lock.release(lease)
+    lock.release(waiting[1].result())
+
+
 def test_nothing_is_left_when_both_have_gone(shell: Shell, fleet: Fleet) -> None:
     told: dict[str, Any] = {"key_prefix": f"{uuid4().hex}:", "retry": PUSH}
     with shell.connect(fleet.urls[:3], **told) as here, shell.connect(fleet.urls[:3], **told) as there:
