@@ -12,7 +12,10 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from bench.errors import UsageError
 from bench.scenario import KEYS, READY, Scenario, ScenarioKey, load
+from bench.scenario.keys import BY_NAME
+from bench.scenario.quantity import nearest
 
 Command = TypeVar("Command", bound=Callable[..., object])
 Values = Mapping[str, Any]
@@ -143,6 +146,19 @@ def scenario_of(path: Path | None, values: Values) -> Scenario:
     from bench.recipes.registry import find_recipe
 
     return load(path, given_options(values), lambda recipe: find_recipe(recipe).about.usual)
+
+
+def swept(option: str, text: str, refused: Collection[str] = ()) -> list[tuple[str, str]]:
+    """The values that `text`, KEY=A,B, gives a key: pairs of key and text. Raises UsageError."""
+    name, equals, values = text.partition("=")
+    name = name.strip()
+    if not equals or not values.strip():
+        raise UsageError(f"option {option}: {text!r} is no sweep (write it like instances=1,3,5)")
+    if name not in BY_NAME:
+        raise UsageError(f"option {option}: there is no key {name}{nearest(name, BY_NAME)}")
+    if name in refused:
+        raise UsageError(f"option {option}: {name} cannot be swept")
+    return [(name, value.strip()) for value in values.split(",")]
 
 
 def _option(key: ScenarioKey, *, hidden: bool) -> Callable[[Command], Command]:

@@ -17,11 +17,11 @@ import click
 
 from bench.cli.experiment import carry_out, experiment_options
 from bench.cli.hosts import hosts_options, led
-from bench.cli.options import FiniteRange, Grouped, Read, ScenarioPlace, given_options, scenario_options
+from bench.cli.options import FiniteRange, Grouped, Read, ScenarioPlace, given_options, scenario_options, swept
 from bench.errors import UsageError
 from bench.scenario import Scenario, load
 from bench.scenario.keys import BY_NAME
-from bench.scenario.quantity import nearest, parse_duration
+from bench.scenario.quantity import parse_duration
 
 if TYPE_CHECKING:
     from bench.experiments.capacity.judge import CapacityPlan
@@ -98,8 +98,8 @@ def plan_of(path: Path | None, values: dict[str, Any]) -> CapacityPlan:
             raise UsageError(f"{BY_NAME[name].option}: {why}; take it out")
     usual = QUICK if values["quick"] else FULL
     given = {**{name: text for name, text in usual.items() if name not in written}, **given}
-    swept = [_sweep(text) for text in values["sweeps"]]
-    choices = [dict(choice) for choice in product(*swept)]
+    sweeps = [swept("--sweep", text, NOT_SWEPT) for text in values["sweeps"]]
+    choices = [dict(choice) for choice in product(*sweeps)]
     scenarios, bind = led([_load(path, {**given, **choice}) for choice in choices], values)
     points = tuple(SweepPoint(scenario, choice) for scenario, choice in zip(scenarios, choices, strict=True))
     return CapacityPlan(
@@ -120,16 +120,3 @@ def _load(path: Path | None, given: Mapping[str, object], *, open_loop: bool = T
     some_rate = {"rate": "1"} if open_loop else {}
     scenario = load(path, {**given, **some_rate}, lambda recipe: find_recipe(recipe).about.usual)
     return replace(scenario, rate_per_s=None)
-
-
-def _sweep(text: str) -> list[tuple[str, str]]:
-    """The values of one --sweep, as pairs of key and text."""
-    name, equals, values = text.partition("=")
-    name = name.strip()
-    if not equals or not values.strip():
-        raise UsageError(f"option --sweep: {text!r} is no sweep (write it like instances=1,3,5)")
-    if name not in BY_NAME:
-        raise UsageError(f"option --sweep: there is no key {name}{nearest(name, BY_NAME)}")
-    if name in NOT_SWEPT:
-        raise UsageError(f"option --sweep: {name} cannot be swept")
-    return [(name, value.strip()) for value in values.split(",")]

@@ -9,9 +9,10 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ import click
 
 from bench.cli.experiment import carry_out, experiment_options
 from bench.cli.hosts import hosts_options, led
-from bench.cli.options import Command, Grouped, Read, ScenarioPlace, given_options, scenario_options
+from bench.cli.options import Command, Grouped, Read, ScenarioPlace, given_options, scenario_options, swept
 from bench.errors import UsageError
 from bench.gates.threshold import USUAL, Metric, find_metric, read_thresholds
 from bench.scenario import Scenario, load
@@ -31,6 +32,11 @@ if TYPE_CHECKING:
 
 PAIRS = {"compare": 10, "gate": 24}
 _PAIRS = {"compare": "rounds to run", "gate": "rounds to run at most; certain, it stops"}
+_KEY = {"compare": "KEY[=A,B]", "gate": "KEY"}
+_VARIABLE = {
+    "compare": "a setting that is meant to differ; with values, each is run as a side of its own",
+    "gate": "a setting that is meant to differ",
+}
 MOST_PAIRS = 1000
 SHOWN = (
     *("rate", "acquire.p50", "acquire.p99", "release.p50", "handoff.p50", "acquire.success"),
@@ -59,7 +65,7 @@ def _options(command: Command, kind: Kind) -> Command:
         click.option("--pairs", type=click.IntRange(1, MOST_PAIRS), default=pairs, help=f"{_PAIRS[kind]}  [{pairs}]"),
         click.option("--tolerance", type=SHARE, default="10%", help="how much worse is still the same  [10%]"),
         click.option("--metric", "metrics", metavar="M", multiple=True, help="judge by this figure (repeatable)"),
-        click.option("--variable", "variables", metavar="KEY", multiple=True, help="a setting that is meant to differ"),
+        click.option("--variable", "variables", metavar=_KEY[kind], multiple=True, help=_VARIABLE[kind]),
         hosts_options,
         scenario_options("recipe"),
         click.option("--allow-missing", is_flag=True, help="go on when a minority of the targets cannot be reached"),
@@ -73,7 +79,7 @@ def _options(command: Command, kind: Kind) -> Command:
 
 @click.command(
     cls=Grouped,
-    epilog="A, B: result folders (or folders of several runs), or scenario files; the first is compared with.",
+    epilog="A, B: result folders (or folders of several runs), or scenarios; the first is compared with.",
 )
 @click.argument("things", metavar="[A B …]", nargs=-1)
 @click.option("--recipe", "recipes", metavar="NAME", multiple=True, help="run this recipe now (repeatable)")
@@ -87,17 +93,26 @@ def compare(things: tuple[str, ...], **values: Any) -> int:
     from bench.experiments.compare.pairs import Side
     from bench.experiments.compare.sides import is_stored, opened, read_named, shortened
 
-    given = [read_named(text, Path()) for text in things]
-    if len(given) + len(values["recipes"]) < 2:
+    given, names = [read_named(text, Path()) for text in things], values["recipes"]
+    sweeps = [swept("--variable", text) for text in values["variables"] if "=" in text]
+    choices = [dict(choice) for choice in product(*sweeps)]
+    if (len(given) + len(names)) * len(choices) < 2:
         raise UsageError("name at least two things to compare: result folders, scenario files or --recipe")
+    values["variables"] = [text.partition("=")[0].strip() for text in values["variables"]]
     if given and is_stored(given):
-        if values["recipes"]:
-            raise UsageError("stored results cannot be compared with recipes run now: a run of another hour is unlike")
+        if names or sweeps:
+            raise UsageError("stored results cannot be compared with what is run now: a run of another hour is unlike")
         return _stored("compare", given, values)
-    options = _scenario_options(values)
-    recipes = [shortened(Side(name, _scenario(None, options, name)), options) for name in values["recipes"]]
-    with opened(given, lambda path: _scenario(path, options), options) as named:
-        return _now("compare", [*named, *recipes], values)
+    sides: list[Side] = []
+    with ExitStack() as stack:
+        for choice in choices:
+            options = _scenario_options(values) | choice
+            named = stack.enter_context(opened(given, partial(_scenario, options=options), options))
+            named += [shortened(Side(name, _scenario(None, options, name)), options) for name in names]
+            label = " ".join(choice.values())
+            alone = label and len(named) == 1
+            sides += [replace(side, label=label if alone else f"{side.label} {label}".rstrip()) for side in named]
+        return _now("compare", sides, values)
 
 
 @click.command(

@@ -1,7 +1,7 @@
 """What `compare` and `gate` are given: *words of a command line → sides to run, or series of stored results*.
 
     results/a             a stored result, or a folder of several
-    mine.toml             a scenario, run now
+    mine.toml · hot-key   a scenario, or a ready one by its name, run now
     git:main · main       the lock library of a git revision, run now
     lib:DIR               the packages in DIR (a virtual environment, or pip install --target), run now
 
@@ -35,7 +35,7 @@ from bench.measure.environment import describe_environment
 from bench.measure.result import RESULT_NAME
 from bench.measure.run_result import RunResult, read_run
 from bench.measure.section import builtins_of, leaves
-from bench.scenario import Scenario
+from bench.scenario import READY, Scenario
 from bench.scenario.quantity import nearest
 from bench.topology.child import Guard
 
@@ -77,6 +77,8 @@ def read_named(text: str, repository: Path) -> Named:
     path = Path(text)
     if text and path.exists():
         return Named(text, "scenario" if path.suffix == ".toml" else "stored", path)
+    if path.parent == Path() and (READY / f"{path.stem}.toml").exists():
+        return Named(text, "scenario", path)
     wrong = f"{text or 'an empty name'}: there is no such result or scenario{_hint(text)}"
     if not text or path.suffix == ".toml":
         raise UsageError(wrong)
