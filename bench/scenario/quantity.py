@@ -175,7 +175,8 @@ def parse_fault(raw: object) -> Fault:
         example = '{at = "5s", kind = "stop", target = ["instance:0"]}'
         raise ValueError(f"{raw!r} is not a fault: {error} (write it like {example})") from None
     if fault.kind not in FAULT_KINDS:
-        raise ValueError(f"{fault.kind!r} is not a fault's kind; the kinds are {', '.join(FAULT_KINDS)}")
+        near = nearest(fault.kind, FAULT_KINDS)
+        raise ValueError(f"{fault.kind!r} is not a fault's kind{near}; the kinds are {', '.join(FAULT_KINDS)}")
     lasts_ms = None if fault.for_ is None else parse_duration(fault.for_)
     if lasts_ms == 0:
         raise ValueError("a fault's `for` is 0: it would end as it begins; without `for` it lasts to the end")

@@ -1,13 +1,20 @@
 """`lockbench audit`: *options → lock libraries under the same schedules, judged*; unknown names are refused at once."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import click
 
 from bench.cli.experiment import carry_out, experiment_options
-from bench.cli.options import PLACE, Grouped
+from bench.cli.options import PLACE, Grouped, Offered
 
 REPEATS = 10
+
+
+def _schedules() -> Iterable[str]:
+    from bench.experiments.audit.experiment import SCHEDULES
+
+    return SCHEDULES
 
 
 @click.command(
@@ -19,7 +26,12 @@ REPEATS = 10
     "--library", "libraries", metavar="L", multiple=True, help="only those with this in their name (repeatable)"
 )
 @click.option(
-    "--schedule", "schedules", metavar="S", multiple=True, help="only this one (repeatable); a wrong name lists them"
+    "--schedule",
+    "schedules",
+    metavar="S",
+    type=Offered(_schedules),
+    multiple=True,
+    help="only this one (repeatable); a wrong name lists them",
 )
 @click.option("--repeats", metavar="R", type=click.IntRange(1, 1000), help=f"of what went wrong  [{REPEATS}; quick 1]")
 @click.option("--quick", is_flag=True, help="each schedule once")

@@ -17,7 +17,17 @@ import click
 
 from bench.cli.experiment import carry_out, experiment_options
 from bench.cli.hosts import hosts_options, led
-from bench.cli.options import FiniteRange, Grouped, Read, ScenarioPlace, given_options, scenario_options, swept
+from bench.cli.options import (
+    METRIC,
+    FiniteRange,
+    Grouped,
+    Offered,
+    Read,
+    ScenarioPlace,
+    given_options,
+    scenario_options,
+    swept,
+)
 from bench.errors import UsageError
 from bench.scenario import Scenario, load
 from bench.scenario.keys import BY_NAME
@@ -48,7 +58,9 @@ def _budget_s(text: str) -> float:
     epilog="A point takes 6 minutes at most, with --quick 2; servers are started and stopped.",
 )
 @click.argument("scenario", required=False, type=ScenarioPlace())
-@click.option("--slo", metavar="EXPR", multiple=True, required=True, help="like 'acquire.p99 < 10ms' (repeatable)")
+@click.option(
+    "--slo", metavar="EXPR", type=METRIC, multiple=True, required=True, help="like 'acquire.p99 < 10ms' (repeatable)"
+)
 @click.option(
     "--target-rate",
     metavar="R",
@@ -59,6 +71,7 @@ def _budget_s(text: str) -> float:
     "--sweep",
     "sweeps",
     metavar="KEY=A,B",
+    type=Offered(lambda: [f"{name}=" for name in BY_NAME if name not in NOT_SWEPT]),
     multiple=True,
     help="a table over these values of a scenario key (repeatable)",
 )
@@ -68,9 +81,9 @@ def _budget_s(text: str) -> float:
     type=Read("DURATION", _budget_s),
     help=f"how long a point may take; what was not measured then is said  [{FULL_BUDGET}; --quick {QUICK_BUDGET}]",
 )
-@click.option("--quick", is_flag=True, help=f"a glance: probes of {QUICK['duration']}  [{FULL['duration']}]")
+@click.option("--quick", is_flag=True, help="a glance: short probes")
 @hosts_options
-@scenario_options(refused=SEARCHED)
+@scenario_options(refused=SEARCHED, usual={key: f"{FULL[key]}; --quick {QUICK[key]}" for key in FULL})
 @experiment_options("capacity", seed=None)
 def capacity(scenario: Path | None, **values: Any) -> int:
     """The rate of acquires up to which an SLO is kept, as a 95 % interval, with what limits it next.

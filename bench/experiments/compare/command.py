@@ -20,10 +20,22 @@ import click
 
 from bench.cli.experiment import carry_out, experiment_options
 from bench.cli.hosts import hosts_options, led
-from bench.cli.options import Command, Grouped, Read, ScenarioPlace, given_options, scenario_options, swept
+from bench.cli.options import (
+    KEY,
+    METRIC,
+    RECIPE,
+    Command,
+    Grouped,
+    Read,
+    ScenarioPlace,
+    given_options,
+    scenario_options,
+    swept,
+)
 from bench.errors import UsageError
 from bench.gates.threshold import USUAL, Metric, find_metric, read_thresholds
 from bench.scenario import Scenario, load
+from bench.scenario.quantity import nearest
 
 if TYPE_CHECKING:
     from bench.experiments.compare.pairs import Side
@@ -62,12 +74,22 @@ SHARE = Read("SHARE", _share)
 def _options(command: Command, kind: Kind) -> Command:
     pairs = PAIRS[kind]
     options = [
-        click.option("--pairs", type=click.IntRange(1, MOST_PAIRS), default=pairs, help=f"{_PAIRS[kind]}  [{pairs}]"),
+        click.option(
+            "--pairs",
+            "--repeats",
+            "pairs",
+            metavar="N",
+            type=click.IntRange(1, MOST_PAIRS),
+            default=pairs,
+            help=f"{_PAIRS[kind]}  [{pairs}]",
+        ),
         click.option("--tolerance", type=SHARE, default="10%", help="how much worse is still the same  [10%]"),
-        click.option("--metric", "metrics", metavar="M", multiple=True, help="judge by this figure (repeatable)"),
-        click.option("--variable", "variables", metavar=_KEY[kind], multiple=True, help=_VARIABLE[kind]),
+        click.option(
+            "--metric", "metrics", metavar="M", type=METRIC, multiple=True, help="judge by this figure (repeatable)"
+        ),
+        click.option("--variable", "variables", metavar=_KEY[kind], type=KEY, multiple=True, help=_VARIABLE[kind]),
         hosts_options,
-        scenario_options("recipe"),
+        scenario_options("recipe", usual={"duration": "1.5s at most", "warmup": "0.3s at most"}),
         click.option("--allow-missing", is_flag=True, help="go on when a minority of the targets cannot be reached"),
         click.option("--allow-skipped", is_flag=True, help="go on without faults that cannot take place here"),
         experiment_options(kind, seed=None),
@@ -81,8 +103,10 @@ def _options(command: Command, kind: Kind) -> Command:
     cls=Grouped,
     epilog="A, B: result folders (or folders of several runs), or scenarios; the first is compared with.",
 )
-@click.argument("things", metavar="[A B …]", nargs=-1)
-@click.option("--recipe", "recipes", metavar="NAME", multiple=True, help="run this recipe now (repeatable)")
+@click.argument("things", metavar="[A B …]", type=click.Path(), nargs=-1)
+@click.option(
+    "--recipe", "recipes", metavar="NAME", type=RECIPE, multiple=True, help="run this recipe now (repeatable)"
+)
 @partial(_options, kind="compare")
 def compare(things: tuple[str, ...], **values: Any) -> int:
     """Which is faster, by how much, and is it certain?
@@ -120,11 +144,15 @@ def compare(things: tuple[str, ...], **values: Any) -> int:
     epilog="X and Y: a result folder, a scenario file, git:REV (or a revision), lib:DIR (installed packages).",
 )
 @click.argument("scenario", required=False, type=ScenarioPlace())
-@click.option("--baseline", metavar="X", default="", help="what it must not be worse than")
+@click.option("--baseline", metavar="X", type=click.Path(), default="", help="what it must not be worse than")
 @click.option(
-    "--candidate", metavar="Y", default="", help="what is judged  [beside a revision: the code as it is here]"
+    "--candidate",
+    metavar="Y",
+    type=click.Path(),
+    default="",
+    help="what is judged  [beside a revision: the code as it is here]",
 )
-@click.option("--recipe", metavar="NAME", default=None, help="which lock to load  [redlock]")
+@click.option("--recipe", metavar="NAME", type=RECIPE, default=None, help="which lock to load  [redlock]")
 @click.option("--repo", metavar="DIR", type=click.Path(path_type=Path), default=Path(), help="where revisions are  [.]")
 @partial(_options, kind="gate")
 def gate(scenario: Path | None, **values: Any) -> int:
@@ -214,7 +242,8 @@ def _metrics(kind: Kind, values: Values, *, is_open: bool) -> tuple[tuple[Metric
     judged = tuple(dict.fromkeys(find_metric(name) for name in values["metrics"] or usual))
     for metric in judged:
         if metric.name not in USUAL:
-            raise UsageError(f"option --metric: {metric.name} is not compared; compared are {', '.join(USUAL)}")
+            some = nearest(metric.name, USUAL) or f"; compared are {', '.join(SHOWN)}"
+            raise UsageError(f"option --metric: {metric.name} is not compared{some}")
     others = [] if kind == "compare" else [metric for metric in map(find_metric, SHOWN) if metric not in judged]
     return judged, tuple(others)
 

@@ -40,7 +40,7 @@ _USUAL = {"rate": LOCKS_PER_S, "seed": SEED, "quick": False} | dict.fromkeys(("i
 @click.option(
     "--kind", "kinds", metavar="K,…", type=Several(click.Choice(_KINDS)), help=f"only these: {', '.join(_KINDS)}"
 )
-@click.option("--cuts", metavar="C", type=click.IntRange(1, 10_000), help="cuts per cell  [20]")
+@click.option("--repeats", "--cuts", "cuts", metavar="C", type=click.IntRange(1, 10_000), help="cuts per cell  [20]")
 @click.option(
     "--rate",
     metavar="L",

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from bench.cli.experiment import carry_out, experiment_options
-from bench.cli.options import Grouped, Read
+from bench.cli.options import RECIPE, Grouped, Read
 from bench.scenario.quantity import parse_duration
 
 
@@ -14,7 +14,9 @@ from bench.scenario.quantity import parse_duration
     cls=Grouped,
     epilog="Servers and time are simulated; what broke a recipe is played again on real servers of our own.",
 )
-@click.option("--recipe", "recipes", metavar="R", multiple=True, help="only this recipe (repeatable)  [all]")
+@click.option(
+    "--recipe", "recipes", metavar="R", type=RECIPE, multiple=True, help="only this recipe (repeatable)  [all]"
+)
 @click.option(
     "--budget", metavar="TIME", type=Read("duration", parse_duration), default="10s", help="for each recipe  [10s]"
 )

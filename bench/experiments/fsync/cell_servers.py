@@ -157,7 +157,10 @@ class UserServers:
         if policy == "none" and len(without) < len(self.facts):
             return "an append-only file is not switched off on servers that are not ours"
         if policy != "none" and without:
-            return f"{without[0]} has no append-only file, and it is not switched on on servers that are not ours"
+            return (
+                f"{without[0]} has no append-only file, and it is not switched on on servers that are not ours (CONFIG "
+                "SET appendonly yes does it)"
+            )
         reasons = [without_waitaof(fact.server, fact.version) for fact in self.facts if policy == "waitaof"]
         return next(filter(None, reasons), None)
 

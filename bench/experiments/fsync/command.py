@@ -66,8 +66,15 @@ def _load_s(text: str) -> float:
     type=Several(click.IntRange(1, 15)),
     help="how many servers  [1,3; with --target: all of them]",
 )
-@click.option("--clients", metavar="C,…", type=_CALLERS, help="connections per instance  [1,16]")
-@click.option("--pipeline", metavar="P,…", type=_CALLERS, help="callers that share one connection  [1]")
+@click.option(
+    "--users",
+    "--clients",
+    "clients",
+    metavar="C,…",
+    type=_CALLERS,
+    help="callers, each with a connection to every instance  [1,16]",
+)
+@click.option("--pipeline", metavar="P,…", type=_CALLERS, help="instead so many callers on each of these  [1]")
 @click.option(
     "--latency",
     metavar="TIME,…",

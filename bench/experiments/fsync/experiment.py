@@ -101,8 +101,9 @@ class _Visits:
         self._skipped = {policy: reason for policy in policies if (reason := servers.why_not(policy))}
         self._blocks = [block for block in self._plan.blocks() if block[0].policy not in self._skipped]
         self._planned = self._plan.repeats * sum(map(len, self._blocks))
-        if not self._blocks:
-            raise EnvironmentNotReadyError(f"nothing can be measured here: {'; '.join(set(self._skipped.values()))}")
+        if self._skipped and {*policies} - {*self._skipped} <= {"none"}:
+            reasons = "; ".join(dict.fromkeys(self._skipped.values()))
+            raise EnvironmentNotReadyError(f"there are no policies to compare here: {reasons}")
         for size in sorted({(block[0].instances, block[0].connections) for block in self._blocks}, reverse=True):
             require_descriptors(*size)
         self._barren: list[str] = []

@@ -28,7 +28,7 @@ from bench.report.figures import MISSING, count, counted, latency, milliseconds
 from bench.report.html.figure import Column, Data, Figure
 from bench.report.html.plot import RANGE, Bar, forest
 from bench.report.html.scale import logarithmic, number_tick
-from bench.report.sheet import GOOD, Case, Part, Sentence, Sheet, Suite, made, sheet_of
+from bench.report.sheet import DOUBTFUL, GOOD, Case, Part, Sentence, Sheet, Suite, made, sheet_of
 
 _ROWS = ("N", "callers", "fsync", "policy", "locks/s", "95 % sure", "p50\nms", "p99\nms", "locks\n/fsync")
 _COSTS = ("N", "callers", "fsync", "always costs", "95 % sure", "pairs")
@@ -71,7 +71,8 @@ def planner_sheet(result: FsyncResult) -> Sheet:
     lines = tuple(Sentence(*line) for line in _planner_lines(page))
     if result.conditions.scenario:
         lines += (Sentence("of", result.conditions.scenario),)
-    return Sheet("PLANNER", GOOD, page.advice[0], conditions, (_options(page), _prices(result)), lines)
+    style = GOOD if any(option.is_safe for option in page.options) else DOUBTFUL
+    return Sheet("PLANNER", style, page.advice[0], conditions, (_options(page), _prices(result)), lines)
 
 
 def suite(result: FsyncResult) -> Suite:

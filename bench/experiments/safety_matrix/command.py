@@ -1,19 +1,33 @@
 """`lockbench safety`: *options → the matrix of recipes and faults, judged*; an unknown name is refused at once."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import click
 
 from bench.cli.experiment import carry_out, experiment_options
-from bench.cli.options import Grouped
+from bench.cli.options import RECIPE, Grouped, Offered
+
+
+def _claims() -> Iterable[str]:
+    from bench.experiments.safety_matrix.experiment import all_cases
+
+    return dict.fromkeys(case.fault for case in all_cases() if case.part == "claim")
 
 
 @click.command(
     cls=Grouped, epilog="Servers are started on loopback and stopped; all rows take about 5 minutes, --quick 2 to 3."
 )
-@click.option("--recipe", "recipes", metavar="R", multiple=True, help="only the rows of this recipe (repeatable)")
 @click.option(
-    "--claim", "claims", metavar="C", multiple=True, help="only this claim (repeatable); a wrong name lists them"
+    "--recipe", "recipes", metavar="R", type=RECIPE, multiple=True, help="only the rows of this recipe (repeatable)"
+)
+@click.option(
+    "--claim",
+    "claims",
+    metavar="C",
+    type=Offered(_claims),
+    multiple=True,
+    help="only this claim (repeatable); a wrong name lists them",
 )
 @click.option("--quick", is_flag=True, help="a glance: fewer schedules, short loads")
 @experiment_options("safety")

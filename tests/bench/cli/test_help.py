@@ -97,6 +97,34 @@ def test_a_shell_completes_commands_options_and_recipes() -> None:
     assert {"everyday", "hot-key"} <= set(completed("lockbench run ", 2))
 
 
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("fsync --fsync al", ["always"]),
+        ("crash --fsync always,e", ["always,everysec"]),
+        ("gate --metric handoff.p5", ["handoff.p50"]),
+        ("capacity --slo acquire.succ", ["acquire.success"]),
+        ("run --threshold safety.viol", ["safety.violations"]),
+        ("capacity --sweep fs", ["fsync="]),
+        ("gate --variable fs", ["fsync"]),
+        ("compare --recipe watch", ["watchdog", "watchdog-naive"]),
+        ("safety --claim owner", ["owner-tokens"]),
+        ("audit --schedule fork", ["forked"]),
+    ],
+)
+def test_a_shell_completes_values(words: str, offered: list[str]) -> None:
+    name, option, begun = words.split()
+    command = lockbench.get_command(TOP, name)
+    (parameter,) = (one for one in command.params if option in one.opts)
+    items = parameter.shell_complete(click.Context(command), begun)
+    assert [item.value for item in items] == offered
+
+
+def test_of_words_to_choose_from_the_nearest_is_named_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["fsync", "--fsync", "alway"]) == 2
+    assert "'alway' is no choice; did you mean always? ('none', " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_for_a_shell_asks_this_command(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert lockbench.main(["completion", shell], standalone_mode=False) == 0
