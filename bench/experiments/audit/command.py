@@ -12,7 +12,7 @@ REPEATS = 10
 
 
 def _schedules() -> Iterable[str]:
-    from bench.experiments.audit.experiment import SCHEDULES
+    from bench.experiments.audit.schedules import SCHEDULES
 
     return SCHEDULES
 
