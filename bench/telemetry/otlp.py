@@ -23,7 +23,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from bench.errors import EnvironmentNotReadyError, UsageError, secrets
-from bench.telemetry.points import Buckets, DataPoint, Snapshot, by_name
+from bench.telemetry.points import SCALE, Buckets, DataPoint, Snapshot, by_name
 from bench.telemetry.run import Run
 from bench.telemetry.settings import GRPC, Environ, TelemetrySettings, settings_of
 from bench.telemetry.table import BOUNDS, SCOPE, Instrument, InstrumentKind
@@ -41,6 +41,7 @@ _CAUSE = re.compile(r"\[Errno -?\d+\] ([^\"')\n]+)")
 _LOGGER = "opentelemetry"
 
 T = TypeVar("T")
+Histograms = Callable[[Sequence[DataPoint], Snapshot], "export.Histogram | export.ExponentialHistogram"]
 
 
 class SendQueue(Generic[T]):
@@ -121,9 +122,9 @@ class Otlp:
 
     def __init__(
         self, resource: Resource, metrics: export.MetricExporter | None, traces: SpanExporter | None, wall_ns: int,
-        log: _LastLine,
+        log: _LastLine, *, exponential: bool,
     ) -> None:  # fmt: skip
-        self._resource, self._wall_ns, self._log = resource, wall_ns, log
+        self._resource, self._wall_ns, self._log, self._exponential = resource, wall_ns, log, exponential
         self._before, log.text = ([f"telemetry: {log.text}"] if log.text else []), ""
         self._exporters = [exporter for exporter in (metrics, traces) if exporter is not None]
         self._metrics = self._traces = None
@@ -185,7 +186,8 @@ class Otlp:
         self._log.text = said or self._log.text  # not that we shut it down
 
     def _send_metrics(self, exporter: export.MetricExporter, snapshots: Sequence[Snapshot]) -> bool:
-        return self._noting(lambda: exporter.export(_metrics_data(self._resource, snapshots[-1])))
+        data = _metrics_data(self._resource, snapshots[-1], _exponential if self._exponential else _explicit)
+        return self._noting(lambda: exporter.export(data))
 
     def _send_spans(self, exporter: SpanExporter, spans: Sequence[TraceSpan]) -> bool:
         return self._noting(lambda: exporter.export([_readable(span, self._resource, self._wall_ns) for span in spans]))
@@ -239,7 +241,8 @@ def open_otlp(settings: TelemetrySettings, resource: Mapping[str, str], wall_ns:
 
         metrics = _exporter("metric", settings.metrics)
         traces = _exporter("trace", settings.traces)
-        return Otlp(Resource.create(dict(resource)), metrics, traces, wall_ns, log)
+        resource_ = Resource.create(dict(resource))
+        return Otlp(resource_, metrics, traces, wall_ns, log, exponential=settings.exponential)
     except ImportError as error:
         log.close()
         extra = "telemetry-grpc" if GRPC in (settings.metrics, settings.traces) else "telemetry"
@@ -275,22 +278,24 @@ def _exporter(signal: str, protocol: str | None) -> Any:
     return getattr(module, "OTLPMetricExporter" if signal == "metric" else "OTLPSpanExporter")()
 
 
-def _metrics_data(resource: Resource, snapshot: Snapshot) -> export.MetricsData:
+def _metrics_data(resource: Resource, snapshot: Snapshot, histograms: Histograms) -> export.MetricsData:
     from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-    metrics = [_metric(one, points, snapshot) for one, points in by_name(snapshot.points).items()]
+    metrics = [_metric(one, points, snapshot, histograms) for one, points in by_name(snapshot.points).items()]
     scope = ScopeMetrics(scope=InstrumentationScope(SCOPE), metrics=metrics, schema_url="")
     return MetricsData([ResourceMetrics(resource=resource, scope_metrics=[scope], schema_url="")])
 
 
-def _metric(instrument: Instrument, points: Sequence[DataPoint], snapshot: Snapshot) -> export.Metric:
+def _metric(
+    instrument: Instrument, points: Sequence[DataPoint], snapshot: Snapshot, histograms: Histograms
+) -> export.Metric:
     from opentelemetry.sdk.metrics import export
 
     cumulative = export.AggregationTemporality.CUMULATIVE
-    data: export.Histogram | export.Sum | export.Gauge
+    data: export.Histogram | export.ExponentialHistogram | export.Sum | export.Gauge
     if instrument.kind is InstrumentKind.HISTOGRAM:
-        data = export.Histogram([_histogram(point, snapshot) for point in points], cumulative)
+        data = histograms(points, snapshot)
     else:
         numbers = [
             export.NumberDataPoint(_attributes(point, snapshot), snapshot.began_ns, snapshot.taken_ns, point.value)
@@ -302,24 +307,49 @@ def _metric(instrument: Instrument, points: Sequence[DataPoint], snapshot: Snaps
     return export.Metric(instrument.name, instrument.meaning, instrument.unit, data)
 
 
-def _histogram(point: DataPoint, snapshot: Snapshot) -> export.HistogramDataPoint:
+def _explicit(points: Sequence[DataPoint], snapshot: Snapshot) -> export.Histogram:
+    from opentelemetry.sdk.metrics import export
+
+    made = [
+        export.HistogramDataPoint(bucket_counts=buckets.explicit, explicit_bounds=BOUNDS, **_shared(one, snapshot))
+        for one in points
+        if isinstance(buckets := one.value, Buckets)
+    ]
+    return export.Histogram(made, export.AggregationTemporality.CUMULATIVE)
+
+
+def _exponential(points: Sequence[DataPoint], snapshot: Snapshot) -> export.ExponentialHistogram:
+    from opentelemetry.sdk.metrics import export
+
+    made = []
+    for one in points:
+        assert isinstance(one.value, Buckets)
+        zeros, first, counts = one.value.exponential
+        positive, negative = export.Buckets(first, counts), export.Buckets(0, [])
+        made.append(
+            export.ExponentialHistogramDataPoint(
+                scale=SCALE, zero_count=zeros, positive=positive, negative=negative, flags=0, **_shared(one, snapshot)
+            )
+        )
+    return export.ExponentialHistogram(made, export.AggregationTemporality.CUMULATIVE)
+
+
+def _shared(point: DataPoint, snapshot: Snapshot) -> dict[str, Any]:
+    """What both kinds of histograms say of a point."""
     from opentelemetry.sdk.metrics import Exemplar
-    from opentelemetry.sdk.metrics.export import HistogramDataPoint
 
     buckets = point.value
     assert isinstance(buckets, Buckets)
-    return HistogramDataPoint(
-        attributes=_attributes(point, snapshot),
-        start_time_unix_nano=snapshot.began_ns,
-        time_unix_nano=snapshot.taken_ns,
-        count=buckets.count,
-        sum=buckets.sum,
-        bucket_counts=buckets.counts.tolist(),
-        explicit_bounds=BOUNDS,
-        min=buckets.least / buckets.unit if buckets.count else 0.0,
-        max=buckets.greatest / buckets.unit if buckets.count else 0.0,
-        exemplars=[Exemplar({}, one.value, one.at_ns, one.span_id, one.trace_id) for one in point.exemplars],
-    )
+    return {
+        "attributes": _attributes(point, snapshot),
+        "start_time_unix_nano": snapshot.began_ns,
+        "time_unix_nano": snapshot.taken_ns,
+        "count": buckets.count,
+        "sum": buckets.sum,
+        "min": buckets.least / buckets.unit if buckets.count else 0.0,
+        "max": buckets.greatest / buckets.unit if buckets.count else 0.0,
+        "exemplars": [Exemplar({}, one.value, one.at_ns, one.span_id, one.trace_id) for one in point.exemplars],
+    }
 
 
 def _attributes(point: DataPoint, snapshot: Snapshot) -> dict[str, str | int]:

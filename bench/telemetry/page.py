@@ -108,7 +108,7 @@ def _add_histogram(family: Metric, name: str, labels: dict[str, str], point: Dat
         for one in point.exemplars
     }
     total = 0
-    for index, (text, count) in enumerate(zip(_BOUNDS, buckets.counts.tolist(), strict=True)):
+    for index, (text, count) in enumerate(zip(_BOUNDS, buckets.explicit, strict=True)):
         total += count
         family.add_sample(f"{name}_bucket", {**labels, "le": text}, total, exemplar=exemplars.get(index))
     family.add_sample(f"{name}_count", labels, total)

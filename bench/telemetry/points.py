@@ -4,6 +4,7 @@ Rules
 - A name, an attribute or a value of a closed set that is not in the table is a bug and raises; so nothing that names a
   resource, a key or an owner token can leave.
 - A value belongs to the first bound of a histogram that it does not exceed, as OpenTelemetry and Prometheus have it.
+- One count by fine edges gives both kinds of histograms, exactly: that of the table's bounds, and an exponential one.
 - Sums are kept in the integers that came in (nanoseconds, or things); `unit` turns them into what is exported.
 """
 
@@ -19,10 +20,11 @@ from bench.measure.histogram import Histogram, highest_of_bucket, lowest_of_buck
 from bench.telemetry.table import BOUNDS, BY_NAME, Instrument, InstrumentKind
 
 NS_PER_S = 1_000_000_000
-_EDGES = {
-    NS_PER_S: np.array([round(bound * NS_PER_S) for bound in BOUNDS], np.int64),
-    1: np.floor(np.array(BOUNDS)).astype(np.int64),
-}
+SCALE = 3  # of exponential histograms: eight buckets from each power of two to the next
+_POWERS = range(-240, 113)  # their upper bounds, in eighths: 1 ns … 4.5 h
+_EXPLICIT = {NS_PER_S: [round(bound * NS_PER_S) for bound in BOUNDS], 1: [int(bound) for bound in BOUNDS]}
+_EXPONENTIAL = {unit: [int(2 ** (power / 8) * unit) for power in _POWERS] for unit in _EXPLICIT}
+_EDGES = {unit: np.array(sorted(_EXPLICIT[unit] + _EXPONENTIAL[unit]), np.int64) for unit in _EXPLICIT}
 
 
 @dataclass(slots=True)
@@ -30,7 +32,7 @@ class Buckets:
     """A histogram of integers. `unit`: how many of them make one exported unit (1e9 for ns → s, 1 for things)."""
 
     unit: int = NS_PER_S
-    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(BOUNDS) + 1, np.int64))
+    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(BOUNDS) + len(_POWERS) + 1, np.int64))
     total: int = 0
     least: float = math.inf
     greatest: float = -math.inf
@@ -56,6 +58,23 @@ class Buckets:
         middles = [(lowest_of_bucket(index) + highest_of_bucket(index)) // 2 for index in filled.tolist()]
         buckets.add(np.array(middles, np.int64), histogram.counts[filled])
         return buckets
+
+    @property
+    def explicit(self) -> list[int]:
+        """How many values by the table's bounds, and how many beyond the last."""
+        return self._within(_EXPLICIT[self.unit])
+
+    @property
+    def exponential(self) -> tuple[int, int, list[int]]:
+        """How many zeros; the number of the first bucket that has values; how many values from that on."""
+        zeros, *counts = self._within(_EXPONENTIAL[self.unit])[:-1]
+        filled = np.flatnonzero(counts)
+        first, end = (filled[0], filled[-1] + 1) if len(filled) else (0, 0)
+        return zeros, _POWERS.start + int(first), counts[first:end]
+
+    def _within(self, edges: list[int]) -> list[int]:
+        below = np.cumsum(self.counts)[[*np.searchsorted(_EDGES[self.unit], edges, side="left"), -1]]
+        return list(map(int, np.diff(below, prepend=0)))
 
     @property
     def count(self) -> int:

@@ -21,10 +21,10 @@ ONE_IN = 1000
 PAGE_HOST, PAGE_PORT = "127.0.0.1", 9464
 _DEFAULT_PORTS = {HTTP: "http://localhost:4318", GRPC: "http://localhost:4317"}
 
-_FIXED = {
-    "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "cumulative",
-    "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION": "explicit_bucket_histogram",
-}
+_TEMPORALITY = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
+_AGGREGATION = "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION"
+_EXPLICIT, _EXPONENTIAL = "explicit_bucket_histogram", "base2_exponential_bucket_histogram"
+_KNOWN = {_TEMPORALITY: ("cumulative",), _AGGREGATION: (_EXPLICIT, _EXPONENTIAL)}
 
 Environ = Mapping[str, str]
 
@@ -33,7 +33,8 @@ Environ = Mapping[str, str]
 class TelemetrySettings:
     """What to export. `metrics`, `traces`: the OTLP protocol, None = not over OTLP. `page`: host and port of /metrics.
 
-    `one_in`: of how many ordinary operations one is traced, 0 = none. `endpoint`: for people, without secrets.
+    `one_in`: of how many ordinary operations one is traced, 0 = none. `exponential`: histograms over OTLP, instead of
+    the table's bounds. `endpoint`: for people, without secrets.
     """
 
     metrics: str | None = None
@@ -41,6 +42,7 @@ class TelemetrySettings:
     page: tuple[str, int] | None = None
     interval_s: float = INTERVAL_S
     one_in: int = ONE_IN
+    exponential: bool = False
     exemplars: bool = True
     service_name: str | None = None
     endpoint: str = ""
@@ -49,7 +51,7 @@ class TelemetrySettings:
 
 def is_wanted(environ: Environ) -> bool:
     """Whether anything shall be exported at all: the cheap question that comes before everything else."""
-    off = environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+    off = _word(environ, "OTEL_SDK_DISABLED") == "true"
     return not off and any(_exporters(environ, signal) for signal in SIGNALS)
 
 
@@ -60,25 +62,30 @@ def settings_of(environ: Environ) -> TelemetrySettings | None:
     warnings: list[str] = []
     metrics, traces = (_protocol(environ, signal, warnings) for signal in SIGNALS)
     one_in = _one_in(environ, warnings)
-    for name, only in _FIXED.items():
-        if environ.get(name, only).strip().lower() not in ("", only):
-            warnings.append(f"telemetry: {name} is ignored, there is only {only}")
+    for name, known in _KNOWN.items():
+        if _word(environ, name) not in ("", *known):
+            warnings.append(f"telemetry: {name} is ignored, there is only {' and '.join(known)}")
     return TelemetrySettings(
         metrics=metrics,
         traces=None if one_in < 0 else traces,
         page=_page(environ) if "prometheus" in _exporters(environ, "METRICS") else None,
         interval_s=max(_number(environ, "OTEL_METRIC_EXPORT_INTERVAL", INTERVAL_S * 1000) / 1000, 0.1),
         one_in=max(one_in, 0),
-        exemplars=environ.get("OTEL_METRICS_EXEMPLAR_FILTER", "").strip().lower() != "always_off",
+        exponential=_word(environ, _AGGREGATION) == _EXPONENTIAL,
+        exemplars=_word(environ, "OTEL_METRICS_EXEMPLAR_FILTER") != "always_off",
         service_name=_service_name(environ),
         endpoint=_endpoint(environ, metrics or traces or HTTP),
         warnings=tuple(warnings),
     )
 
 
+def _word(environ: Environ, name: str) -> str:
+    return environ.get(name, "").strip().lower()
+
+
 def _exporters(environ: Environ, signal: str) -> set[str]:
     """What is named for a signal; `otlp` when nothing is and there is an endpoint."""
-    named = environ.get(f"OTEL_{signal}_EXPORTER", "").strip().lower()
+    named = _word(environ, f"OTEL_{signal}_EXPORTER")
     if named:
         return {word.strip() for word in named.split(",")} - {"none", ""}
     endpoints = ("OTEL_EXPORTER_OTLP_ENDPOINT", f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT")

@@ -6,7 +6,8 @@
  *   fsync, fdatasync     delayed or refused on demand; what they made durable is written into the ledger: the size that
  *                        the file had *before* the call, published after the call returned 0
  *   truncate, ftruncate  lower what the ledger calls durable
- *   write                its time noted on demand, for files that are appended to (an AOF), never for sockets or the log
+ *   write                its time noted, or refused as on a full disk, for files that are appended to (an AOF), never for
+ *                        sockets or the log
  *   clock_gettime, gettimeofday, time    the wall clock, shifted or running at another rate; monotonic clocks are true
  *
  * Rules: no allocation, no lock, nothing that a SIGKILL could leave half done for the next process. A file is known by
@@ -26,7 +27,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LAYOUT 3
+#define LAYOUT 4
 #define ENTRIES 1024
 #define CLOCKS 8
 #define SECOND_NS 1000000000LL
@@ -49,7 +50,8 @@ struct control {                                          /* 64 words, then the 
     word turn;                                            /* clocks[turn % CLOCKS] counts; 0 = the true clock */
     word used, overflow;                                  /* entries in use; files that found none */
     word note_writes;                                     /* 1 = the time of each append is noted */
-    word spare[31];
+    word disk_full;                                       /* 1 = nothing more can be written to a file */
+    word spare[30];
     struct clock clocks[CLOCKS];
     struct entry ledger[ENTRIES];
 };
@@ -203,6 +205,10 @@ static void note_write(int fd)
 
 ssize_t write(int fd, const void *data, size_t bytes)
 {
+    if (shared && shared->disk_full && is_appended_to(fd)) {
+        errno = ENOSPC;
+        return -1;
+    }
     ssize_t result = syscall(SYS_write, fd, data, bytes);
     if (result > 0 && shared && shared->note_writes && is_appended_to(fd))
         note_write(fd);

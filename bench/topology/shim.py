@@ -63,9 +63,9 @@ def find_compiler() -> str | None:
     return next(filter(None, map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))), None)
 
 
-LAYOUT, ENTRIES = 3, 1024
+LAYOUT, ENTRIES = 4, 1024
 _CLOCKS, _CLOCK_WORDS, _ENTRY_WORDS = 8, 3, 10
-_LAYOUT, _LOADED, _PROGRAM, _SYNC_DELAY, _SYNC_ERROR, _TURN, _USED, _OVERFLOW, _NOTE_WRITES = range(9)
+_LAYOUT, _LOADED, _PROGRAM, _SYNC_DELAY, _SYNC_ERROR, _TURN, _USED, _OVERFLOW, _NOTE_WRITES, _FULL = range(10)
 _CLOCK, _LEDGER = 40, 64
 _READY, _INODE, _BORN, _DURABLE, _IN_FLIGHT, _SYNCS, _FAILURES, _TRUNCATIONS, _WRITTEN, _SYNCED = range(10)
 _BYTES = (_LEDGER + _ENTRY_WORDS * ENTRIES) * 8
@@ -128,6 +128,10 @@ class Control:
     def set_sync_error(self, error: int) -> None:
         """Every fsync and fdatasync fails with this errno and makes nothing durable; 0 = no longer."""
         self._words[_SYNC_ERROR] = error
+
+    def set_full(self, full: int) -> None:
+        """1: every append to a file fails, as on a disk without one free page; 0: there is room."""
+        self._words[_FULL] = full
 
     def note_writes(self) -> None:
         """Note the time of every append to a file from now on: two system calls more per append."""

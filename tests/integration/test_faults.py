@@ -206,7 +206,7 @@ CASES = [
     Case("disk-full", {}, says("^-MISCONF", *SET)),
     Case("disk-full", {}, GONE, fsync="always"),
 ]
-FOR_ROOT = {"drop", "disk-full"}
+FOR_ROOT = {"drop"}
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
 
 

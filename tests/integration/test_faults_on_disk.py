@@ -267,15 +267,6 @@ def test_without_root_or_nft_dropping_is_skipped_with_that_reason(
         assert "it needs root and nftables: nft cannot be started" in str(fault(site, "drop").why_not())
 
 
-def test_without_root_a_full_disk_is_skipped_and_the_fleet_runs_on_the_real_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("bench.topology.disk._FSOPEN", 100_000)
-    with prepared_fleet(frozenset({Need.MEMORY_DISK})) as site:
-        assert "it needs root and Linux 5.2" in str(fault(site, "disk-full").why_not())
-        assert not site.fleet.instances[0].folder.is_symlink()
-
-
 OWNER = """
 import json, subprocess, sys
 from bench.scenario import Fault
@@ -303,9 +294,8 @@ sys.stdin.read()
 def test_nothing_is_left_when_lockbench_is_killed_in_the_middle_of_faults(tmp_path: Path) -> None:
     """A stopped worker goes on, a stopped server ends, proxies end, rules and disks are gone."""
     here = why_not_here(SERVERS[0])
-    kinds = [("stop", "instance:0"), ("stop", "worker:0")]
+    kinds = [("stop", "instance:0"), ("stop", "worker:0"), ("disk-full", "instance:1")]
     kinds += [] if here["drop"] else [("drop", "instance:0")]
-    kinds += [] if here["disk-full"] else [("disk-full", "instance:1")]
     with subprocess.Popen(
         [sys.executable, "-c", OWNER, json.dumps(kinds)],
         stdin=subprocess.PIPE,
@@ -340,10 +330,10 @@ def rules() -> str:
 def test_what_this_machine_can_do_is_tried(server: ServerBinary, monkeypatch: pytest.MonkeyPatch) -> None:
     here = why_not_here(server)
     assert set(here) == set(KINDS)
-    assert {kind for kind, reason in here.items() if reason} <= {"drop", "disk-full"}
+    assert {kind for kind, reason in here.items() if reason} <= {"drop"}
     monkeypatch.setattr("bench.topology.faults.injection.Preload", Absent)
     without = {kind for kind, reason in why_not_here(server).items() if reason and "no compiler" in reason}
-    assert without == {"fsync-latency", "fsync-error", "clock-jump", "clock-rate", "power-cut"}
+    assert without == {"fsync-latency", "fsync-error", "disk-full", "clock-jump", "clock-rate", "power-cut"}
 
 
 class Absent:

@@ -360,3 +360,22 @@ def test_without_an_endpoint_nothing_of_it_is_imported() -> None:
     loaded = run.stdout.split()  # redis-py imports the metrics API by itself wherever it is installed
     assert "bench.telemetry.settings" in loaded
     assert [name for name in loaded if name.startswith(ours)] == []
+
+
+def test_histograms_are_exponential_where_they_are_asked_for_so(tmp_path: Path) -> None:
+    aggregation = {"OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION": "base2_exponential_bucket_histogram"}
+    with Collector() as collector:
+        result, _ = short(tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT=collector.endpoint, **aggregation)
+        received = collector.received
+    assert "telemetry" not in " ".join(result["warnings"])
+    histograms = [one for one in INSTRUMENTS if one.kind is InstrumentKind.HISTOGRAM and one.name in received.metrics]
+    assert len(histograms) > 5
+    for instrument in histograms:
+        (metric,) = received.history[instrument.name][-1:]
+        assert metric.WhichOneof("data") == "exponential_histogram"
+        for point in metric.exponential_histogram.data_points:
+            assert point.zero_count + sum(point.positive.bucket_counts) == point.count
+    (metric,) = received.history["redlock.acquire.duration"][-1:]
+    counts = {attributes_of(one)["redlock.outcome"]: one.count for one in metric.exponential_histogram.data_points}
+    assert counts == {name: result["totals"][name] for name in counts}
+    assert sum(counts.values()) > 0

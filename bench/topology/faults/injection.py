@@ -24,7 +24,6 @@ from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.scenario.keys import KeyKind
 from bench.scenario.quantity import nearest
 from bench.topology.child import Proxies
-from bench.topology.disk import MemoryDisk
 from bench.topology.fleet import HOST, Fleet, start_fleet, wait_until
 from bench.topology.probe import Info
 from bench.topology.server import ServerBinary, find_server
@@ -43,7 +42,6 @@ class Need(StrEnum):
 
     SHIM = "shim"
     PROXY = "proxy"
-    MEMORY_DISK = "memory-disk"
     DEBUG = "debug"
 
 
@@ -59,19 +57,13 @@ class Site:
         self._missing: dict[Need, str] = {}
         self._preload: Preload | None = None
         self._proxies: Proxies | None = None
-        self._disks: dict[int, MemoryDisk] = {}
         if Need.SHIM in needs:
             self._preload = self._if_possible(Need.SHIM, Preload)
-        if Need.MEMORY_DISK in needs:
-            self._if_possible(Need.MEMORY_DISK, lambda: MemoryDisk().close())
 
     # -- around the fleet's start -------------------------------------------------------------------------------------
 
     def environment(self, index: int, folder: Path) -> Mapping[str, str]:
         """The hook of `start_fleet`: what instance `index` in `folder` is started with."""
-        if Need.MEMORY_DISK in self._needs - set(self._missing) and index not in self._disks:
-            disk = self._disks[index] = MemoryDisk()
-            disk.take_the_place_of(folder)
         return self._preload.environment(index, folder) if self._preload else {}
 
     def config(self, server: ServerBinary) -> tuple[str, ...]:
@@ -94,8 +86,6 @@ class Site:
         found = []
         if self._proxies is not None:
             found.append("every instance stands behind a proxy: rates are lower and latencies higher than without")
-        if self._disks:
-            found.append("the instances live on disks in memory: what fsync costs here says nothing about a real one")
         return found
 
     def close(self) -> None:
@@ -104,8 +94,6 @@ class Site:
             self._proxies.close()
         if self._preload is not None:
             self._preload.close()
-        for disk in self._disks.values():
-            disk.close()
 
     def __enter__(self) -> Self:
         return self
@@ -147,10 +135,6 @@ class Site:
         if self._preload is None:
             raise EnvironmentNotReadyError(self._missing.get(Need.SHIM, "no shim was prepared for this fleet"))
         return self._preload.controls[index]
-
-    def disk(self, index: int) -> MemoryDisk:
-        """Instance `index`'s disk in memory, if it was needed and can be had."""
-        return self._disks[index]
 
     def worker_pid(self, index: int) -> int:
         """The process of load worker `index`. Raises EnvironmentNotReadyError when it does not run."""

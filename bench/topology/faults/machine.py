@@ -119,7 +119,6 @@ def _state(pid: int) -> str:
         return "X"
 
 
-_MORE_THAN_A_PAGE = 8192
 NOTHING_IS_SYNCED = {
     "none": "the servers have no append-only file (fsync = none), so nothing is synced",
     "no": "fsync = no leaves syncing to the kernel, so the servers never wait for it",
@@ -174,8 +173,6 @@ class FsyncError(_SyncFault):
 class DiskFull(_SyncFault):
     """Not one free page: under everysec writes are refused (-MISCONF), under always the server ends."""
 
-    needs = frozenset({Need.MEMORY_DISK})
-
     def why_not(self) -> str | None:
         """It needs a server that writes."""
         if self.site.fleet.fsync == "none":
@@ -184,12 +181,12 @@ class DiskFull(_SyncFault):
 
     def begin(self) -> None:
         """Be full, and return when the server has noticed by an append of our own."""
-        disk = self.site.disk(self.index)
+        control = self.site.control(self.index)
         self.undo.callback(self._revive)
-        self.undo.callback(disk.make_room)
-        disk.make_full()
+        self.undo.callback(control.set_full, 0)
+        control.set_full(1)
         with contextlib.suppress(BenchError):  # its own refusal, or its end
-            self.site.command(self.index, "SET", "lockbench-disk-full", "x" * _MORE_THAN_A_PAGE, "PX", 1)
+            self.site.command(self.index, "SET", "lockbench-disk-full", "x", "PX", 1)
         if self.site.fleet.fsync == "always":
             self.site.until_dead(self.index)
         else:

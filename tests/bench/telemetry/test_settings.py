@@ -81,12 +81,19 @@ def test_samplers_say_how_many_ordinary_operations_are_traced(
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"),
         ("OTEL_TRACES_SAMPLER", "jaeger_remote"),
         ("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "delta"),
-        ("OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION", "base2_exponential_bucket_histogram"),
+        ("OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION", "drop"),
     ],
 )
 def test_what_cannot_be_honoured_is_said(name: str, value: str) -> None:
     (warning,) = set(settings(**{name: value}).warnings)
     assert value.rpartition(",")[2] in warning or name in warning
+
+
+def test_histograms_are_exponential_where_the_standard_variable_says_so() -> None:
+    name = "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION"
+    assert settings(**{name: " BASE2_Exponential_Bucket_Histogram"}).exponential
+    assert not settings(**{name: "explicit_bucket_histogram"}).exponential
+    assert not settings().exponential
 
 
 @pytest.mark.parametrize("text", ["soon", "nan", "inf"])

@@ -1,15 +1,12 @@
 """Disks: the fdatasync figures, counted, bounded and ordered; one that can be full, and is nowhere."""
 
-import errno
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from bench.errors import EnvironmentNotReadyError
 from bench.topology import disk
-from bench.topology.disk import MemoryDisk, fdatasync_latency
+from bench.topology.disk import fdatasync_latency
 
 
 @pytest.fixture
@@ -56,44 +53,3 @@ def test_every_write_is_synced_on_the_real_disk_and_nothing_stays(
     assert sizes == [100, 200, 300, 400, 500]
     assert 0 < latency.p50_s <= latency.max_s
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.fixture
-def memory() -> Iterator[MemoryDisk]:
-    try:
-        one = MemoryDisk()
-    except EnvironmentNotReadyError as error:
-        pytest.skip(str(error))
-    yield one
-    one.close()
-
-
-def test_it_takes_a_folders_place_and_goes_without_a_trace(memory: MemoryDisk, tmp_path: Path) -> None:
-    mounts = Path("/proc/self/mountinfo").read_text()
-    folder = tmp_path / "instance"
-    folder.mkdir()
-    memory.take_the_place_of(folder)
-    (folder / "a" / "b").mkdir(parents=True)
-    (folder / "a" / "file").write_text("here")
-    assert (memory.folder / "a" / "file").read_text() == "here"
-    assert Path("/proc/self/mountinfo").read_text() == mounts
-    memory.close()
-    memory.close()
-    assert not folder.exists()
-    folder.unlink()  # as rmtree does with a link
-
-
-def test_it_is_full_at_once_and_has_room_again(memory: MemoryDisk) -> None:
-    file = os.open(memory.folder / "file", os.O_WRONLY | os.O_CREAT)
-    assert os.write(file, b"x" * 100_000) == 100_000
-    memory.make_full()
-    os.write(file, b"y" * 4096)  # the last page has room for some of it
-    with pytest.raises(OSError, match="No space left") as full:
-        os.write(file, b"y" * 4096)
-    assert full.value.errno == errno.ENOSPC
-    assert os.fstat(file).st_size < 100_000 + 4096
-    memory.make_full()
-    memory.make_room()
-    memory.make_room()
-    assert os.write(file, b"z" * 1_000_000) == 1_000_000
-    os.close(file)

@@ -112,6 +112,22 @@ def test_the_times_of_appends_are_noted_when_asked_and_tell_what_came_last(prelo
     assert synced.written_ns > synced.synced_ns
 
 
+def test_a_full_disk_refuses_what_is_appended_to_files_and_nothing_else(preloaded) -> None:
+    preloaded.control.set_full(1)
+    code = """
+try:
+    os.write(file, b"x" * 100)
+except OSError as error:
+    print(error.errno)
+ends = os.pipe()
+print(os.write(ends[1], b"y"))
+"""
+    assert preloaded.run(APPEND + code) == "28\n1"
+    assert (preloaded.folder / "aof").stat().st_size == 0
+    preloaded.control.set_full(0)
+    assert preloaded.run(APPEND + 'print(os.write(file, b"x"))') == "1"
+
+
 def test_a_failing_sync_says_so_and_makes_nothing_durable(preloaded) -> None:
     preloaded.control.set_sync_error(28)
     code = """
