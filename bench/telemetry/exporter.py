@@ -62,7 +62,7 @@ class Exporter:
         """Raises BenchError when it cannot be made."""
         self._settings, self._run, self._folder, self._sources = settings, run, folder, sources
         self._wall_ns = time.time_ns() - time.monotonic_ns()
-        self._began_ns = time.time_ns()
+        self._began_ns = time.monotonic_ns() + self._wall_ns
         self._otlp: Otlp | None = None
         self._page: MetricsPage | None = None
         resource = run.resource(settings.service_name)
@@ -191,7 +191,8 @@ class Exporter:
             )
         )
         self._tracing.exemplars.clear()
-        snapshot = Snapshot(self._began_ns, time.time_ns(), run.common, points)
+        taken_ns = time.monotonic_ns() + self._wall_ns  # a step of the wall clock moves no point of the run
+        snapshot = Snapshot(self._began_ns, taken_ns, run.common, points)
         for sink in (self._otlp, self._page):
             if sink is not None:
                 sink.offer(snapshot)

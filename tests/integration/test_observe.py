@@ -85,6 +85,19 @@ def test_a_real_collector_takes_our_configuration_and_feeds_prometheus(tmp_path:
         process.wait()
 
 
+def test_a_prometheus_that_dies_in_the_middle_is_said_and_the_run_goes_on(tmp_path: Path) -> None:
+    process = started(tmp_path, "observe", *SHORT, "--collector", "none", "--stay")
+    url = url_of(process)
+    port = f"--web.listen-address={url.removeprefix('http://')}"
+    (watching,) = (one for one in psutil.process_iter(["cmdline"]) if port in (one.info["cmdline"] or ()))
+    watching.kill()
+    _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, err
+    assert "Prometheus ended before the run had" in err
+    assert "stays until Ctrl-C" not in err
+    assert json.loads((tmp_path / "result" / "result.json").read_text())["totals"]["acquired"]
+
+
 def test_a_program_that_is_no_prometheus_is_a_sentence(tmp_path: Path) -> None:
     process = started(tmp_path, "observe", *SHORT, "--prometheus", "/bin/true", "--collector", "none")
     out, err = process.communicate(timeout=PATIENCE_S)

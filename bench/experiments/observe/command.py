@@ -45,6 +45,7 @@ COLLECTOR_VARIABLE = "LOCKBENCH_COLLECTOR"
 _COLLECTORS = ("lockbench-collector", "otelcol-contrib", "otelcol")
 _NO_COLLECTOR = "none"
 _PROMETHEUS, _COLLECTOR = 0, 1  # the guard's numbers
+_NAMES = {_PROMETHEUS: "Prometheus", _COLLECTOR: "the collector"}
 _ENDPOINTS = (
     "OTEL_EXPORTER_OTLP_ENDPOINT",
     "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
@@ -77,7 +78,10 @@ def observe(scenario: Path | None, **values: Any) -> int:
         _say(f"graphs      {watch.graphs}")
         _say(f"boards      {shipped('boards')}  for a Grafana with this Prometheus")
         code = run_and_show("observe", wanted, values)
-        if values["stay"] and code != EXIT_INTERRUPTED:
+        troubles = watch.troubles()
+        for trouble in troubles:
+            _say(trouble)
+        if values["stay"] and not troubles and code != EXIT_INTERRUPTED:
             _say(f"Prometheus  {watch.url}  stays until Ctrl-C")
             with contextlib.suppress(KeyboardInterrupt):
                 threading.Event().wait()
@@ -90,10 +94,19 @@ def _say(text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What runs around a run. `url`: of Prometheus; `collector`: its path, or None."""
+    """What runs around a run. `url`: of Prometheus; `collector`: its path, or None; `guard`: owns both."""
 
     url: str
     collector: str | None
+    guard: Guard
+
+    def troubles(self) -> list[str]:
+        """Of each that has ended before the run had, a sentence."""
+        return [
+            f"{_NAMES[index]} ended before the run had, so what it shows is not all ({_last_words(self.guard, index)})"
+            for index, state in self.guard.states().items()
+            if state.exit_code is not None
+        ]
 
     @property
     def graphs(self) -> str:
@@ -120,9 +133,9 @@ def open_watch(prometheus: str | None = None, collector: str | None = None) -> I
             _start_collector(guard, found, ports)
         _start_prometheus(guard, program, ports[0], ports[1])
         url = f"http://{HOST}:{ports[0]}"
-        _await(guard, _PROMETHEUS, f"{url}/api/v1/query?query=up", "Prometheus", saying=b'"metric"')
+        _await(guard, _PROMETHEUS, f"{url}/api/v1/query?query=up", saying=b'"metric"')
         stack.enter_context(_variables(_wanted(os.environ, ports, collector=bool(found))))
-        yield Watch(url, found)
+        yield Watch(url, found, guard)
 
 
 def find_prometheus(named: str | None) -> str:
@@ -159,9 +172,9 @@ def _start_collector(guard: Guard, program: str, ports: list[int]) -> None:
         "LOCKBENCH_COLLECTOR_HTTP": f"{HOST}:{http}",
         "LOCKBENCH_COLLECTOR_HEALTH": f"{HOST}:{health}",
     }
-    log = guard.folder / "collector.log"
-    guard.start(_COLLECTOR, [program, f"--config={shipped('collector', 'config.yaml')}"], guard.folder, log, variables)
-    _await(guard, _COLLECTOR, f"http://{HOST}:{health}/", "the collector")
+    words = [program, f"--config={shipped('collector', 'config.yaml')}"]
+    guard.start(_COLLECTOR, words, guard.folder, guard.folder / f"{_COLLECTOR}.log", variables)
+    _await(guard, _COLLECTOR, f"http://{HOST}:{health}/")
 
 
 def _start_prometheus(guard: Guard, program: str, port: int, page: int) -> None:
@@ -186,10 +199,10 @@ def _start_prometheus(guard: Guard, program: str, port: int, page: int) -> None:
         "--enable-feature=exemplar-storage",
         "--log.level=warn",
     ]
-    guard.start(_PROMETHEUS, words, guard.folder, guard.folder / "prometheus.log", {})
+    guard.start(_PROMETHEUS, words, guard.folder, guard.folder / f"{_PROMETHEUS}.log", {})
 
 
-def _await(guard: Guard, index: int, url: str, name: str, *, saying: bytes = b"") -> None:
+def _await(guard: Guard, index: int, url: str, *, saying: bytes = b"") -> None:
     """Wait until `url` answers with `saying` in it. Raises EnvironmentNotReadyError with the end of the program's log.
 
     Prometheus takes up its targets only some 5 s after it is ready, and a warm-up may be shorter: it is asked for them.
@@ -203,9 +216,13 @@ def _await(guard: Guard, index: int, url: str, name: str, *, saying: bytes = b""
             trouble = "did not start"
             break
         time.sleep(0.05)
-    log = guard.folder / ("collector.log" if index == _COLLECTOR else "prometheus.log")
+    raise EnvironmentNotReadyError(f"{_NAMES[index]} {trouble}: {_last_words(guard, index)}")
+
+
+def _last_words(guard: Guard, index: int) -> str:
+    log = guard.folder / f"{index}.log"
     last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-3:] if log.exists() else []
-    raise EnvironmentNotReadyError(f"{name} {trouble}: {' | '.join(last) or 'it said nothing'}")
+    return " | ".join(last) or "it said nothing"
 
 
 @contextlib.contextmanager

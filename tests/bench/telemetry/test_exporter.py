@@ -82,6 +82,19 @@ def test_what_is_counted_live_is_what_is_counted_at_the_end(tmp_path: Path, coll
     assert collector.received.total("redlock.vote.margin") == 300
 
 
+def test_a_step_of_the_wall_clock_moves_no_point_of_the_run(
+    tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder, exporter = Recorder(tmp_path, 0), exporter_of(tmp_path)
+    began_ns = time.time_ns()
+    monkeypatch.setattr("bench.telemetry.exporter.time.time_ns", lambda: began_ns - 3600 * 1000 * MS)
+    write(recorder, 4)
+    recorder.close()
+    assert exporter.finish() == []
+    for point in collector.received.points("redlock.acquire.outcomes"):
+        assert began_ns - 1000 * MS < point.start_time_unix_nano <= point.time_unix_nano < began_ns + 60_000 * MS
+
+
 def test_votes_that_come_late_are_in_the_last_export(tmp_path: Path, collector: Collector) -> None:
     recorder, exporter = Recorder(tmp_path, 0), exporter_of(tmp_path)
     exporter.start()
