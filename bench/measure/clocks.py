@@ -17,10 +17,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bench.measure.timeline import Integers
 
@@ -33,7 +32,6 @@ LOST_NS = 3_600 * 10**9  # wider than any bound that is of use
 CLOCK = "clock"
 _ROW = 4  # our time when asked, theirs, our time when answered, how much further NTP has moved ours (ns)
 
-Records = NDArray[Any]
 Bounds = tuple[Integers, Integers]
 
 

@@ -14,7 +14,7 @@ from bench.errors import UsageError
 from bench.recipes.fencing import Protected
 from bench.recipes.protocol import About, Recipe, RecipeClass, RecipeSettings
 from bench.scenario import Pause
-from bench.scenario.quantity import nearest
+from bench.scenario.quantity import require_known
 
 GROUP = "lockbench.recipes"
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
@@ -127,8 +127,5 @@ def find_recipe(name: str) -> RecipeEntry:
         raise UsageError(f"the recipe {name} was {WITHDRAWN[name]}; the recipes are {', '.join(all_recipes())}")
     if name in RECIPES:
         return RECIPES[name]
-    try:
-        return all_recipes()[name]
-    except KeyError:
-        hint = nearest(name, all_recipes()) or f"; the recipes are {', '.join(all_recipes())}"
-        raise UsageError(f"there is no recipe {name!r}{hint}") from None
+    require_known("recipe", [name], all_recipes())
+    return all_recipes()[name]

@@ -129,3 +129,8 @@ class Experiment(Interrupts):
     def unfinished(result: Stored) -> Done[Stored]:
         """Return the end of what was cut and can be gone on with: told, not stored."""
         return Done(result, None, EXIT_INTERRUPTED, "cut short")
+
+
+def left_text(seconds: float) -> str:
+    """Return how long something will take yet, for a line of progress."""
+    return "{}:{:02} left".format(*divmod(round(seconds), 60))

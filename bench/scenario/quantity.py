@@ -1,8 +1,8 @@
 """Values as people write them: *text or TOML value → number with its unit, distribution, fault, URL*, and back.
 
 Rules: a duration always names its unit (`0` alone needs none); every refusal is a ValueError whose text is one half
-sentence ("… is not …, write it like …"), to which the loader adds the place. A URL's secrets are learned before
-anything is said of it.
+sentence ("… is not …, write it like …"), to which the loader adds the place; `require_known` alone says a whole one. A
+URL's secrets are learned before anything is said of it.
 """
 
 import difflib
@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, ValidationError, convert
 
-from bench.errors import secrets
+from bench.errors import UsageError, secrets
 
 _UNIT_MS = {"us": 0.001, "µs": 0.001, "ms": 1.0, "s": 1000.0, "m": 60_000.0, "h": 3_600_000.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(us|µs|ms|s|m|h)")
@@ -199,6 +199,15 @@ def inline_table(text: str) -> object:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+
+
+def require_known(noun: str, wanted: Iterable[str], names: Iterable[str]) -> None:
+    """Raise UsageError for the first of `wanted` that is none of `names`: with the one it is close to, else all."""
+    known = list(names)
+    for name in wanted:
+        if name not in known:
+            meant = nearest(name, known) or f"; the {noun}s are {', '.join(known)}"
+            raise UsageError(f"there is no {noun} {name!r}{meant}")
 
 
 def nearest(wrong: object, names: Iterable[str]) -> str:

@@ -13,9 +13,9 @@ import pytest
 
 from bench.experiments.safety_matrix import experiment as safety_matrix
 from bench.experiments.safety_matrix import loads as safety_matrix_loads
-from bench.experiments.safety_matrix.experiment import SafetyPlan, look_at_recipe, run_safety
+from bench.experiments.safety_matrix.experiment import look_at_recipe, run_safety
 from bench.experiments.safety_matrix.loads import look_at_load
-from bench.experiments.safety_matrix.result import Finding, SafetyResult
+from bench.experiments.safety_matrix.result import Finding, SafetyPlan, SafetyResult
 from bench.experiments.safety_matrix.row import PlannedRow, RowSetup
 from bench.measure.result import read_result
 from bench.recipes.registry import find_recipe

@@ -37,7 +37,7 @@ from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATE
 from bench.measure.run_result import OwnFleet
 from bench.measure.verdict import Verdict
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
-from bench.scenario.quantity import nearest
+from bench.scenario.quantity import nearest, require_known
 from bench.topology.server import ServerBinary, find_server
 
 INSTANCES = 3
@@ -65,10 +65,7 @@ class AuditPlan:
 
 def chosen(names: Sequence[str]) -> list[AuditSchedule]:
     """The schedules called so, all if none is named. Raises UsageError for a name that is none."""
-    for name in names:
-        if name not in SCHEDULES:
-            meant = nearest(name, SCHEDULES) or f"; the schedules are {', '.join(SCHEDULES)}"
-            raise UsageError(f"there is no schedule {name!r}{meant}")
+    require_known("schedule", names, SCHEDULES)
     return [SCHEDULES[name] for name in SCHEDULES if name in (names or SCHEDULES)]
 
 
@@ -97,9 +94,7 @@ def run_audit(order: ExperimentOrder[AuditPlan], show: Show) -> Done[AuditResult
         result = AuditResult(
             **experiment.header(seed=plan.seed, interrupted=experiment.cut),
             fleet=OwnFleet(server=server),
-            conditions=AuditConditions(
-                quick=plan.quick, repeats=plan.repeats, usable_cores=len(os.sched_getaffinity(0))
-            ),
+            conditions=AuditConditions(quick=plan.quick, repeats=plan.repeats),
             schedules=tuple(AuditedSchedule(one.name, one.looks_for, one.about, one.source) for one in schedules),
             libraries=tuple(one.peer for one in found if isinstance(one, Contestant)),
             absent=tuple(one for one in found if isinstance(one, Missing)),

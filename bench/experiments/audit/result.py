@@ -50,7 +50,6 @@ class AuditConditions(Section, frozen=True, kw_only=True):
 
     quick: Annotated[bool, says("each schedule once")]
     repeats: Annotated[Count, says("of a schedule that went wrong")]
-    usable_cores: Annotated[Count, says("that clients and servers shared")]
 
 
 class AuditResult(Document, frozen=True, kw_only=True):

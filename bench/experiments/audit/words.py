@@ -109,7 +109,7 @@ def _conditions(result: AuditResult) -> Sequence[str]:
     return (
         "quick" if conditions.quick else f"what went wrong played {conditions.repeats} times",
         f"{server.name} {server.version}, own servers on loopback",
-        f"{conditions.usable_cores} cores",
+        f"{result.environment.usable_cores} cores",
         *made(result),
     )
 

@@ -24,6 +24,7 @@ from bench.cli.options import (
     Offered,
     Read,
     ScenarioPlace,
+    Values,
     given_options,
     scenario_options,
     swept,
@@ -97,7 +98,7 @@ def capacity(scenario: Path | None, **values: Any) -> int:
     return carry_out("capacity", plan_of(scenario, values), values, run_capacity)
 
 
-def plan_of(path: Path | None, values: dict[str, Any]) -> CapacityPlan:
+def plan_of(path: Path | None, values: Values) -> CapacityPlan:
     """Return what the options ask for. Raises UsageError, naming the option and what it takes."""
     from bench.experiments.capacity.judge import CapacityPlan, SweepPoint
     from bench.experiments.capacity.probe import read_slo

@@ -27,7 +27,7 @@ from bench.experiments.capacity.result import CapacityPoint, CapacityResult, Clo
 from bench.experiments.capacity.words import rate_text
 from bench.measure.result import write_result
 from bench.measure.run_result import RunResult
-from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
+from bench.run.experiment import Done, Experiment, ExperimentOrder, Show, left_text
 from bench.run.follow import Progress
 from bench.run.run import Order, run_on
 from bench.run.servers import Servers, open_servers
@@ -237,12 +237,10 @@ class _Seeker:
         left_s, lasts_s = self._budget.left_s, self._budget.lasts_s(wanted)
         done = len(findings.probes)
         more = max(min(int(left_s / lasts_s), found.probes_left(done)), 1)
-        minutes, seconds = divmod(int(min(left_s, more * lasts_s)), 60)
         count = f"probe {done + 1} of about {done + more}"
         so_far = f"{rate_text(found.low)}–{rate_text(found.high)}/s"
-        return (
-            f"{self._prefix}{count} at {rate_text(wanted.rate_per_s)}/s, so far {so_far}, {minutes}:{seconds:02} left"
-        )
+        left = left_text(min(left_s, more * lasts_s))
+        return f"{self._prefix}{count} at {rate_text(wanted.rate_per_s)}/s, so far {so_far}, {left}"
 
     def _open_loop(self, scenario: Scenario, rate: float) -> Scenario:
         samples_ms = self._plan.slo.least_operations / rate * 1000

@@ -28,6 +28,7 @@ from bench.cli.options import (
     Grouped,
     Read,
     ScenarioPlace,
+    Values,
     given_options,
     scenario_options,
     swept,
@@ -56,7 +57,6 @@ SHOWN = (
 )
 CLOSED = ("rate", "acquire.p50", "acquire.success", "cost.client_cpu_us_per_cycle")  # what a gate judges by
 OPEN = ("acquire.p50", "acquire.success")
-Values = Mapping[str, Any]
 
 
 def _share(text: str) -> float:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bench.cli.experiment import Several, carry_out, experiment_options, resumed
-from bench.cli.options import Grouped
+from bench.cli.options import Grouped, Values
 from bench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def crash(**values: Any) -> int:
     return carry_out("crash", plan_of(values), values, run_crash)
 
 
-def plan_of(values: dict[str, Any]) -> CrashPlan:
+def plan_of(values: Values) -> CrashPlan:
     """Return what the options ask for, or with --resume alone what was begun there. Raises UsageError."""
     from bench.experiments.crash.plan import CUTS, CrashPlan, full_crashes, quick_crashes
 

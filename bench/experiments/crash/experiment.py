@@ -30,7 +30,7 @@ from bench.experiments.crash.judge import CutFacts, cells, group, judge_crash
 from bench.experiments.crash.plan import DEPTH, TTL_MS, Crash, CrashPlan, lanes_of, seconds_of
 from bench.experiments.crash.result import CrashConditions, CrashResult
 from bench.measure.run_result import OwnFleet
-from bench.run.experiment import Done, Experiment, ExperimentOrder, Header, Show
+from bench.run.experiment import Done, Experiment, ExperimentOrder, Header, Show, left_text
 from bench.run.journal import Journal, open_journal
 from bench.telemetry.points import Buckets, DataPoint, point
 from bench.telemetry.run import Run
@@ -101,7 +101,6 @@ def concluded(
             locks_per_s=plan.locks_per_s,
             instances=tuple(sorted({crash.instances for crash in plan.crashes})),
             concurrent=plan.concurrent,
-            usable_cores=len(os.sched_getaffinity(0)),
             planned_cuts=len(plan.orders),
             finished_cuts=len(cuts),
         ),
@@ -198,8 +197,7 @@ class _CutQueue:
         left_s = (self._planned_s - self._worked_s) / lanes
         if self._worked_s * self._missing > _ROUNDS * lanes * self._planned_s:
             left_s *= (time.monotonic() - self._began_s) / (self._worked_s / lanes)
-        minutes, seconds = divmod(round(left_s), 60)
-        return f"about {minutes}:{seconds:02} left"
+        return f"about {left_text(left_s)}"
 
 
 # -- telemetry ---------------------------------------------------------------------------------------------------------

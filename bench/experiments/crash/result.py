@@ -92,7 +92,6 @@ class CrashConditions(Section, frozen=True, kw_only=True):
     locks_per_s: Annotated[Count, says("offered to each fleet, over all margins")]
     instances: Annotated[tuple[int, ...], says("every N")]
     concurrent: Annotated[Count, says("fleets at once")]
-    usable_cores: Annotated[Count, says("cores")]
     planned_cuts: Annotated[Count, says("cuts in all")]
     finished_cuts: Annotated[Count, says("cuts made, earlier sittings included")]
 

@@ -35,7 +35,8 @@ def explore(**values: Any) -> int:
     Messages are late or lost, clients are paused or killed, servers stop, restart empty or die. Exit code 5: a recipe
     that must hold was broken; 4: one that is known to be flawed was not.
     """
-    from bench.experiments.explore.experiment import ExplorePlan, run_explore
+    from bench.experiments.explore.experiment import run_explore
+    from bench.experiments.explore.result import ExplorePlan
     from bench.recipes.registry import all_recipes, find_recipe
 
     recipes = values["recipes"] or tuple(all_recipes())

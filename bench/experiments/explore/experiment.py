@@ -8,7 +8,6 @@ breaks. What broke a recipe is played again on real servers of our own, if it ca
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from itertools import count, islice
 from math import inf
 
@@ -17,7 +16,7 @@ from msgspec import structs
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.explore import search_process
 from bench.experiments.explore.replay import unforced
-from bench.experiments.explore.result import Broken, ExploreConditions, ExploredRow, ExploreResult, Replayed
+from bench.experiments.explore.result import Broken, ExploredRow, ExplorePlan, ExploreResult, Replayed
 from bench.experiments.explore.search import BLOCK, is_enough, kind_of, setting_of
 from bench.experiments.explore.search_process import SearchAnswer, SearchOrder
 from bench.measure.expectation import conclude_rows, row_verdict, unmet
@@ -31,19 +30,6 @@ from bench.topology.server import find_server
 
 REPLAYS = 3
 _PATIENCE_S = 600.0  # of one block, on a machine that is busy
-
-
-@dataclass(frozen=True, slots=True)
-class ExplorePlan:
-    """What to explore. `schedules`: None = as many as `budget_s` allows; `exhaustive`: every schedule with at most so
-    many changes instead of drawn ones."""
-
-    recipes: tuple[str, ...]
-    budget_s: float
-    schedules: int | None
-    exhaustive: int | None
-    processes: int
-    seed: int
 
 
 def run_explore(order: ExperimentOrder[ExplorePlan], show: Show) -> Done[ExploreResult]:
@@ -66,14 +52,10 @@ def run_explore(order: ExperimentOrder[ExplorePlan], show: Show) -> Done[Explore
                 raise
             rows.append(row if row.broken is None else _on_servers(row, row.broken, order.server, searchers[0], show))
     experiment.require(rows)
-    conditions = ExploreConditions(
-        recipes=plan.recipes, budget_s=plan.budget_s, schedules=plan.schedules, exhaustive=plan.exhaustive,
-        processes=plan.processes,
-    )  # fmt: skip
     cut = experiment.cut
     result = ExploreResult(
         **experiment.header(seed=plan.seed, interrupted=cut),
-        conditions=conditions,
+        conditions=plan,
         rows=tuple(rows),
         verdict=judge_explored(rows, len(plan.recipes), is_cut=cut),
     )

@@ -70,21 +70,22 @@ class ExploredRow(Section, frozen=True, kw_only=True):
     reason: Annotated[str | None, says("why it is not known")] = None
 
 
-class ExploreConditions(Section, frozen=True, kw_only=True):
-    """What was asked for."""
+class ExplorePlan(Section, frozen=True):
+    """What to explore."""
 
     recipes: Annotated[tuple[str, ...], says("only these; empty = all")]
     budget_s: Annotated[Amount, says("for each recipe")]
-    schedules: Annotated[Count | None, says("for each recipe; null = as many as the budget allows")] = None
-    exhaustive: Annotated[Count | None, says("every schedule with at most so many changes; null = drawn ones")] = None
-    processes: Annotated[Count, says("that searched at once")]
+    schedules: Annotated[Count | None, says("for each recipe; null = as many as the budget allows")]
+    exhaustive: Annotated[Count | None, says("every schedule with at most so many changes; null = drawn ones")]
+    processes: Annotated[Count, says("that search at once")]
+    seed: Annotated[int, says("of every schedule")] = 1
 
 
 class ExploreResult(Document, frozen=True, kw_only=True):
     """Simulated schedules of locks, and the smallest that breaks each. null: not applicable."""
 
     kind: Annotated[Literal["explore"], says("the command that made it")] = "explore"
-    conditions: Annotated[ExploreConditions, says("what was asked for")]
+    conditions: Annotated[ExplorePlan, says("what was asked for")]
     rows: Annotated[tuple[ExploredRow, ...], says("the recipes, in order")]
 
 

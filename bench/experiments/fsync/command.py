@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ import click
 import msgspec
 
 from bench.cli.experiment import Several, carry_out, experiment_options, resumed
-from bench.cli.options import PLACE, Grouped, Read, ScenarioPlace, file_options
+from bench.cli.options import PLACE, Grouped, Read, ScenarioPlace, Values, file_options
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.scenario import Scenario, load
 from bench.scenario.quantity import delay_text, parse_duration, parse_target
@@ -124,7 +123,7 @@ def fsync(**values: Any) -> int:
     return carry_out("fsync", matrix, values, run_fsync, ("target", "disk", "server"))
 
 
-def fsync_plan_of(values: Mapping[str, Any]) -> FsyncPlan:
+def fsync_plan_of(values: Values) -> FsyncPlan:
     """Return the matrix the options ask for, or with --resume alone the one that was cut. Raises UsageError, naming
     the option and what it takes."""
     from bench.experiments.fsync.plan import FsyncPlan
@@ -146,7 +145,7 @@ def fsync_plan_of(values: Mapping[str, Any]) -> FsyncPlan:
     )
 
 
-def _left_out(values: Mapping[str, Any]) -> str:
+def _left_out(values: Values) -> str:
     """What the matrix of the README lacks here, in a sentence; "" = nothing."""
     from bench.experiments.fsync.plan import FEW_CORES, MANY
 
@@ -167,7 +166,7 @@ def _taken(path: Path, scenario: Scenario) -> str:
     )
 
 
-def _cells(values: Mapping[str, Any], scenario: Scenario | None) -> tuple[FsyncCell, ...]:
+def _cells(values: Values, scenario: Scenario | None) -> tuple[FsyncCell, ...]:
     from bench.experiments.fsync.plan import full_cells, product_cells, quick_cells
     from bench.experiments.fsync.result import POLICIES
 

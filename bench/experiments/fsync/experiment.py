@@ -6,7 +6,6 @@ Rules: a block that was finished is in the journal before the next begins, so a 
 the same server only. Ctrl-C keeps what was measured. The user's servers get their setting back however this ends.
 """
 
-import os
 import time
 from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
@@ -34,7 +33,7 @@ from bench.experiments.fsync.visit import BlockMeasurement, NothingGrantedError
 from bench.experiments.fsync.words import beside
 from bench.measure.environment import describe_environment
 from bench.measure.section import builtins_of
-from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
+from bench.run.experiment import Done, Experiment, ExperimentOrder, Show, left_text
 from bench.run.journal import Journal, open_journal
 from bench.topology.fleet import require_descriptors
 from bench.topology.server import find_server
@@ -118,8 +117,7 @@ class _Visits:
         for number, block in enumerate(missing):
             pace = (time.monotonic() - begun_s) / done_s if done_s else 1.0
             place, all_ = number + len(self._blocks) - len(missing), len(self._blocks)
-            minutes, seconds = divmod(round(pace * (total_s - done_s)), 60)
-            left = f"{place * 10 // all_ * 10} % done: about {minutes}:{seconds:02} left"
+            left = f"{place * 10 // all_ * 10} % done: about {left_text(pace * (total_s - done_s))}"
             self._show(f"{left}, block {place + 1} of {all_}: {_named(block)}")
             self._visit(block, found)
             done_s += plan.block_s(block)
@@ -151,7 +149,6 @@ class _Visits:
                 cells=len(plan.cells),
                 visits_planned=planned,
                 visits_done=done,
-                usable_cores=len(os.sched_getaffinity(0)),
             ),
             rows=tuple(rows),
             costs=tuple(always_costs(rows)),

@@ -355,7 +355,6 @@ class FsyncConditions(FsyncTimes, frozen=True, kw_only=True):
     cells: Annotated[Count, says("of the matrix")]
     visits_planned: Annotated[Count, says("of the cells that can be measured")]
     visits_done: Annotated[Count, says("so far")]
-    usable_cores: Annotated[Count, says("shared by load and servers")]
 
 
 class FsyncResult(Document, frozen=True, kw_only=True):

@@ -37,7 +37,8 @@ def safety(**values: Any) -> int:
     Simulated schedules first, then short loads under pauses and faults, then what is claimed of Redlock. Exit code
     5: a row that must be safe was violated; 4: an expected fault did not show.
     """
-    from bench.experiments.safety_matrix.experiment import SafetyPlan, choose_cases, run_safety
+    from bench.experiments.safety_matrix.experiment import choose_cases, run_safety
+    from bench.experiments.safety_matrix.result import SafetyPlan
 
     plan = SafetyPlan(values["recipes"], values["claims"], values["quick"], values["seed"])
     choose_cases(plan.recipes, plan.claims)  # a wrong name is refused before the work

@@ -8,21 +8,19 @@ Rules: own servers on loopback; deterministic rows first. A signal ends it at on
 before it are kept, judged and written, and nothing else stays.
 """
 
-import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from bench.errors import UsageError
 from bench.experiments.explore import search_process
-from bench.experiments.explore.experiment import ExplorePlan, explored
+from bench.experiments.explore.experiment import explored
+from bench.experiments.explore.result import ExplorePlan
 from bench.experiments.safety_matrix.claims import claim_cases
 from bench.experiments.safety_matrix.loads import load_cases
-from bench.experiments.safety_matrix.result import Finding, SafetyConditions, SafetyResult, SafetyRow
+from bench.experiments.safety_matrix.result import Finding, SafetyPlan, SafetyResult, SafetyRow
 from bench.experiments.safety_matrix.row import (
     SKIPPED,
     PlannedRow,
@@ -35,7 +33,7 @@ from bench.measure.expectation import NOT_KNOWN
 from bench.measure.run_result import OwnFleet
 from bench.recipes.registry import RECIPES, WITHDRAWN
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
-from bench.scenario.quantity import nearest
+from bench.scenario.quantity import require_known
 from bench.topology.child import Child
 from bench.topology.fleet import start_fleet
 from bench.topology.server import ServerBinary, find_server
@@ -66,16 +64,6 @@ def look_at_recipe(recipe: str, setup: RowSetup) -> Finding:
 INSTANCES = 3
 
 
-@dataclass(frozen=True, slots=True)
-class SafetyPlan:
-    """Which rows to look at. `recipes`, `claims`: both empty = all of both."""
-
-    recipes: tuple[str, ...]
-    claims: tuple[str, ...]
-    quick: bool
-    seed: int
-
-
 def all_cases() -> list[PlannedRow]:
     """Every row there is, deterministic ones first."""
     withdrawn = (
@@ -87,20 +75,11 @@ def all_cases() -> list[PlannedRow]:
 def choose_cases(recipes: Sequence[str] = (), claims: Sequence[str] = ()) -> list[PlannedRow]:
     """The rows of these recipes and claims; of all when none is named. Raises UsageError with the nearest name."""
     cases = all_cases()
-    require_names("recipe", recipes, (*RECIPES, *WITHDRAWN))
-    require_names("claim", claims, dict.fromkeys(case.fault for case in cases if case.part == "claim"))
+    require_known("recipe", recipes, (*RECIPES, *WITHDRAWN))
+    require_known("claim", claims, dict.fromkeys(case.fault for case in cases if case.part == "claim"))
     if not recipes and not claims:
         return cases
     return [case for case in cases if (case.fault in claims if case.part == "claim" else case.recipe in recipes)]
-
-
-def require_names(noun: str, wanted: Iterable[str], names: Iterable[str]) -> None:
-    """Raise UsageError for the first of `wanted` that is none of `names`: with the one it is close to, else all."""
-    known = list(names)
-    for name in wanted:
-        if name not in known:
-            meant = nearest(name, known) or f"; the {noun}s are {', '.join(known)}"
-            raise UsageError(f"there is no {noun} {name!r}{meant}")
 
 
 def run_safety(order: ExperimentOrder[SafetyPlan], show: Show) -> Done[SafetyResult]:
@@ -113,16 +92,10 @@ def run_safety(order: ExperimentOrder[SafetyPlan], show: Show) -> Done[SafetyRes
     with Experiment(order) as experiment:
         rows, server = _rows(planned, order, show, experiment)
         experiment.require(rows)
-        conditions = SafetyConditions(
-            quick=plan.quick,
-            recipes=tuple(plan.recipes),
-            claims=tuple(plan.claims),
-            usable_cores=len(os.sched_getaffinity(0)),
-        )
         result = SafetyResult(
             **experiment.header(seed=plan.seed, interrupted=len(rows) < len(planned)),
             fleet=OwnFleet(server=server),
-            conditions=conditions,
+            conditions=plan,
             rows=tuple(rows),
             counts=dict(Counter(row.verdict for row in rows)),
             warnings=tuple(  # what was not looked at here, and why: never silently

@@ -8,7 +8,7 @@ from msgspec import field
 from bench.measure.expectation import RowWord
 from bench.measure.result import Document
 from bench.measure.run_result import OwnFleet, SafetyReport
-from bench.measure.section import Amount, Count, Section, says
+from bench.measure.section import Amount, Section, says
 
 MatrixPart = Literal["schedule", "load", "claim"]
 MatrixWord = RowWord | Literal["skipped", "not measured here"]
@@ -47,13 +47,13 @@ class SafetyRow(Finding, frozen=True, kw_only=True):
     took_s: Annotated[Amount, says("how long the look took")] = 0.0
 
 
-class SafetyConditions(Section, frozen=True, kw_only=True):
-    """What was asked for, and where."""
+class SafetyPlan(Section, frozen=True):
+    """Which rows to look at."""
 
+    recipes: Annotated[tuple[str, ...], says("only these; empty = all, unless claims were named")]
+    claims: Annotated[tuple[str, ...], says("only these; empty = all, unless recipes were named")]
     quick: Annotated[bool, says("a glance: fewer schedules, short loads")]
-    recipes: Annotated[tuple[str, ...], says("only these; empty = all, unless claims were named")] = ()
-    claims: Annotated[tuple[str, ...], says("only these; empty = all, unless recipes were named")] = ()
-    usable_cores: Annotated[Count, says("cores that load and servers shared")]
+    seed: Annotated[int, says("of every random choice")] = 1
 
 
 class SafetyResult(Document, frozen=True, kw_only=True):
@@ -61,7 +61,7 @@ class SafetyResult(Document, frozen=True, kw_only=True):
 
     kind: Annotated[Literal["safety"], says("the command that made it")] = "safety"
     fleet: Annotated[OwnFleet, says("the servers")]
-    conditions: Annotated[SafetyConditions, says("what was asked for, and where")]
+    conditions: Annotated[SafetyPlan, says("what was asked for")]
     rows: Annotated[tuple[SafetyRow, ...], says("the rows that were looked at, in order")]
     counts: Annotated[dict[str, int], says("rows by verdict")]
 

@@ -63,7 +63,7 @@ def _conditions(result: SafetyResult) -> Sequence[str]:
     return (
         "quick" if conditions.quick else "full",
         f"{server.name} {server.version}, own servers on loopback",
-        f"{conditions.usable_cores} cores",
+        f"{result.environment.usable_cores} cores",
         *made(result),
     )
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from bench.cli.experiment import Several, carry_out, experiment_options
-from bench.cli.options import Grouped
+from bench.cli.options import Grouped, Values
 from bench.scenario.quantity import parse_duration
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ def split_votes(**values: Any) -> int:
     return carry_out("split-votes", plan_of(values), values, run_split_votes)
 
 
-def plan_of(values: Mapping[str, Any]) -> SplitVotesPlan:
+def plan_of(values: Values) -> SplitVotesPlan:
     """Return what the options ask for."""
     from bench.experiments.split_votes.plan import LEAST_PROCESSES, ORDERS, RETRY_CONTENDERS, SplitVotesPlan
 

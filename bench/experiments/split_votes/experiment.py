@@ -4,7 +4,6 @@ Rules: own servers on loopback, in memory; blocks of all rows are interleaved in
 machine does hits all alike; a time budget ends a section early, after whole passes, and says so.
 """
 
-import os
 import tempfile
 import time
 from collections.abc import Sequence
@@ -84,7 +83,7 @@ class _Measurement:
         return SplitVotesResult(
             **experiment.header(seed=plan.seed, interrupted=experiment.cut),
             fleet=OwnFleet(server=fleet.server, fsync=fleet.fsync, instances=facts),
-            conditions=Conditions(**asdict(plan), seats=seats, usable_cores=len(os.sched_getaffinity(0))),
+            conditions=Conditions(**asdict(plan), seats=seats),
             calibration=tuple(calibration),
             contention=contention,
             retries=retries,

@@ -71,7 +71,6 @@ class Conditions(SplitVotesPlan, frozen=True, kw_only=True):
     """What was asked for, and on what."""
 
     seats: Annotated[Count, says("processes that contend, at most")]
-    usable_cores: Annotated[Count, says("logical cores that contenders and servers share")]
 
 
 class SplitVotesResult(Document, frozen=True, kw_only=True):

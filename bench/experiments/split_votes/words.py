@@ -48,7 +48,7 @@ def _conditions(result: SplitVotesResult) -> Sequence[str]:
     return (
         f"N={conditions.instances}",
         f"{server.name} {server.version}, in memory",
-        f"{conditions.usable_cores} cores shared by contenders and servers",
+        f"{result.environment.usable_cores} cores shared by contenders and servers",
         *made(result),
     )
 

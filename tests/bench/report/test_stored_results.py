@@ -27,7 +27,7 @@ DROPPED = {  # figures that nobody reads any more
         "share", "lost_total", "lost_window_max_s",
     )),
     *(f".points[].capacity.{name}" for name in ("wanted_confirmations", "confirmed", "held", "probed")),
-    ".points[].law", ".points[].no_law", ".conditions.budget_s",
+    ".points[].law", ".points[].no_law", ".conditions.budget_s", ".conditions.usable_cores",
     ".conditions.open_seconds", ".skipped", ".counts", ".findings[].figures",
     ".rows[].acknowledged", ".groups[].acknowledged", ".rows[].back_s",
     ".rows[].expected_double_grants", ".metrics[].detectable_ratio",

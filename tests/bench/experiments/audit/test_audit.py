@@ -39,7 +39,7 @@ def result(*cells: Cell) -> AuditResult:
         id="1", command=("lockbench", "audit"), seed=1, started_at="2026-11-23T00:00:00Z", duration_s=1.0,
         interrupted=False, environment=describe_environment(),
         fleet=OwnFleet(server=ServerBinary("/usr/bin/redis-server", "redis", "7.0.15")),
-        conditions=AuditConditions(quick=True, repeats=1, usable_cores=2), schedules=schedules,
+        conditions=AuditConditions(quick=True, repeats=1), schedules=schedules,
         libraries=tuple(Peer(name, "python") for name in dict.fromkeys(one.library for one in cells)), absent=(),
         cells=cells, verdict=judge_cells(cells),
     )  # fmt: skip
