@@ -20,7 +20,7 @@ JOBS: Mapping[str, Mapping[str, str]] = {
     "Load a lock": {
         "run": "bench.cli.run",
         "worker": "bench.cli.hosts",
-        "observe": "bench.experiments.observe.command",
+        "observe": "bench.cli.observe",
         "recipes": "bench.cli.first_steps",
         "init": "bench.cli.first_steps",
     },

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.experiments.observe.command import GRAPHS, SCRAPE_S, open_watch
+from bench.cli.observe import GRAPHS, SCRAPE_S, open_watch
 from bench.measure.histogram import Histogram, bucket_indices
 from bench.measure.run_result import RunResult
 from bench.measure.section import builtins_of

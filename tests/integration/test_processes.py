@@ -10,7 +10,7 @@ from statistics import median
 
 import pytest
 
-from bench.experiments.contest.elsewhere import Elsewhere
+from bench.experiments.contest.speed import Elsewhere
 from bench.topology.fleet import start_fleet
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from statistics import median
 
-from bench.experiments.safety_matrix.pace import Pace, sleep_until
+from bench.experiments.safety_matrix.row import Pace, sleep_until
 from bench.recipes.several_instances import ReplicaFailover, promote, replicate
 from bench.topology.fleet import wait_until
 from lockcore import Lease

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.safety_matrix.pace import sleep_until
+from bench.experiments.safety_matrix.row import sleep_until
 from bench.recipes.fencing import FencedLease, Protected
 from bench.recipes.plain import PlainRecipe
 from bench.recipes.protocol import RecipeSettings

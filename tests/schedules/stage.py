@@ -18,7 +18,7 @@ from typing import Any, Self
 from redis import Redis
 from redis.exceptions import RedisError
 
-from bench.experiments.safety_matrix.pace import sets_of, sleep_until
+from bench.experiments.safety_matrix.row import sets_of, sleep_until
 from bench.measure.run_result import SafetyReport
 from bench.recipes.fencing import OWN_KEYS
 from bench.recipes.operations import Operation, history_of

@@ -17,9 +17,8 @@ from redis import Redis
 
 from bench.experiments.safety_matrix import leases
 from bench.experiments.safety_matrix.leases import PREFIX, confirmed, connect, double_grant, left_ms
-from bench.experiments.safety_matrix.pace import Pace
 from bench.experiments.safety_matrix.result import Finding
-from bench.experiments.safety_matrix.row import BROKEN_OFF, ELSEWHERE, PlannedRow, RowSetup, cannot
+from bench.experiments.safety_matrix.row import BROKEN_OFF, ELSEWHERE, Pace, PlannedRow, RowSetup, cannot
 from bench.topology.child import Child, orders, say
 from bench.topology.fleet import Fleet, start_fleet
 from lockcore import Lease, RetryPolicy

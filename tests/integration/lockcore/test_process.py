@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.experiments.safety_matrix.pace import Pace
+from bench.experiments.safety_matrix.row import Pace
 from tests.doubles.instance import Instances
 from tests.integration.lockcore.certificates import Certificates
 from tests.integration.lockcore.shell import TTL_MS, Connect, GeventShell, Scripted, Shell, only

@@ -18,7 +18,6 @@ from bench.experiments.contest import installed as peers_installed
 from bench.experiments.contest import speed as speeds
 from bench.experiments.contest.clients.driver import LIBRARIES
 from bench.experiments.contest.clients.order import DriverAnswer, bucket_of
-from bench.experiments.contest.elsewhere import Elsewhere, Spent
 from bench.experiments.contest.experiment import Standing, leading, row_of
 from bench.experiments.contest.installed import PEERS, Contestant, install
 from bench.experiments.contest.judge import bars, judge_peers, judge_speed
@@ -31,7 +30,7 @@ from bench.experiments.contest.result import (
     TurnFigures,
     TurnRow,
 )
-from bench.experiments.contest.speed import SpeedEntry, bars_of, figures_of_run, rows_of
+from bench.experiments.contest.speed import Elsewhere, SpeedEntry, Spent, bars_of, figures_of_run, rows_of
 from bench.experiments.contest.turn import TurnLoad, figures_of, rate_between, together
 from bench.experiments.contest.words import sheet, write_readme
 from bench.measure.run_result import RunResult

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bench.errors import EnvironmentNotReadyError
-from bench.experiments.observe.command import (
+from bench.cli.observe import (
     GRAPHS,
     Watch,
     _variables,
@@ -16,6 +15,7 @@ from bench.experiments.observe.command import (
     find_prometheus,
     shipped,
 )
+from bench.errors import EnvironmentNotReadyError
 
 
 def test_without_prometheus_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_the_page_of_graphs_shows_what_the_rules_record() -> None:
     groups = yaml.safe_load(shipped("prometheus", "rules.yml").read_text("utf-8"))["groups"]
     recorded = {rule["record"] for group in groups for rule in group["rules"] if "record" in rule}
     assert set(GRAPHS) == {record for record in recorded if not record.startswith("job:")}  # those are an application's
-    page = Watch("http://127.0.0.1:9090", None).graphs
+    page = Watch("http://127.0.0.1:9090", None, None).graphs
     assert page.startswith(
         "http://127.0.0.1:9090/graph?g0.expr=redlock%3Aacquires%3Arate30s&g0.tab=0&g0.range_input=5m&g1."
     )
