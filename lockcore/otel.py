@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from types import ModuleType
 
 from opentelemetry import metrics, trace
 from opentelemetry.metrics import CallbackOptions, Histogram, MeterProvider, Observation
@@ -72,6 +72,7 @@ _SET = {"db.system.name": "redis", "db.operation.name": "SET"}
 _ROUTINE = (Outcome.ACQUIRED, Outcome.CONTENDED, Outcome.RELEASED)
 
 Lock = Redlock | AsyncRedlock
+Provider = MeterProvider | ModuleType  # the module stands for the global one
 Attributes = tuple[tuple[str, str | int], ...]
 Point = tuple[str, Attributes]  # an instrument's name
 
@@ -100,8 +101,9 @@ def instrument(
     if class_of is not None and not callable(class_of):
         raise TypeError(f"class_of must take a resource and return its class, not {class_of!r}")
     # The global one by its module: what it was before set_meter_provider becomes what it is after, and is not another.
-    is_global = meter_provider is None or meter_provider is metrics.get_meter_provider()
-    provider: Any = metrics if is_global else meter_provider
+    provider: Provider = metrics
+    if meter_provider is not None and meter_provider is not metrics.get_meter_provider():
+        provider = meter_provider
     exported = _EXPORTED.get(provider)
     if exported is None:
         exported = _EXPORTED[provider] = _Exported(provider)
@@ -187,8 +189,7 @@ class _Source:
 class _Exported:
     """Everything exported through one meter provider, over all locks."""
 
-    def __init__(self, provider: Any) -> None:
-        """`provider`: a MeterProvider, or the module that stands for the global one."""
+    def __init__(self, provider: Provider) -> None:
         meter = provider.get_meter(SCOPE)
         self.histograms = {
             name: meter.create_histogram(name, unit, meaning, explicit_bucket_boundaries_advisory=BOUNDS)
@@ -207,7 +208,9 @@ class _Exported:
         self._locks.append(_Source(weakref.ref(lock), watch, fleet))
 
     def forget(self) -> None:
-        """A forked child: all of it is the parent's."""
+        """A forked child: all of it is the parent's, also what the SDK has counted into our histograms."""
+        for histogram in self.histograms.values():
+            _drop_samples(histogram)
         self._locks.clear()
         self._past.clear()
         self._looked_ns, self._seen = 0, {}
@@ -265,6 +268,14 @@ class _Exported:
                     )
 
 
+def _drop_samples(histogram: Histogram) -> None:
+    """Have the SDK begin anew with this one, for which it has no call: without its private names nothing is done."""
+    real = getattr(histogram, "_real_instrument", None) or histogram  # it may have been there before its provider
+    consumer = getattr(real, "_measurement_consumer", None)
+    for storage in dict(getattr(consumer, "_reader_storages", {})).values():
+        getattr(storage, "_instrument_view_instrument_matches", {}).pop(real, None)
+
+
 def _attributes(name: str, outcome: Outcome | None = None) -> dict[str, str]:
     named = {"redlock.resource.class": name} if name else {}
     return named if outcome is None else {**named, "redlock.outcome": outcome.value}
@@ -314,7 +325,7 @@ def _states(statuses: Sequence[InstanceStatus], fleet: str) -> Iterator[tuple[Po
         yield ("redlock.instance.abstaining", where), int(status.state == "abstaining")
 
 
-_EXPORTED: weakref.WeakKeyDictionary[Any, _Exported] = weakref.WeakKeyDictionary()
+_EXPORTED: weakref.WeakKeyDictionary[Provider, _Exported] = weakref.WeakKeyDictionary()
 
 
 def _forked() -> None:

@@ -41,7 +41,6 @@ _CAUSE = re.compile(r"\[Errno -?\d+\] ([^\"')\n]+)")
 _LOGGER = "opentelemetry"
 
 T = TypeVar("T")
-Histograms = Callable[[Sequence[DataPoint], Snapshot], "export.Histogram | export.ExponentialHistogram"]
 
 
 class SendQueue(Generic[T]):
@@ -186,7 +185,7 @@ class Otlp:
         self._log.text = said or self._log.text  # not that we shut it down
 
     def _send_metrics(self, exporter: export.MetricExporter, snapshots: Sequence[Snapshot]) -> bool:
-        data = _metrics_data(self._resource, snapshots[-1], _exponential if self._exponential else _explicit)
+        data = _metrics_data(self._resource, snapshots[-1], exponential=self._exponential)
         return self._noting(lambda: exporter.export(data))
 
     def _send_spans(self, exporter: SpanExporter, spans: Sequence[TraceSpan]) -> bool:
@@ -278,24 +277,29 @@ def _exporter(signal: str, protocol: str | None) -> Any:
     return getattr(module, "OTLPMetricExporter" if signal == "metric" else "OTLPSpanExporter")()
 
 
-def _metrics_data(resource: Resource, snapshot: Snapshot, histograms: Histograms) -> export.MetricsData:
+def _metrics_data(resource: Resource, snapshot: Snapshot, *, exponential: bool) -> export.MetricsData:
     from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-    metrics = [_metric(one, points, snapshot, histograms) for one, points in by_name(snapshot.points).items()]
+    metrics = [
+        _metric(one, points, snapshot, exponential=exponential) for one, points in by_name(snapshot.points).items()
+    ]
     scope = ScopeMetrics(scope=InstrumentationScope(SCOPE), metrics=metrics, schema_url="")
     return MetricsData([ResourceMetrics(resource=resource, scope_metrics=[scope], schema_url="")])
 
 
 def _metric(
-    instrument: Instrument, points: Sequence[DataPoint], snapshot: Snapshot, histograms: Histograms
+    instrument: Instrument, points: Sequence[DataPoint], snapshot: Snapshot, *, exponential: bool
 ) -> export.Metric:
     from opentelemetry.sdk.metrics import export
 
     cumulative = export.AggregationTemporality.CUMULATIVE
     data: export.Histogram | export.ExponentialHistogram | export.Sum | export.Gauge
     if instrument.kind is InstrumentKind.HISTOGRAM:
-        data = histograms(points, snapshot)
+        if exponential:
+            data = export.ExponentialHistogram([_exponential(point, snapshot) for point in points], cumulative)
+        else:
+            data = export.Histogram([_explicit(point, snapshot) for point in points], cumulative)
     else:
         numbers = [
             export.NumberDataPoint(_attributes(point, snapshot), snapshot.began_ns, snapshot.taken_ns, point.value)
@@ -307,49 +311,36 @@ def _metric(
     return export.Metric(instrument.name, instrument.meaning, instrument.unit, data)
 
 
-def _explicit(points: Sequence[DataPoint], snapshot: Snapshot) -> export.Histogram:
-    from opentelemetry.sdk.metrics import export
-
-    made = [
-        export.HistogramDataPoint(bucket_counts=buckets.explicit, explicit_bounds=BOUNDS, **_shared(one, snapshot))
-        for one in points
-        if isinstance(buckets := one.value, Buckets)
-    ]
-    return export.Histogram(made, export.AggregationTemporality.CUMULATIVE)
-
-
-def _exponential(points: Sequence[DataPoint], snapshot: Snapshot) -> export.ExponentialHistogram:
-    from opentelemetry.sdk.metrics import export
-
-    made = []
-    for one in points:
-        assert isinstance(one.value, Buckets)
-        zeros, first, counts = one.value.exponential
-        positive, negative = export.Buckets(first, counts), export.Buckets(0, [])
-        made.append(
-            export.ExponentialHistogramDataPoint(
-                scale=SCALE, zero_count=zeros, positive=positive, negative=negative, flags=0, **_shared(one, snapshot)
-            )
-        )
-    return export.ExponentialHistogram(made, export.AggregationTemporality.CUMULATIVE)
-
-
-def _shared(point: DataPoint, snapshot: Snapshot) -> dict[str, Any]:
-    """What both kinds of histograms say of a point."""
+def _explicit(point: DataPoint, snapshot: Snapshot) -> export.HistogramDataPoint:
     from opentelemetry.sdk.metrics import Exemplar
+    from opentelemetry.sdk.metrics.export import HistogramDataPoint
 
     buckets = point.value
     assert isinstance(buckets, Buckets)
-    return {
-        "attributes": _attributes(point, snapshot),
-        "start_time_unix_nano": snapshot.began_ns,
-        "time_unix_nano": snapshot.taken_ns,
-        "count": buckets.count,
-        "sum": buckets.sum,
-        "min": buckets.least / buckets.unit if buckets.count else 0.0,
-        "max": buckets.greatest / buckets.unit if buckets.count else 0.0,
-        "exemplars": [Exemplar({}, one.value, one.at_ns, one.span_id, one.trace_id) for one in point.exemplars],
-    }
+    return HistogramDataPoint(
+        attributes=_attributes(point, snapshot),
+        start_time_unix_nano=snapshot.began_ns,
+        time_unix_nano=snapshot.taken_ns,
+        count=buckets.count,
+        sum=buckets.sum,
+        bucket_counts=buckets.explicit,
+        explicit_bounds=BOUNDS,
+        min=buckets.least / buckets.unit if buckets.count else 0.0,
+        max=buckets.greatest / buckets.unit if buckets.count else 0.0,
+        exemplars=[Exemplar({}, one.value, one.at_ns, one.span_id, one.trace_id) for one in point.exemplars],
+    )
+
+
+def _exponential(point: DataPoint, snapshot: Snapshot) -> export.ExponentialHistogramDataPoint:
+    from opentelemetry.sdk.metrics import export
+
+    assert isinstance(point.value, Buckets)
+    zeros, first, counts = point.value.exponential
+    same, none = _explicit(point, snapshot), export.Buckets(0, [])
+    return export.ExponentialHistogramDataPoint(
+        same.attributes, same.start_time_unix_nano, same.time_unix_nano, same.count, same.sum, SCALE, zeros,
+        export.Buckets(first, counts), none, 0, same.min, same.max, same.exemplars,
+    )  # fmt: skip
 
 
 def _attributes(point: DataPoint, snapshot: Snapshot) -> dict[str, str | int]:

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from lockcore.clock import NS_PER_MS
 Address = tuple[str, int]
 PATCHED_WITHIN_NS = 2_000 * NS_PER_MS  # the workers patch votes once a second
 
-Fields = Mapping[str, Any]  # of INFO
+Fields = Mapping[str, str | float]  # of INFO
 Info = Fields | None  # one instance's INFO; None: it did not say
 FSYNCS = "lockbench_fsyncs"  # no field of INFO: put there by whoever has the shim, which outlives its server
 
@@ -199,10 +199,10 @@ class _Server:
         self._restarts += restarted
         for field in (*_COUNTERS.values(), *_CPU.values()):
             if (value := info.get(field)) is not None:
-                before = self._before.get(field, value)
-                if field != FSYNCS and (restarted or value < before):
+                now, before = float(value), float(self._before.get(field, value))
+                if field != FSYNCS and (restarted or now < before):
                     before = 0
-                self._added[field] = self._added.get(field, 0) + max(value - before, 0)
+                self._added[field] = self._added.get(field, 0) + max(now - before, 0)
         self._before = {**self._before, **info}
 
     def points(self, where: Mapping[str, str | int]) -> Iterator[DataPoint]:

@@ -17,7 +17,6 @@ import selectors
 import socket
 import struct
 import sys
-from typing import Any
 
 HOST = "127.0.0.1"
 _CHUNK_BYTES, _CHUNKS = 8 << 10, 1 << 10
@@ -48,12 +47,11 @@ class Link:
         for gate in self._open.values():
             gate.set()
 
-    def shape(self, wish: dict[str, Any]) -> None:
-        """Be as `wish` says from now on; what waits keeps its due time."""
-        self._delay_s, self._jitter_s, self._slow = wish["delay_s"], wish["jitter_s"], wish["slow"]
-        self._reset = wish["reset"]
+    def shape(self, delay_s: float, jitter_s: float, slow: list[str], held: list[str], *, reset: bool) -> None:
+        """Be like this from now on, as `Shape` in child.py says; what waits keeps its due time."""
+        self._delay_s, self._jitter_s, self._slow, self._reset = delay_s, jitter_s, slow, reset
         for direction, gate in self._open.items():
-            (gate.clear if direction in wish["held"] else gate.set)()
+            (gate.clear if direction in held else gate.set)()
         for end in tuple(self._ends) if self._reset else ():
             _reset(end)
 
@@ -121,8 +119,9 @@ async def serve(seed: int, ports: list[int]) -> None:
     _say({"id": 0, "ports": [server.sockets[0].getsockname()[1] for server in servers]})
     async for line in wishes:
         wish = json.loads(line)
-        links[wish["index"]].shape(wish)
-        _say({"id": wish["id"]})
+        link, number = links[wish.pop("index")], wish.pop("id")
+        link.shape(**wish)
+        _say({"id": number})
 
 
 def _say(message: dict[str, object]) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import secrets
 import shutil
+import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -20,10 +21,13 @@ from bench.run.follow import Show
 from bench.run.interrupt import Interrupts
 from bench.run.run import Order, run_scenario
 from bench.scenario import load
+from bench.telemetry.otlp import export_once
 from bench.telemetry.page import MetricsPage, open_page
 from bench.telemetry.points import Buckets, Snapshot, point
+from bench.telemetry.run import Run
 from bench.telemetry.table import BOUNDS
 from tests.dashboards.asked import Answer, Board, Prometheus, Watched, panels_of, read_boards
+from tests.dashboards.prometheus3 import EXPONENTIAL, NATIVE, WAYS, needs_prometheus_3, program_of
 from tests.integration.locust_runs import until
 
 pytestmark = [
@@ -117,11 +121,16 @@ class Stack:
         return sum(self.prometheus.at(query, self.span.end_s).numbers)
 
 
-@pytest.fixture(scope="module")
-def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+@pytest.fixture(scope="module", params=WAYS)
+def watched(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     folder = tmp_path_factory.mktemp("boards")
     start_s = time.time()
-    with open_watch(collector="none") as watch:
+    with (
+        open_watch(program_of(request.param, folder), collector="none") as watch,
+        pytest.MonkeyPatch.context() as environ,
+    ):
+        if request.param == EXPONENTIAL:
+            _send_exponential(environ, watch.url)
         prometheus, seen = Prometheus(watch.url), list[float]()
 
         def ask_meanwhile(_progress: object) -> None:
@@ -132,7 +141,17 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         crash = _a_crash(prometheus)
         opened = _ran(prometheus, _order(folder / "open", OPEN, OPEN_FAULTS), lambda _: None)
         span = Watched(".*", start_s, opened.span.end_s, SCRAPE_S, split.result.id)
+        if request.param in NATIVE:
+            assert not prometheus.at("count_over_time(redlock_acquire_duration_seconds_bucket[1h])", time.time()).series
         yield Stack(prometheus, split, opened, crash, span, seen)
+
+
+def _send_exponential(environ: pytest.MonkeyPatch, url: str) -> None:
+    """Runs send their metrics straight to Prometheus, which is not scraped then."""
+    aggregation = "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION"
+    environ.setenv("OTEL_METRICS_EXPORTER", "otlp")
+    environ.setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", f"{url}/api/v1/otlp/v1/metrics")
+    environ.setenv(aggregation, "base2_exponential_bucket_histogram")
 
 
 def _ran(prometheus: Prometheus, order: Order, show: Show) -> Ran:
@@ -177,11 +196,19 @@ def _a_crash(prometheus: Prometheus) -> str:
         point("redlock.crash.double_grants", DOUBLE),
         point("redlock.crash.lost_window", window),
     ]
-    common = (("redlock.recipe", "redlock"), ("redlock.fsync", "everysec"))
-    page.offer(Snapshot(time.time_ns(), time.time_ns(), common, points))
+    exported = Run(run, "redlock", "everysec")
+    page.offer(Snapshot(time.time_ns(), time.time_ns(), exported.common, points))
+    assert export_once(exported, points, os.environ) == []  # where metrics go out by OTLP
     until(lambda: bool(prometheus.at("redlock_crash_double_grants_total", time.time()).series), "a scrape of the crash")
     page.close(0.0)
     return run
+
+
+@needs_prometheus_3
+def test_prometheus_3_is_asked_too_with_histograms_of_each_kind(tmp_path: Path) -> None:
+    said = subprocess.run([program_of("classic", tmp_path), "--version"], capture_output=True, text=True, check=True)
+    assert said.stdout.startswith("prometheus, version 3.")
+    assert set(NATIVE) < set(WAYS)
 
 
 @pytest.mark.parametrize("board, target", TARGETS)

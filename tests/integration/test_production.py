@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("opentelemetry.sdk")
 from bench.topology.fleet import HOST, KeptPort, start_fleet
 from tests.dashboards.asked import Board, Prometheus, Watched, panels_of, read_boards
+from tests.dashboards.prometheus3 import EXPONENTIAL, WAYS, program_of
 from tests.integration.locust_runs import until
 
 pytestmark = [
@@ -49,13 +50,14 @@ class Seen:
         return number
 
 
-@pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
+@pytest.fixture(scope="module", params=[way for way in WAYS if way != EXPONENTIAL])  # it has a page, and no OTLP
+def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
     folder, ports = tmp_path_factory.mktemp("production"), [KeptPort() for _ in range(2)]
     page, web = (port.number for port in ports)
     (folder / "prometheus.yml").write_text(CONFIG.format(rules=ROOT / "dashboards/prometheus/rules.yml", port=page))
     watching = [
-        "prometheus", f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}",
+        program_of(request.param, folder), f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
         f"--web.listen-address={HOST}:{web}", "--log.level=error",
     ]  # fmt: skip
     with start_fleet(3, "no") as fleet, subprocess.Popen(watching) as prometheus:

@@ -22,6 +22,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from bench.telemetry.table import BOUNDS, BY_NAME
 from lockcore import Outcome, observed
 from lockcore import otel as production
+from lockcore.counted import FIRST_EVERY
 from lockcore.otel import SPANS, instrument
 from tests.doubles.collector import Collector
 from tests.doubles.instance import REFUSE, Instances
@@ -346,6 +347,28 @@ def test_a_forked_child_begins_with_nothing(instances: Instances, told: Telemetr
         said = forked(lambda: str(told.read().get("redlock.acquire.outcomes")))
     assert said == "None"
     assert told.all_of("redlock.acquire.outcomes") == 1
+
+
+def test_a_forked_worker_exports_its_own_samples_only(
+    instances: Instances, told: Telemetry, forked: Callable[..., str]
+) -> None:
+    """Through the provider that its parent made, as a server does that forks after it has loaded the application."""
+    from lockcore import Redlock
+
+    def cycles(number: int) -> None:
+        with Redlock.connect(instances.urls, shell="threads", rejoin="trust-first") as lock:
+            told.instrument(lock)
+            for _ in range(number):
+                lock.try_release(lock.acquire("r", 1000))
+
+    def in_the_child() -> str:
+        before = told.all_of("redlock.release.duration")
+        cycles(FIRST_EVERY)
+        return f"{before} {told.all_of('redlock.release.duration')}"
+
+    cycles(3 * FIRST_EVERY)
+    assert forked(in_the_child) == "0 1"
+    assert told.all_of("redlock.release.duration") == 3
 
 
 @pytest.fixture
