@@ -20,7 +20,10 @@ from lockcore.shells.handshake import Connected, Shaken
 from lockcore.shells.target import InstanceTarget
 from lockcore.shells.wire import Wire
 
-CANNOT_HEAR = "retry policy push polls: no quorum of these servers lets this user SUBSCRIBE over RESP3 (HELLO 3)"
+CANNOT_HEAR = (
+    "retry policy push polls: no quorum of these servers lets this user GET, PUBLISH and SUBSCRIBE over RESP3 with "
+    "CLIENT TRACKING; the README lists what an ACL needs for it"
+)
 
 
 def _nowhere(_data: bytes) -> int:

@@ -63,7 +63,7 @@ def shake(target: InstanceTarget) -> Connected:
         hello = _inspect(target, connection)
         dialect = _dialect(target, connection)
         if target.inbox and hello.tells:
-            hello = replace(hello, hears=_hears(connection, target.inbox))
+            hello = replace(hello, hears=_hears(connection, target))
         return Connected(_take_over(connection), hello, dialect)
     except InstanceError:
         connection.disconnect()
@@ -124,8 +124,16 @@ def _tells(connection: Any) -> bool:
         return False
 
 
-def _hears(connection: Any, inbox: bytes) -> bool:
-    """True when what is published to `inbox` now comes on this connection, between its replies (RESP3)."""
+def _hears(connection: Any, target: InstanceTarget) -> bool:
+    """True when this user may leave words in inboxes and look whose key it is, and what is published to its own now
+    comes on this connection, between its replies (RESP3)."""
+    inbox = target.inbox
+    try:
+        _ask(connection, "PUBLISH", inbox, b"")
+    except ResponseError:
+        return False
+    if not _works(connection, "GET", _probe(target)):
+        return False
     connection.send_command("SUBSCRIBE", inbox, check_health=False)
     connection.send_command("INFO", "server", check_health=False)  # a subscription is no reply, its refusal is
     try:
@@ -185,8 +193,13 @@ def _is_forbidden(error: ResponseError) -> bool:
     return isinstance(error, NoPermissionError) and " run " in str(error)
 
 
+def _probe(target: InstanceTarget) -> bytes:
+    """A key that does not exist."""
+    return f"{target.key_prefix}probe-{token_hex(8)}".encode()
+
+
 def _dialect(target: InstanceTarget, connection: Any) -> Dialect:
-    key = f"{target.key_prefix}probe-{token_hex(8)}".encode()
+    key = _probe(target)
     if _works(connection, "DELEX", key, "IFEQ", b"x"):
         release = "delex"
     elif _works(connection, "DELIFEQ", key, b"x"):

@@ -85,7 +85,9 @@ def test_a_subscription_is_renewed_with_the_connection(shell: Shell, connect: Co
 
 
 @only(ThreadShell)
-@pytest.mark.parametrize("rules", ["", "+subscribe", "+subscribe &other:*"])
+@pytest.mark.parametrize(
+    "rules", ["", "+subscribe", "+subscribe &other:*", "+subscribe &*", "+publish &*", f"{WORDS} -client|tracking"]
+)
 def test_a_user_who_may_not_hear_polls_and_that_is_said_once(shell: Shell, connect: Connect, rules: str) -> None:
     with start_fleet(3, "none", server=server_of("redis")) as fleet:
         urls = with_user(fleet, f"{SCRIPTS} +hello +client|tracking resetchannels {rules}")
