@@ -52,7 +52,7 @@ class Engine:
         self.turns, self.deadlines = Turns(self), Deadlines()
         self.batch, self.batch_rounds = list[bytes](), list[Part]()
         self.want_flush, self._counter = want_flush, count(FIRST_NUMBER)
-        self.dirty = self._flushing = self.foreign = self.retired = self._merges = False
+        self.dirty = self.followed = self._flushing = self.foreign = self.retired = self._merges = False
         claims = Claims(settings)
         self.terms, self.terms_of = claims.terms, claims.terms_of
         self._new_stem, self._known_stem = claims.stem, claims.stems.get
@@ -240,7 +240,7 @@ class Engine:
         try:
             self._flushing = True
             while self.dirty:
-                self.dirty = False
+                self.dirty = self.followed = False
                 self._send(now_ns)
         finally:
             self._flushing = False

@@ -48,11 +48,12 @@ class Inbox(InstancePipe, Protocol):
 
 
 class Speaking(Protocol):
-    """The engine as its hand-offs see it."""
+    """The engine as its hand-offs see it. `followed`: what is queued leaves with the SET of who has just been woken."""
 
     quorum: int
     now_ns: int
     retired: bool
+    followed: bool
     turns: Turns
     settings: Settings
     members: list[Membership]
@@ -125,6 +126,9 @@ class Handoff:
         elif crowd.left > 0 and resource in turns:
             crowd.left -= 1
             turns.poke(resource)
+            self.engine.followed = (
+                True  # whoever waits elsewhere has been heard: needs no gap between
+            )
         else:
             self.passing.append(resource)
             if resource not in turns and not self.engine.retired:

@@ -108,7 +108,7 @@ class LoopDriver(Connections):
             self.flush()
         elif self._flush_due or self._waking:
             return
-        elif self.is_quiet and not self.engine.ready:  # else what they who are to be woken ask for leaves with it
+        elif self.is_quiet and not self.engine.followed:
             self.flush()
         else:
             self._flush_due = True

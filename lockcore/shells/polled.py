@@ -100,8 +100,10 @@ class PolledDriver(LoopDriver):
         self._run_timers(monotonic_ns())
         engine = self.engine
         while engine.dirty or engine.ready:
-            self.wake()
+            if engine.followed:
+                self.wake()
             self.flush()
+            self.wake()
         if self._closing is not None and self._closing.is_over(monotonic_ns()):
             self.end_close(self._closing)
 
