@@ -286,6 +286,10 @@ class Guard(Servant):
         """Send a signal to server `index` and its children; none if it has ended. Does not wait for the effect."""
         self._do("signal", index=index, signal=int(number))
 
+    def adopt(self, pid: int) -> None:
+        """Kill this process, too, when all ends: one that stands still does not see that its parent is gone."""
+        self._do("adopt", pid=pid)
+
     def states(self) -> dict[int, ServerState]:
         """What every started server does now."""
         return self._do("states").states

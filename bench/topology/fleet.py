@@ -145,6 +145,10 @@ class Fleet:
             self._start(index)
         self._wait_until_ready(indices)
 
+    def adopt(self, pid: int) -> None:
+        """Have this process of ours end with the servers, however that comes about."""
+        self._guard.adopt(pid)
+
     def close(self) -> None:
         """Kill every server and remove the folder. More than once is fine, and so is after Ctrl-C."""
         self._guard.close()

@@ -34,6 +34,7 @@ def main(parent_pid: int, temp_root: str, prefix: str) -> None:
     """Serve the parent until it closes its end or dies; then kill every server and remove the folder `prefix`…."""
     _take_no_part_in_the_terminal()
     servers: Servers = {}
+    adopted: list[int] = []
     folder = ""
     try:
         signal.signal(signal.SIGTERM, _leave)
@@ -45,13 +46,13 @@ def main(parent_pid: int, temp_root: str, prefix: str) -> None:
         _say({"id": 0, "folder": folder})
         for request in _requests(parent_pid):
             try:
-                answer = _answer(request, servers)
+                answer = _answer(request, servers, adopted)
             except (OSError, subprocess.SubprocessError, KeyError) as error:
                 answer = {"error": str(error)}
             _say({"id": request["id"], **answer})
     finally:
         signal.signal(signal.SIGTERM, _ignore)
-        _end(servers, folder)
+        _end(servers, adopted, folder)
 
 
 def _requests(parent_pid: int) -> Iterator[Message]:
@@ -71,7 +72,7 @@ def _requests(parent_pid: int) -> Iterator[Message]:
         yield from map(json.loads, lines)
 
 
-def _answer(request: Message, servers: Servers) -> Message:
+def _answer(request: Message, servers: Servers, adopted: list[int]) -> Message:
     if request["do"] == "start":
         process = servers[request["index"]] = _start(request)
         return {"pid": process.pid}
@@ -79,6 +80,12 @@ def _answer(request: Message, servers: Servers) -> Message:
         process = servers[request["index"]]
         if process.poll() is None:
             os.killpg(process.pid, request["signal"])
+        return {}
+    if request["do"] == "adopt":
+        for ended in select.select(adopted, [], [], 0)[0]:
+            adopted.remove(ended)
+            os.close(ended)
+        adopted += filter(None, [_watch(request["pid"])])
         return {}
     return {"states": {index: _state(process) for index, process in servers.items()}}
 
@@ -115,7 +122,10 @@ def _state(process: "subprocess.Popen[bytes]") -> Message:
     return {"pid": process.pid, "exit_code": exit_code, "stopped": stopped}
 
 
-def _end(servers: Servers, folder: str) -> None:
+def _end(servers: Servers, adopted: list[int], folder: str) -> None:
+    for one in adopted:
+        with contextlib.suppress(OSError):  # it has ended
+            signal.pidfd_send_signal(one, signal.SIGKILL)
     alive = [process for process in servers.values() if process.poll() is None]
     for process in alive:
         try:

@@ -8,7 +8,7 @@ import click
 from bench.cli.experiment import carry_out, experiment_options
 from bench.cli.options import PLACE, Grouped, Offered
 
-REPEATS = 10
+HELD, REPEATS = 3, 10
 
 
 def _schedules() -> Iterable[str]:
@@ -45,10 +45,11 @@ def audit(**values: Any) -> int:
     """
     from bench.experiments.audit.experiment import AuditPlan, chosen, known, run_audit
 
-    repeats = values["repeats"] or (1 if values["quick"] else REPEATS)
+    held, repeats = (1, 1) if values["quick"] else (HELD, REPEATS)
     plan = AuditPlan(
-        values["libraries"], values["schedules"], repeats, values["quick"], values["cache"].resolve(), values["seed"]
-    )
+        values["libraries"], values["schedules"], held, values["repeats"] or repeats, values["quick"],
+        values["cache"].resolve(), values["seed"],
+    )  # fmt: skip
     chosen(plan.schedules)  # wrong names are refused before the work
     known(plan.libraries)
     return carry_out("audit", plan, values, run_audit)

@@ -2,8 +2,8 @@
 
 Rules: the same schedules for all. lockcore is a library like any other, but what it breaks is a violation. A control is
 Redlock by hand with the fault that one schedule must find; one without a fault must pass all. Other libraries' cells
-are told and decide nothing. What is not known is played again, and once more when nobody else plays; what went wrong,
-`repeats` times.
+are told and decide nothing. What holds is played `held` times, and what went wrong once, `repeats` times. What is not
+known is played again, and once more when nobody else plays.
 """
 
 import os
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
+from msgspec import structs
 from redis.exceptions import RedisError
 
 from bench.errors import BenchError, UsageError
@@ -41,8 +42,8 @@ from bench.scenario.quantity import nearest, require_known
 from bench.topology.server import ServerBinary, find_server
 
 INSTANCES = 3
-TRIES = 2  # of what is not known, before it is played alone
-AT_ONCE = 3  # libraries per core: they wait, for ends of keys and for time-outs, more than they work
+TRIES = 3  # of what did not come about, before it is played alone
+AT_ONCE = 6  # libraries per core: they wait, for ends of keys and for time-outs, more than they work
 SLOW = ("java", "node")
 CONTROL = "control: "
 NO_FAULT = "none"
@@ -52,11 +53,12 @@ NO_FAULT = "none"
 class AuditPlan:
     """What to play, with its controls. `libraries`: words of their names; `schedules`: names; empty = all.
 
-    `repeats`: of what goes wrong; `cache`: where the environments are.
+    `held`: plays of what holds; `repeats`: of what went wrong in one; `cache`: where the environments are.
     """
 
     libraries: tuple[str, ...]
     schedules: tuple[str, ...]
+    held: int
     repeats: int
     quick: bool
     cache: Path
@@ -94,7 +96,7 @@ def run_audit(order: ExperimentOrder[AuditPlan], show: Show) -> Done[AuditResult
         result = AuditResult(
             **experiment.header(seed=plan.seed, interrupted=experiment.cut),
             fleet=OwnFleet(server=server),
-            conditions=AuditConditions(quick=plan.quick, repeats=plan.repeats),
+            conditions=AuditConditions(quick=plan.quick, held=plan.held, repeats=plan.repeats),
             schedules=tuple(AuditedSchedule(one.name, one.looks_for, one.about, one.source) for one in schedules),
             libraries=tuple(one.peer for one in found if isinstance(one, Contestant)),
             absent=tuple(one for one in found if isinstance(one, Missing)),
@@ -156,24 +158,18 @@ class _Playing:
         return Stage(contestant, min(INSTANCES, max(contestant.peer.instances)), self._server)
 
     def _cell(self, stage: Stage, one: AuditSchedule) -> Cell:
-        """Play `one` until it is known what comes of it, and again where something went wrong."""
-        begun_s = time.monotonic()
-        cell = play(stage, one)
-        for _ in range(TRIES - 1):
-            if cell.verdict == UNKNOWN and not self._stop.is_set():
-                cell = play(stage, one)
-        seen = of = int(cell.verdict == DOES_NOT)
-        while 0 < of < self._plan.repeats and not self._stop.is_set():
+        """Play `one` until it is known what comes of it, and again as often as the plan says."""
+        begun_s, seen, of, unknown = time.monotonic(), 0, 0, 0
+        while True:
             again = play(stage, one)
-            of += again.verdict in (DOES_NOT, HOLDS)
+            if not of or again.verdict == DOES_NOT:
+                cell = again
+            of += again.verdict in (HOLDS, DOES_NOT)
             seen += again.verdict == DOES_NOT
-            if again.verdict == UNKNOWN:
-                break
-        of = of or int(cell.verdict == HOLDS)
-        return Cell(
-            library=cell.library, schedule=cell.schedule, verdict=cell.verdict, happened=cell.happened,
-            seen=seen, of=of, took_s=time.monotonic() - begun_s, promise=cell.promise, course=cell.course,
-        )  # fmt: skip
+            unknown += again.verdict == UNKNOWN
+            enough = of >= (self._plan.repeats if seen else self._plan.held) or unknown >= TRIES
+            if enough or again.verdict == NOT_APPLICABLE or self._stop.is_set():
+                return structs.replace(cell, seen=seen, of=of, took_s=time.monotonic() - begun_s)
 
 
 def play(stage: Stage, one: AuditSchedule) -> Cell:
@@ -190,11 +186,13 @@ def play(stage: Stage, one: AuditSchedule) -> Cell:
         return cell(NOT_APPLICABLE, "it locks on one instance")
     try:
         stage.clear()
-        wrong = one.play(stage) or stage.broken()
+        try:
+            wrong = one.play(stage) or stage.broken()
+        except HangsError as error:
+            wrong = str(error)
+        stage.require_servers()
     except NotApplicableError as error:
         return cell(NOT_APPLICABLE, str(error))
-    except HangsError as error:
-        return cell(DOES_NOT, str(error))
     except UnmetError as error:
         return cell(UNKNOWN, f"did not come about: {error}")
     except (BenchError, RedisError, TimeoutError, OSError) as error:

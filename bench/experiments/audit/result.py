@@ -49,6 +49,7 @@ class AuditConditions(Section, frozen=True, kw_only=True):
     """Under which all was played."""
 
     quick: Annotated[bool, says("each schedule once")]
+    held: Annotated[Count, says("plays of a schedule that held each time")] = 1
     repeats: Annotated[Count, says("of a schedule that went wrong")]
 
 

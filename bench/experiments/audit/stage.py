@@ -37,6 +37,10 @@ READY_S = 30.0  # a client is started and connected
 RESOURCE, WARM = "audit-r", "audit-warm"
 LONG_MS, SHORT_MS = 10_000, 1000  # outlives a schedule; is outlived. python-redis-lock counts in whole seconds
 WAIT_MS = 500
+_FROM_OUTSIDE = (
+    -signal.SIGKILL,
+    -signal.SIGTERM,
+)  # whoever ends a client so, also for want of memory, is not its library
 _TOKENS = count(1)
 
 
@@ -94,6 +98,8 @@ class Party(Child):
             if not self.ended:
                 self.note(f"→ nothing for {patience_s:.0f} s")
                 raise HangsError(f"no answer within {patience_s:.0f} s") from None
+            if self.process.returncode in _FROM_OUTSIDE:
+                raise
             said = Said(ok=False, error="the process ended")
         self.note(f"→ {said.words}")
         return said
@@ -172,7 +178,7 @@ class Stage:
         self._begun_ns = monotonic_ns()
         self._clocks: dict[Party, Control] = {}
         self._servers = [Redis.from_url(url, socket_timeout=PATIENCE_S) for url in self.fleet.urls]
-        self._stopped = set[int]()
+        self._stopped, self._killed = set[int](), set[int]()
         self._places = ExitStack()
 
     @property
@@ -232,8 +238,11 @@ class Stage:
         environ = {**os.environ, "PYTHONPATH": str(ROOT), **environ}
         party = Party(self.contestant, order, environ, folder)
         self.parties.append(party)
-        if not party.ask("acquire", resource=WARM, ttl_ms=LONG_MS, wait_ms=WAIT_MS).ok or not party.ask("release").ok:
-            raise EnvironmentNotReadyError(f"{self.name} did not lock and release a free resource")
+        self.fleet.adopt(party.process.pid)
+        for do, words in (("acquire", {"resource": WARM, "ttl_ms": LONG_MS, "wait_ms": WAIT_MS}), ("release", {})):
+            party.begin(do, **words)
+            if not party.hear(Said, READY_S).ok:
+                raise EnvironmentNotReadyError(f"{self.name} did not {do} a free resource")
         name = chr(ord("A") + len(self.parties) - 1)
         party.note = lambda step: self.note(step, name)
         party.note(words_of(self.name).connect)
@@ -265,6 +274,7 @@ class Stage:
         """End these instances."""
         for index in which:
             self.fleet.kill(index)
+            self._killed.add(index)
         self._note_servers("killed", which)
 
     def _note_servers(self, what: str, which: Sequence[int]) -> None:
@@ -321,6 +331,12 @@ class Stage:
             return True
         return False
 
+    def require_servers(self) -> None:
+        """Raise EnvironmentNotReadyError when somebody else has killed a server."""
+        for index, code in enumerate(self.fleet.exit_codes()):
+            if code is not None and index not in self._killed:
+                raise EnvironmentNotReadyError(f"server {index + 1} ended with exit code {code}")
+
     # -- its end -------------------------------------------------------------------------------------------------------
 
     def broken(self) -> str:
@@ -342,6 +358,7 @@ class Stage:
             else:
                 self.fleet.restart(index)
         self._stopped.clear()
+        self._killed.clear()
         for server in self._servers:
             server.flushall()
         self.course, self._begun_ns = [], monotonic_ns()

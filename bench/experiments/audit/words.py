@@ -9,11 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from bench.experiments.audit.result import DOES_NOT, HOLDS, NOT_APPLICABLE, UNKNOWN, AuditResult, Cell, CellWord
 from bench.measure import verdict as words
+from bench.measure.statistics import wilson
 from bench.measure.verdict import Kind
-from bench.report.figures import counted
+from bench.report.figures import counted, percent
 from bench.report.sheet import Case, Part, Sheet, Suite, made, sheet_of
 
 _WORDS: tuple[CellWord, ...] = (HOLDS, DOES_NOT, NOT_APPLICABLE, UNKNOWN)
+UNSEEN = 0.05  # of audits
 _SIGNS: Mapping[str, str] = {HOLDS: "✓", DOES_NOT: "✗", NOT_APPLICABLE: "–", UNKNOWN: "?"}
 _STYLES = {
     style_of: style
@@ -29,6 +31,7 @@ def sheet(result: AuditResult, place: str = "") -> Sheet:
     lines = [
         *(("absent", f"{one.name}: {one.reason}") for one in result.absent),
         *([("evidence", "each fault step by step, and what was promised: on the page")] if evidence(result) else []),
+        ("holds", _bound(result.conditions.held)),
     ]
     return sheet_of(
         result, place, kind="audit", headline=_headline(result), conditions=_conditions(result),
@@ -70,7 +73,7 @@ def evidence(result: AuditResult) -> tuple[Part, ...]:
 
 
 def _course(cell: Cell) -> Part:
-    times = f": {cell.seen} of {cell.of}" if cell.of else ""
+    times = f": {_times(cell)}" if cell.of else ""
     promised = f"Promised: {cell.promise}. " if cell.promise else ""
     again = shlex.join(("lockbench", "audit", "--library", cell.library, "--schedule", cell.schedule))
     rows = tuple((f"{step.after_ms:,.0f}", step.who, step.what) for step in cell.course)
@@ -89,7 +92,19 @@ def _sign(cell: Cell | None) -> str:
 
 
 def _fault(cell: Cell) -> tuple[str, ...]:
-    return (cell.library, cell.schedule, f"{cell.seen} of {cell.of}", cell.happened)
+    return (cell.library, cell.schedule, _times(cell), cell.happened)
+
+
+def _times(cell: Cell) -> str:
+    """How often it went wrong; with the interval of its rate where that was not each time."""
+    rate, often = wilson(cell.seen, cell.of), f"{cell.seen} of {cell.of}"
+    return often if cell.seen == cell.of else f"{often} (95 %: {percent(rate.low, 0)} to {percent(rate.high, 0)})"
+
+
+def _bound(held: int) -> str:
+    """What a cell that holds says: the rate of a fault that `UNSEEN` audits would miss."""
+    often = percent(1 - UNSEEN ** (1 / held), 0)
+    return f"played {counted(held, 'time')}: a fault that comes in {often} of plays is missed with a chance of 5 %"
 
 
 def _headline(result: AuditResult) -> str:
@@ -107,7 +122,7 @@ def _headline(result: AuditResult) -> str:
 def _conditions(result: AuditResult) -> Sequence[str]:
     server, conditions = result.fleet.server, result.conditions
     return (
-        "quick" if conditions.quick else f"what went wrong played {conditions.repeats} times",
+        f"what holds played {counted(conditions.held, 'time')}, what went wrong {counted(conditions.repeats, 'time')}",
         f"{server.name} {server.version}, own servers on loopback",
         f"{result.environment.usable_cores} cores",
         *made(result),

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +20,7 @@ from bench.experiments.contest.result import Missing, Peer
 ROOT = Path(__file__).parents[3]
 DRIVERS = Path(__file__).with_name("clients")
 INSTALL_S = 600.0
+AT_ONCE = 3  # they wait for the network more than they compile
 REDIS = "redis[hiredis]==8.1.0"
 IOREDIS = "ioredis 5.11.1"
 
@@ -89,19 +91,17 @@ class _NotInstalledError(Exception):
 
 def install(cache: Path, wanted: Sequence[str], say: Callable[[str], None]) -> list[Contestant | Missing]:
     """Every peer whose name contains one of `wanted` (none: all), installed below `cache` or missing with a reason."""
-    failures: dict[str, str] = {}
+    chosen = [peer for peer in PEERS if not wanted or any(word in peer.name for word in wanted)]
+    homes = {peer.home: peer for peer in chosen if peer.home}
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        reasons = dict(
+            zip(homes, pool.map(lambda one: _installed(one, cache / one.home, say), homes.values()), strict=True)
+        )
+    if find_spec("uvloop") is None:
+        reasons |= {peer.name: "uvloop is not installed" for peer in chosen if peer.name.startswith("lockcore uvloop")}
     found: list[Contestant | Missing] = []
-    for peer in PEERS:
-        if wanted and not any(word in peer.name for word in wanted):
-            continue
-        if peer.home and peer.home not in failures:
-            try:
-                _install(peer, cache / peer.home, say)
-            except _NotInstalledError as error:
-                failures[peer.home] = str(error)
-        reason = failures.get(peer.home, "")
-        if peer.name.startswith("lockcore uvloop") and find_spec("uvloop") is None:
-            reason = "uvloop is not installed"
+    for peer in chosen:
+        reason = reasons.get(peer.home or peer.name)
         found.append(Missing(name=peer.name, reason=reason) if reason else _contestant(peer, cache / peer.home))
     return found
 
@@ -124,8 +124,17 @@ def _contestant(peer: Peer, home: Path) -> Contestant:
     return Contestant(peer, (str(home / "bin" / "python"), *words), {"PYTHONPATH": str(ROOT)})
 
 
+def _installed(peer: Peer, home: Path, say: Callable[[str], None]) -> str:
+    """Make `home` unless it is there, made from the same; why it is not there, "" if it is."""
+    try:
+        _install(peer, home, say)
+    except _NotInstalledError as error:
+        return str(error)
+    return ""
+
+
 def _install(peer: Peer, home: Path, say: Callable[[str], None]) -> None:
-    """Make `home` unless it is there, made from the same. Raises _NotInstalledError."""
+    """As `_installed`. Raises _NotInstalledError."""
     programs, names, command = _BUILT.get(peer.kind, ((), (), ()))
     sources = [DRIVERS / name for name in names]
     made_from = [source.read_text(encoding="utf-8") for source in sources] or peer.packages

@@ -101,6 +101,17 @@ def test_nothing_is_left_when_the_parent_is_killed(
         assert list(tmp_path.iterdir()) == []
 
 
+def test_an_adopted_process_ends_with_the_servers_even_if_it_stands_still(guard: Guard) -> None:
+    with subprocess.Popen(SLEEP) as over, subprocess.Popen(SLEEP) as frozen:
+        guard.adopt(over.pid)
+        over.kill()
+        over.wait()
+        guard.adopt(frozen.pid)
+        frozen.send_signal(signal.SIGSTOP)
+        guard.close()
+        assert frozen.wait(DEADLINE_S) == -signal.SIGKILL
+
+
 def test_a_server_started_by_a_thread_outlives_that_thread(tmp_path: Path) -> None:
     with parent(tmp_path, "thread") as (_process, said, (server, _guard)):
         assert not select.select([server], [], [], 0.1)[0]

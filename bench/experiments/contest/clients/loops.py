@@ -6,19 +6,23 @@ costs what a user's would. A failure is noted and the next cycle begins at once,
 """
 
 import asyncio
+import inspect
 import math
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 from bench.experiments.contest.clients.order import BIN_S, ClientOrder, DriverAnswer, bucket_of, meter
 
 REST_S = 0.001  # after a failure
+LATE_S = 10.0  # beyond the time that an acquire may take, for the callers to end
 NEVER = math.inf
+Result = TypeVar("Result")
 
 
 class NotReleasedError(Exception):
@@ -118,8 +122,8 @@ class ClientTurn:
         )  # fmt: skip
 
 
-def call(lock: Lock, turn: ClientTurn, caller: int, sleep: Callable[[float], Any] = time.sleep) -> None:
-    """Run one caller to the end of the load."""
+async def call(lock: Lock, turn: ClientTurn, caller: int, sleep: Callable[[float], Any], *, waits: bool) -> None:
+    """Run one caller to the end of the load. `waits`: what the lock and `sleep` return is awaited."""
     order, calls, resource = turn.order, turn.calls[caller], turn.order.resource(caller)
     acquire, release, refused, released = lock[:4]
     ttl_ms, wait_ms, hold_s, end_s = order.ttl_ms, order.wait_ms, order.hold_s, turn.end_s
@@ -128,80 +132,83 @@ def call(lock: Lock, turn: ClientTurn, caller: int, sleep: Callable[[float], Any
     while began_s < end_s:
         try:
             held = acquire(resource, ttl_ms, wait_ms)
+            if waits:
+                held = await held
             if held.__class__ is refused:
                 began_s = calls.lose(None)
                 continue
             grant(now())
             if hold_s:
-                sleep(hold_s)
-            if release(held) is not released:
+                await value(sleep(hold_s))
+            said = release(held)
+            if waits:
+                said = await said
+            if said is not released:
                 raise NotReleasedError
         except Exception as error:  # noqa: BLE001 - whatever a library raises is a figure here
-            sleep(REST_S)
+            await value(sleep(REST_S))
             began_s = calls.lose(error)
         else:
             began_s = now()
             end(began_s)
 
 
-async def call_async(lock: Lock, turn: ClientTurn, caller: int) -> None:
-    """Run one caller to the end of the load."""
-    order, calls, resource = turn.order, turn.calls[caller], turn.order.resource(caller)
-    acquire, release, refused, released = lock[:4]
-    ttl_ms, wait_ms, hold_s, end_s = order.ttl_ms, order.wait_ms, order.hold_s, turn.end_s
-    now, grant, end = time.perf_counter, calls.granted.append, calls.ended.append
-    calls.first_s = began_s = now()
-    while began_s < end_s:
-        try:
-            held = await acquire(resource, ttl_ms, wait_ms)
-            if held.__class__ is refused:
-                began_s = calls.lose(None)
-                continue
-            grant(now())
-            if hold_s:
-                await asyncio.sleep(hold_s)
-            if await release(held) is not released:
-                raise NotReleasedError
-        except Exception as error:  # noqa: BLE001 - whatever a library raises is a figure here
-            await asyncio.sleep(REST_S)
-            began_s = calls.lose(error)
-        else:
-            began_s = now()
-            end(began_s)
+async def value(given: Any) -> Any:
+    """What a library gave, awaited if it must be."""
+    return await given if inspect.isawaitable(given) else given
+
+
+def at_once(work: Coroutine[Any, Any, Result]) -> Result:
+    """What comes of a coroutine that awaits nothing."""
+    try:
+        work.send(None)
+    except StopIteration as stop:
+        done: Result = stop.value
+        return done
+    raise AssertionError("a library without coroutines awaited something")
 
 
 def run_threads(connect: Callable[[ClientOrder], Lock], order: ClientOrder) -> DriverAnswer:
     """One thread per caller."""
-    lock, turn = connect(order), ClientTurn(order)
-    callers = [threading.Thread(target=call, args=(lock, turn, n), daemon=True) for n in range(order.callers)]
-    for caller in callers:
-        caller.start()
-    for rest_s in turn.rests():
-        time.sleep(rest_s)
-    for caller in callers:
-        caller.join(order.wait_ms / 1000 + 10)
-    return turn.answer()
+
+    def spawn(work: Callable[[], None]) -> threading.Thread:
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        return thread
+
+    return _run(connect, order, spawn, time.sleep)
 
 
 def run_greenlets(connect: Callable[[ClientOrder], Lock], order: ClientOrder) -> DriverAnswer:
     """One greenlet per caller."""
     import gevent
 
+    return _run(connect, order, gevent.spawn, gevent.sleep)
+
+
+def _run(
+    connect: Callable[[ClientOrder], Lock], order: ClientOrder, spawn: Callable[..., Any], sleep: Callable[[float], Any]
+) -> DriverAnswer:
     lock, turn = connect(order), ClientTurn(order)
-    callers = [gevent.spawn(call, lock, turn, caller, gevent.sleep) for caller in range(order.callers)]
+    calls = [call(lock, turn, caller, sleep, waits=False) for caller in range(order.callers)]
+    callers = [spawn(partial(at_once, one)) for one in calls]
     for rest_s in turn.rests():
-        gevent.sleep(rest_s)
-    gevent.joinall(callers, timeout=order.wait_ms / 1000 + 10)
+        sleep(rest_s)
+    deadline_s = time.monotonic() + order.wait_ms / 1000 + LATE_S
+    for caller in callers:
+        caller.join(max(0.0, deadline_s - time.monotonic()))
     return turn.answer()
 
 
 async def run_tasks(connect: Callable[[ClientOrder], Awaitable[Lock]], order: ClientOrder) -> DriverAnswer:
     """One asyncio task per caller."""
     lock, turn = await connect(order), ClientTurn(order)
-    callers = [asyncio.create_task(call_async(lock, turn, caller)) for caller in range(order.callers)]
+    callers = [
+        asyncio.create_task(call(lock, turn, number, asyncio.sleep, waits=True)) for number in range(order.callers)
+    ]
     for rest_s in turn.rests():
         await asyncio.sleep(rest_s)
-    await asyncio.wait(callers, timeout=order.wait_ms / 1000 + 10)
+    await asyncio.wait(callers, timeout=order.wait_ms / 1000 + LATE_S)
     return turn.answer()
 
 

@@ -13,15 +13,14 @@ way: KeyboardInterrupt in a thread, the task's cancellation in asyncio. Whatever
 
 import asyncio
 import contextvars
-import inspect
 import json
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from bench.experiments.contest.clients.loops import Lock
+from bench.experiments.contest.clients.loops import Lock, at_once, value
 
 Answer = dict[str, Any]
 ABSENT: Answer = {"ok": False, "absent": True}
@@ -47,7 +46,7 @@ class Steps:
 
     async def acquire(self, resource: str, ttl_ms: int, wait_ms: int) -> Answer:
         """Lock it."""
-        held = await _value(self._lock.acquire(resource, ttl_ms, wait_ms))
+        held = await value(self._lock.acquire(resource, ttl_ms, wait_ms))
         if held.__class__ is self._lock.refused:
             return {"ok": False}
         self._held = held
@@ -56,22 +55,22 @@ class Steps:
 
     async def release(self) -> Answer:
         """Give back what was locked last."""
-        return {"ok": await _value(self._lock.release(self._held)) is self._lock.released}
+        return {"ok": await value(self._lock.release(self._held)) is self._lock.released}
 
     async def extend(self, ttl_ms: int) -> Answer:
         """Have it for longer; a library that says nothing has."""
         extend = self._lock.extend
-        return {"ok": (await _value(extend(self._held, ttl_ms))) is not False} if extend else ABSENT
+        return {"ok": (await value(extend(self._held, ttl_ms))) is not False} if extend else ABSENT
 
     async def held(self) -> Answer:
         """Ask the library whether it is still ours."""
-        return {"ok": bool(await _value(self._lock.is_held(self._held)))} if self._lock.is_held else ABSENT
+        return {"ok": bool(await value(self._lock.is_held(self._held)))} if self._lock.is_held else ABSENT
 
     async def hold(self, resource: str, ttl_ms: int, wait_ms: int, *, raises: bool = False) -> Answer:
         """Run a body under the lock."""
         if self._lock.hold is None:
             return ABSENT
-        ran, manager = False, await _value(self._lock.hold(resource, ttl_ms, wait_ms))
+        ran, manager = False, await value(self._lock.hold(resource, ttl_ms, wait_ms))
         try:
             if hasattr(manager, "__aenter__"):
                 async with manager:
@@ -113,26 +112,12 @@ def _body(*, raises: bool) -> None:
         raise _BodyError
 
 
-async def _value(value: Any) -> Any:
-    return await value if inspect.isawaitable(value) else value
-
-
-def _at_once(work: Coroutine[Any, Any, Answer]) -> Answer:
-    """The answer of a coroutine that awaits nothing."""
-    try:
-        work.send(None)
-    except StopIteration as stop:
-        done: Answer = stop.value
-        return done
-    raise AssertionError("a library without coroutines awaited something")
-
-
 def step_threads(lock: Lock, say: Callable[[Answer], None], read: Callable[[], str] = sys.stdin.readline) -> None:
     """Do the steps of a library that blocks."""
     steps = Steps(lock, forks=True)
     say({"ok": True})
     while line := read():
-        say(_at_once(steps.answer(json.loads(line))))
+        say(at_once(steps.answer(json.loads(line))))
 
 
 async def step_tasks(lock: Lock, say: Callable[[Answer], None]) -> None:

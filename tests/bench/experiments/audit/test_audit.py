@@ -79,7 +79,7 @@ def test_what_did_not_come_about_among_others_is_played_alone(monkeypatch: pytes
 
     monkeypatch.setattr(experiment, "play", play)
     monkeypatch.setattr(_Playing, "_stage", lambda _, contestant: nullcontext(contestant.peer.name))
-    plan = AuditPlan((), (), 1, quick=True, cache=Path(), seed=1)
+    plan = AuditPlan((), (), 1, 1, quick=True, cache=Path(), seed=1)
     server = ServerBinary("/usr/bin/redis-server", "redis", "7.0.15")
     cells: list[Cell] = []
     three = [Contestant(Peer(name, "python"), ()) for name in "abc"]

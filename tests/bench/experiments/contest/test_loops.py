@@ -1,12 +1,13 @@
 """What every driver counts: each acquire whatever came of it, releases that released, waits beyond the end."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from bench.experiments.contest.clients.loops import Calls, ClientTurn, Lock, call, call_async, run_threads
+from bench.experiments.contest.clients.loops import Calls, ClientTurn, Lock, at_once, call, run_threads
 from bench.experiments.contest.clients.order import ClientOrder, DriverAnswer
 from lockcore import Outcome
 
@@ -40,7 +41,7 @@ def scripted(*steps: object, said: object = None) -> Lock:
 def called(lock: Lock) -> DriverAnswer:
     turn = ClientTurn(order(60))
     with pytest.raises(OverError):
-        call(lock, turn, 0)
+        at_once(call(lock, turn, 0, time.sleep, waits=False))
     return turn.answer()
 
 
@@ -52,7 +53,7 @@ def called_async(lock: Lock) -> DriverAnswer:
         return lock.release(held)
 
     async def run() -> None:
-        await call_async(lock._replace(acquire=acquire, release=release), turn, 0)
+        await call(lock._replace(acquire=acquire, release=release), turn, 0, asyncio.sleep, waits=True)
 
     turn = ClientTurn(order(60))
     with pytest.raises(OverError):
