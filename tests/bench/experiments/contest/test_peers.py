@@ -13,7 +13,6 @@ import pytest
 from msgspec.structs import replace
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.contest import elsewhere
 from bench.experiments.contest import installed as peers_installed
 from bench.experiments.contest import speed as speeds
 from bench.experiments.contest.clients.driver import LIBRARIES
@@ -238,15 +237,15 @@ def test_rounds_in_which_the_cores_were_not_ours_are_left_out_and_without_others
 
 def test_what_our_children_use_is_ours_and_what_others_use_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = iter([Spent(10.0, 5.0, 4.0), Spent(12.0, 8.0, 6.0)])
-    monkeypatch.setattr(elsewhere, "spent", lambda: next(seen))
+    monkeypatch.setattr(speeds, "spent", lambda: next(seen))
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
     with Elsewhere() as machine:
         pass
     assert machine.ratio == 0.25
     monkeypatch.undo()
-    before = elsewhere.spent()
+    before = speeds.spent()
     subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: pass"], check=True)
-    after = elsewhere.spent()
+    after = speeds.spent()
     assert after.ours_s - before.ours_s >= 0.29
     assert after.busy_s - before.busy_s >= 0.25
 
