@@ -23,6 +23,7 @@ _ADDED = (
     "commands", "bytes_sent", "bytes_received", "writes", "reads", "late_replies", "pending", "owed_releases",
     "reconnects",
 )  # fmt: skip
+_LATE = "late.txt"
 # worst last: what the summary must not hide
 STATES = ("voting", "abstaining", "lagging", "refused", "down")
 
@@ -78,6 +79,18 @@ def read_workers(workdir: Path) -> list[WorkerNote]:
     """All workers' notes, by worker index. Each is replaced atomically, so reading while they run is safe."""
     notes = [decoded(path.read_bytes(), WorkerNote) for path in workdir.glob("worker-*.json")]
     return sorted(notes, key=lambda note: (note.worker, note.pid))
+
+
+def note_late(workdir: Path, name: str) -> None:
+    """Put down that a worker came too late to take part."""
+    with suppress(FileNotFoundError), (workdir / _LATE).open("a", encoding="utf-8") as file:
+        file.write(f"{name}\n")
+
+
+def late_workers(workdir: Path) -> list[str]:
+    """Who came too late to take part."""
+    path = workdir / _LATE
+    return path.read_text("utf-8").splitlines() if path.exists() else []
 
 
 def cpu_ratio(notes: Sequence[WorkerNote]) -> float | None:

@@ -218,6 +218,8 @@ def _warnings(
     if safety.verdict == "UNKNOWN" and not evidence.course.deaths:  # deaths stand in the verdict
         yield f"safety is unknown: {safety.reason}"
     yield from clock_warnings(reports, read_clocks(evidence.workdir))
+    for name in workers.late_workers(evidence.workdir):
+        yield f"a worker on {name} came when the run had begun, and was sent away: meanwhile others had fewer callers"
     yield from evidence.timeline.warnings()
     yield from evidence.servers.warnings()
 

@@ -6,6 +6,7 @@ judged and written, leaks are counted and unlinked, and nothing of the run stays
 
 import datetime
 import os
+import socket
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from bench.errors import EXIT_INTERRUPTED, BenchError, UsageError
+from bench.errors import EXIT_INTERRUPTED, BenchError, EnvironmentNotReadyError, UsageError
 from bench.gates.threshold import read_thresholds
 from bench.measure.run_result import RunResult
 from bench.measure.workers import read_workers
@@ -82,6 +83,8 @@ def run_on(
 ) -> Done[RunResult]:  # fmt: skip
     """Run `order` on servers that were opened for its faults: one run of several. Without `show` nobody looks while it
     runs: all is judged at its end. Raises as `run_scenario` does."""
+    if order.bind:
+        _require_free(*order.bind)
     scenario, started = order.scenario, f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
     run = Run.of(scenario, order.run_id, scenario.processes, order.name, started)
     with (
@@ -112,6 +115,18 @@ def run_on(
         if order.folder is None:
             return Done(result, None, code)
         return store(result, order.folder, code)
+
+
+def _require_free(host: str, port: int) -> None:
+    """Raise EnvironmentNotReadyError where workers cannot be awaited."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server(("" if host == "*" else host, port), family=family).close()
+    except OSError as error:
+        why = str(error.strerror).partition(" (while")[0]
+        raise EnvironmentNotReadyError(
+            f"workers cannot join at {host}:{port}: {why}; give --bind an address of this host and a free port"
+        ) from None
 
 
 def _faults(scenario: Scenario) -> tuple[FaultOrder, ...]:

@@ -122,7 +122,9 @@ class Away:
         job = self._jobs[what]
         return (job.value or {"failed": str(job.exception)}) if job.ready() else {"busy": True}
 
-    def _remove(self, **_: object) -> None:
+    def _remove(self, msg: Message, **_: object) -> None:
+        if msg.data:
+            logger.warning(msg.data["why"])
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
         self._folder = None

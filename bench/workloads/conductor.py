@@ -212,6 +212,9 @@ class Conductor:
                     f"{host} has {theirs}, and {ours} leads; install the same on all hosts"
                 )
                 self._fail(Message(FAILED, dict(note_of(error)), msg.node_id))
+            elif self._hosts.begun and self._plan is not None and not self._plan.plain:
+                logger.warning("%s came when the run had begun, and is sent away", msg.data["host"])
+                self._hosts.send_away(msg.node_id)
 
     def _note_there(self, msg: Message, **_: object) -> None:
         self._there[msg.node_id] = msg.data["callers"]

@@ -3,6 +3,7 @@
 Rules
 - Thirty round trips a second bound a worker's clock (measure/clocks.py), from the start of a run until its history is
   here. A worker whose clock has our name is exact while every round trip agrees, and is bounded as others if not.
+- One that comes when all have begun has no part, and is sent away.
 - A worker's notes stand in the folder as if it had written them here, with times of our clock.
 - When all have ended every worker is asked how much of its history fits, then for its fold and the records of as many
   resources as fit for the busiest host (measure/share.py). Files are asked for piece by piece, one message on the way
@@ -36,7 +37,7 @@ from bench.measure.facts import Facts, Window
 from bench.measure.fold import Fold
 from bench.measure.section import decoded
 from bench.measure.share import BUCKETS, FOLD, Led, budget_per_s, chosen, read_fold, unpack_here, write_led
-from bench.measure.workers import WorkerNote, write_note
+from bench.measure.workers import WorkerNote, note_late, write_note
 from bench.workloads.away import CLOCK, FOLDED, NOTE, PACKED, PIECE, TAKEN, WANT
 from bench.workloads.plan import Plan
 from lockcore.clock import NS_PER_S, monotonic_ns
@@ -100,6 +101,19 @@ class Hosts:
         host = self.known.setdefault(node, Host())
         host.pid, host.name, host.about = int(str(facts["pid"])), str(facts["host"]), str(facts["about"])
         host.same_clock, host.worker = facts["clock"] == self._clock, self._runner.get_worker_index(node)
+
+    @property
+    def begun(self) -> bool:
+        """Whether the run has its origin, and every worker its part."""
+        return self._origin_ns != 0
+
+    def send_away(self, node: str) -> None:
+        """Let a worker go that has no part in the run, and name it."""
+        host = self.known.pop(node)
+        if self._folder is not None:
+            note_late(self._folder, f"{host.name} (pid {host.pid})")
+        self._runner.send_message(TAKEN, {"why": "the run had begun when this worker came, so it goes"}, node)
+        self._runner.send_message("quit", None, node)  # Locust's own: its users go back to the others
 
     def ready(self) -> bool:
         """Whether the clock of every worker is known well enough to begin."""

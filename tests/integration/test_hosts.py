@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -223,6 +224,33 @@ def test_a_worker_that_is_killed_is_named_and_the_others_are_judged(tmp_path: Pa
     assert [worker["leases"] > 0 for worker in result["workers"]].count(True) == 1
     assert result["safety"]["tested_leases"] > 0
     until(lambda: keys(fleet) == 0, "the locks of the killed one to expire")
+
+
+def test_a_worker_that_comes_late_is_sent_away_and_named(tmp_path: Path, fleet: Fleet) -> None:
+    port = free_port()
+    leader = lead(tmp_path, fleet, port, "--duration", "90s", expect=1)
+    with workers(tmp_path, port, ahead(HOURS[0])):
+        assert leader.stderr is not None
+        assert any(line.startswith("measuring") for line in leader.stderr)
+        (tmp_path / "late").mkdir()
+        with workers(tmp_path / "late", port, ahead(HOURS[1])) as late:
+            until(lambda: not is_alive(late[0].pid), "its end", 80)
+        assert leader.poll() is None, "the run goes on"
+        leader.send_signal(signal.SIGINT)
+        assert (tmp_path / "late" / "worker-0.log").read_text().count("had begun") == 1
+        _, result, said = finished(leader, tmp_path)
+    assert len(result["workers"]) == 1
+    assert result["workers"][0]["leases"] == result["totals"]["acquired"] > 0
+    assert sum("came when the run had begun" in warning for warning in result["warnings"]) == 1, said
+    assert (keys(fleet), left(tmp_path), left(tmp_path / "late")) == (0, [], [])
+
+
+def test_a_port_that_is_taken_is_refused_in_one_sentence(tmp_path: Path, fleet: Fleet) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        leader = lead(tmp_path, fleet, taken.getsockname()[1], expect=1)
+        out, err = leader.communicate(timeout=60)
+    assert (leader.returncode, out) == (3, "")
+    assert "Address already in use" in err.splitlines()[-1]
 
 
 def test_a_worker_without_a_leader_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
