@@ -161,7 +161,7 @@ def pack_here(workdir: Path, who: Who, buckets: int) -> dict[str, int]:
 
 
 def _words(records: np.ndarray) -> Integers:
-    return np.ascontiguousarray(records).view("<i8").reshape(len(records), -1)
+    return np.ascontiguousarray(records).view("<i8").reshape(-1, len(RECORD_FIELDS))
 
 
 # -- at the leader -----------------------------------------------------------------------------------------------------

@@ -75,6 +75,7 @@ class Away:
             asked, before = self._asked, asked
             if asked == before:
                 logger.warning("the leader has not taken this worker's history, which stays in %s", self._folder)
+                self._runner.environment.process_exit_code = EnvironmentNotReadyError.exit_code
                 return
             self._taken.wait(TAKEN_S)
 

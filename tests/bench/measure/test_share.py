@@ -231,7 +231,7 @@ def left(folder: Path, records: Records) -> tuple[int, int]:
     """What a worker leaves; who it is."""
     folder.mkdir()
     recorder, begun = Recorder(folder, 3, segment_records=1_000), Begun(folder, 3)
-    for row in records.view("<i8").reshape(len(records), -1).tolist():
+    for row in records.view("<i8").reshape(-1, len(records.dtype)).tolist():
         recorder.write(*row[:15])
         begun.lost(row[9], (row[0], row[0] + 1))
     recorder.close()
@@ -297,3 +297,8 @@ def test_a_fold_is_read_back_and_one_with_other_buckets_refused(tmp_path: Path) 
     path.write_bytes(b'{"counts": "many"}')
     with pytest.raises(ValueError, match="array"):
         read_fold(path)
+
+
+def test_a_worker_that_recorded_nothing_packs_nothing(tmp_path: Path) -> None:
+    who = left(tmp_path / "there", random_records(3, 10)[:0])
+    assert set(pack_here(tmp_path / "there", who, BUCKETS).values()) == {0}
