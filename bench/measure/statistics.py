@@ -8,8 +8,8 @@ Mann-Kendall test rejects "no trend" at 5 % (n = 10: |S| ≥ 23 has probability 
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import combinations
-from math import ceil, inf, log2, sqrt
+from itertools import combinations, count
+from math import ceil, comb, inf, log2, sqrt
 from statistics import median
 from typing import Annotated, Self
 
@@ -93,6 +93,11 @@ def spread(differences: Sequence[float]) -> float | None:
 def least_pairs(confidence: float) -> int:
     """Return how many pairs an interval of this confidence takes: the least n with 2⁻ⁿ ≤ α/2."""
     return ceil(log2(2 / (1 - confidence)))
+
+
+def least_runs(confidence: float) -> int:
+    """Return how many runs of each of two sides it takes: the least n with 1 ÷ (2n over n) ≤ α/2."""
+    return next(runs for runs in count(1) if 1 / comb(2 * runs, runs) <= (1 - confidence) / 2 + 1e-12)
 
 
 def _estimate(ordered: Array, depth: int, confidence: float, count: int) -> Shift:

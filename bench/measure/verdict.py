@@ -112,7 +112,7 @@ UNKNOWN = Word(
     "the figures hold, nothing is said of safety",
 )  # fmt: skip
 COMPARED = Word(
-    "COMPARED", Kind.GOOD, "pass", 0, "finished pairs, and at least one figure that says different or same",
+    "COMPARED", Kind.GOOD, "pass", 0, "finished pairs, and a figure that says different or same (not of success alone)",
     "each figure has its own word",
 )  # fmt: skip
 PASS = Word(

@@ -10,7 +10,7 @@ Rules, beside the gate's (README of this folder)
 - `only_noise`: nothing but the spread of the figures left it undecided. All that may be forgiven.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, exp, expm1, inf, isinf, log
 from statistics import median
@@ -22,7 +22,7 @@ from bench.experiments.compare.result import ComparedRun, ComparedVerdict, Exact
 from bench.gates.threshold import Metric, finite, value_of
 from bench.measure.generator import IN_DOUBT
 from bench.measure.run_result import JudgedThreshold
-from bench.measure.statistics import Shift, least_pairs, paired_shift, spread, unpaired_shift
+from bench.measure.statistics import Shift, least_pairs, least_runs, paired_shift, spread, unpaired_shift
 from bench.measure.verdict import COMPARED, FAIL, INCONCLUSIVE, INTERRUPTED, INVALID, PASS, VIOLATED, Evidence, conclude
 
 Word = Literal["pass", "fail", "inconclusive", "different", "same"]  # of one figure
@@ -264,8 +264,19 @@ def _undecided(kind: Kind, runs: Sequence[ComparedRun], metrics: Sequence[Judged
     late = sum(map(is_late, runs))
     if late and any(one.unit == "s" for one in metrics):
         return [*unclear, f"in {late} of {len(runs)} runs the generator was late: their latencies are upper bounds"]
-    some_say_something = kind == "compare" and len(unclear) < len(metrics)
-    return [] if some_say_something else unclear
+    # that as many got their lease as before is no comparison: of a healthy lock it is all of them
+    told = [one for one in metrics if one.verdict == "different" or (one.verdict == "same" and one.unit != "ratio")]
+    return [] if kind == "compare" and told else [*unclear, *_what_it_takes(metrics)]
+
+
+def _what_it_takes(metrics: Sequence[Judged]) -> Iterator[str]:
+    """How much would be enough where there was too little for an interval."""
+    for one in metrics:
+        if one.pairs and one.low is None and one.high is None and one.confidence:
+            least = least_pairs(one.confidence) if one.paired else least_runs(one.confidence)
+            if one.pairs < least:
+                yield f"such an interval takes {least} {'pairs' if one.paired else 'runs of each side'}"
+                return
 
 
 def _first(runs: Sequence[ComparedRun], labels: Sequence[str], status: str) -> list[str]:

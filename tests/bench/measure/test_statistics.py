@@ -2,7 +2,7 @@
 
 import random
 from itertools import combinations, product
-from math import comb, inf
+from math import comb, inf, isfinite
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ from bench.measure.statistics import (
     _rank_sum_shares,
     _signed_rank_shares,
     least_pairs,
+    least_runs,
     paired_shift,
     trend_warning,
     unpaired_shift,
@@ -70,6 +71,10 @@ def test_too_few_pairs_have_no_interval_rather_than_a_narrow_one() -> None:
     assert (found.low, found.high) == (-inf, inf)
     assert (least_pairs(0.95), least_pairs(0.98), least_pairs(0.99)) == (6, 7, 8)
     assert paired_shift([0.1] * least_pairs(0.99), 0.99).low == pytest.approx(0.1)
+    for confidence in (0.95, 0.98, 0.995):
+        runs = least_runs(confidence)
+        assert isfinite(unpaired_shift([0.0] * runs, [0.1] * runs, confidence).low)
+        assert not isfinite(unpaired_shift([0.0] * (runs - 1), [0.1] * (runs - 1), confidence).low)
     assert unpaired_shift([0.0], [0.1], 0.95).high == inf
 
 

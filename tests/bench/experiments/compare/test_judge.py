@@ -203,6 +203,16 @@ def test_the_worst_word_wins(case: dict[str, Any], status: str) -> None:
     assert whole(**case) == status
 
 
+def test_as_many_leases_as_before_are_no_comparison_and_too_few_runs_say_what_it_takes() -> None:
+    success = judged("same", metric="acquire.success", unit="ratio")
+    few = judged("inconclusive", confidence=0.995, pairs=4, paired=False)
+    found = judge_comparison("compare", TWO_RUNS, [success, few], labels=["old", "new"])
+    assert found.status == "inconclusive"
+    assert found.reasons[-1] == "such an interval takes 6 runs of each side"
+    fewer = judged("different", metric="acquire.success", unit="ratio")
+    assert judge_comparison("compare", TWO_RUNS, [fewer, few], labels=["old", "new"]).status == "pass"
+
+
 @pytest.mark.parametrize(
     ("case", "noise"),
     [
