@@ -8,16 +8,14 @@ Rules
   who leads merges their states, exactly, and adds hand-offs of the records that are there.
 """
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from bench.measure import generator, outcomes, workers
 from bench.measure.facts import Facts, Window
-from bench.measure.histogram import Histogram, Samples
-from bench.measure.latency import LATENCIES, Latency, blocks, durations, handoffs
+from bench.measure.latency import LATENCIES, WAITS, Latency, add_waits, blocks, durations, handoffs, waiting_of
 from bench.measure.outcomes import (
     ACQUIRE_OUTCOMES,
     RELEASE_OUTCOMES,
@@ -27,25 +25,28 @@ from bench.measure.outcomes import (
     SplitVotes,
     Votes,
     acquired,
-    add_counts,
     count_acquires,
     count_releases,
     shares,
 )
-from bench.measure.over_time import SliceFold, SliceState
+from bench.measure.over_time import Slices, add_slices, over_time_of
 from bench.measure.record import Records, ends_ns
 from bench.measure.run_result import Attempts, Cost, Measured, Rate, SafetyReport, fields_of
 from bench.measure.statistics import TENTHS
+from bench.measure.tally import Tally, TallyState
 from bench.measure.timeline import Integers
-from bench.measure.waiting import WaitFold, WaitState
 from bench.measure.workers import WorkerNote
 
 SUSTAINED_SHARE = 0.99
 FAILED_SHARE = 0.01  # beyond it the p99 over all acquires is infinite
-SUMS = (
-    "records", "due", "returned", "granted", "finished", "busy_ns", "attempts", "releases", "window_attempts",
-    "split_votes", "split_operations",
-)  # fmt: skip
+SECTIONS: Mapping[str, Iterable[object]] = {
+    "outcomes": ACQUIRE_OUTCOMES, "totals": ACQUIRE_OUTCOMES, "releases": RELEASE_OUTCOMES, "votes": outcomes.KINDS,
+    "margin": (), "tenths": range(TENTHS), **WAITS,
+    "sums": (
+        "records", "due", "returned", "granted", "finished", "busy_ns", "attempts", "releases", "window_attempts",
+        "split_votes", "split_operations",
+    ),
+}  # fmt: skip
 NOT_JUDGED = SafetyReport(verdict="UNKNOWN", reason="nobody judged this history")
 
 
@@ -57,34 +58,15 @@ class Sections:
     warnings: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FoldState:
-    """What a `Fold` has added up: numbers by section and name, histograms by name."""
-
-    numbers: dict[str, dict[str, int]]
-    margins: dict[int, int]
-    tenths: tuple[int, ...]
-    histograms: dict[str, Samples]
-    over_time: SliceState
-    waiting: WaitState
-
-
 class Fold:
     """Adds up a run. `window`: the measured time; `facts`: the scenario's side of it."""
 
     def __init__(self, facts: Facts, window: Window) -> None:
-        self._facts = facts
-        self._window = window
-        self._outcomes: Counts = dict.fromkeys(ACQUIRE_OUTCOMES, 0)
-        self._totals: Counts = dict.fromkeys(ACQUIRE_OUTCOMES, 0)
-        self._releases: Counts = dict.fromkeys(RELEASE_OUTCOMES, 0)
-        self._votes: Counts = dict.fromkeys(outcomes.KINDS, 0)
-        self._margins: Counter[int] = Counter()
-        self._latencies = {name: Histogram() for name in LATENCIES}
-        self._attempts = Histogram()  # of acquired operations; the "ns" are rounds
-        self._sums: Counts = dict.fromkeys(SUMS, 0)
-        self._tenths = np.zeros(TENTHS, np.int64)
-        self._over_time, self._waiting = SliceFold(facts, window), WaitFold(facts.users)
+        self._facts, self._window = facts, window
+        self._slices = Slices.of(window, facts.warmup_s)
+        latencies = (*LATENCIES, "attempts", *(f"slice {number}" for number in range(self._slices.total)))
+        self._tally = Tally(SECTIONS, latencies, self._slices.total)
+        self._sums, self._totals = (self._tally.numbers[name] for name in ("sums", "totals"))
 
     def add(self, records: Records) -> None:
         """Add a part of the history: all operations of its resources, in any order."""
@@ -93,22 +75,22 @@ class Fold:
 
     def add_handoffs(self, records: Records) -> None:
         """Add only the hand-offs of all operations of some resources."""
-        self._latencies["handoff"].add(handoffs(records, self._window))
+        self._tally.histograms["handoff"].add(handoffs(records, self._window))
 
     def count(self, records: Records) -> None:
         """Add all but the hand-offs of any operations."""
-        window, inside = self._window, records[self._window.holds(records["intended_ns"])]
-        self._totals = add_counts(self._totals, count_acquires(records))
-        self._releases = add_counts(self._releases, count_releases(records))
-        self._outcomes = add_counts(self._outcomes, count_acquires(inside))
-        self._votes = add_counts(self._votes, outcomes.count_votes(inside))
-        self._margins += outcomes.count_margins(inside, self._facts.quorum)
+        window, tally, inside = self._window, self._tally, records[self._window.holds(records["intended_ns"])]
+        tally.add("totals", count_acquires(records))
+        tally.add("releases", count_releases(records))
+        tally.add("outcomes", count_acquires(inside))
+        tally.add("votes", outcomes.count_votes(inside))
+        tally.add("margin", outcomes.count_margins(inside, self._facts.quorum))
         for name, values in durations(inside).items():
-            self._latencies[name].add(values)
-        self._attempts.add(outcomes.attempts_of(inside)[acquired(inside)])
-        self._tenths += _per_tenth(records["granted_ns"], window)
-        self._over_time.add(records)
-        self._waiting.add(records, inside)
+            tally.histograms[name].add(values)
+        tally.histograms["attempts"].add(outcomes.attempts_of(inside)[acquired(inside)])  # the "ns" are rounds
+        tally.add("tenths", dict(enumerate(_per_tenth(records["granted_ns"], window).tolist())))
+        add_slices(tally, self._slices, self._facts.quorum, records)
+        add_waits(tally, records, inside)
         split_votes = outcomes.split_votes_of(inside)
         more = {
             "records": len(records),
@@ -123,43 +105,16 @@ class Fold:
             "split_votes": int(split_votes.sum()),
             "split_operations": int((split_votes > 0).sum()),
         }
-        self._sums = add_counts(self._sums, more)
+        tally.add("sums", more)
 
     @property
-    def state(self) -> FoldState:
-        """What `merge` adds to another fold of as long a window: ints only, so that it can travel."""
-        numbers = {name: dict(counts) for name, counts in self._numbers().items()}
-        histograms = {name: histogram.samples for name, histogram in self._histograms().items()}
-        tenths, margins = self.leases_per_tenth, dict(self._margins)
-        return FoldState(numbers, margins, tenths, histograms, self._over_time.state, self._waiting.state)
+    def state(self) -> TallyState:
+        """What `merge` adds to another fold of as long a window."""
+        return self._tally.state
 
-    def merge(self, state: FoldState) -> None:
+    def merge(self, state: TallyState) -> None:
         """Add what another fold has added up. Raises ValueError when it is not one of such a window."""
-        numbers, histograms = self._numbers(), self._histograms()
-        named = all(state.numbers.get(name, {}).keys() == counts.keys() for name, counts in numbers.items())
-        if not named or state.histograms.keys() != histograms.keys() or len(state.tenths) != TENTHS:
-            raise ValueError("not a fold of this lockbench")
-        self._over_time.merge(state.over_time)
-        self._waiting.merge(state.waiting)
-        for name, counts in numbers.items():
-            for key, number in state.numbers[name].items():
-                counts[key] += number
-        for name, histogram in histograms.items():
-            histogram.merge_samples(state.histograms[name])
-        self._margins.update(state.margins)
-        self._tenths += np.array(state.tenths, np.int64)
-
-    def _numbers(self) -> dict[str, Counts]:
-        return {
-            "outcomes": self._outcomes,
-            "totals": self._totals,
-            "releases": self._releases,
-            "votes": self._votes,
-            "sums": self._sums,
-        }
-
-    def _histograms(self) -> dict[str, Histogram]:
-        return {**self._latencies, "attempts": self._attempts}
+        self._tally.merge(state)
 
     @property
     def leases(self) -> int:
@@ -169,7 +124,7 @@ class Fold:
     @property
     def leases_per_tenth(self) -> tuple[int, ...]:
         """Leases granted in each tenth of the window: what a steady-state check looks at."""
-        return tuple(self._tenths.tolist())
+        return tuple(self._tally.numbers["tenths"].values())
 
     def sections(
         self,
@@ -178,25 +133,26 @@ class Fold:
         safety: SafetyReport = NOT_JUDGED,
     ) -> Sections:
         """The sections so far. `reports`: of the workers; `server_cpu_s`: CPU of all servers over the run."""
-        health = self._health(reports)
+        health, told, histograms = self._health(reports), self._tally.numbers, self._tally.histograms
+        attempts = fields_of(Latency.of(histograms["attempts"], unit_ns=1))
         values = Measured(
             duration_s=self._window.duration_s,
             rate=self._rate(health.scheduled_starts),
-            outcomes=Outcomes(**self._outcomes),
-            outcome_shares=shares(self._outcomes),
+            outcomes=Outcomes(**told["outcomes"]),
+            outcome_shares=shares(told["outcomes"]),
             totals=Outcomes(**self._totals),
-            releases=Releases(**self._releases),
-            latency_s=blocks(self._latencies),
-            over_time=self._over_time.section(),
-            attempts=Attempts(**fields_of(Latency.of(self._attempts, unit_ns=1)), total=self._sums["window_attempts"]),
-            votes=Votes(margin={str(margin): count for margin, count in sorted(self._margins.items())}, **self._votes),
+            releases=Releases(**told["releases"]),
+            latency_s=blocks(histograms),
+            over_time=over_time_of(self._tally, self._slices),
+            attempts=Attempts(**attempts, total=self._sums["window_attempts"]),
+            votes=Votes(margin=dict(sorted(told["margin"].items(), key=lambda item: int(item[0]))), **told["votes"]),
             split_votes=self._split_votes(),
-            waiting=self._waiting.section(workers.added(report.figures for report in reports)),
+            waiting=waiting_of(self._tally, self._facts.users, workers.added(report.figures for report in reports)),
             cost=self._cost(reports, server_cpu_s),
             generator=generator.judge_generator(health, self._facts),
             safety=safety,
             histograms={
-                **{name: histogram.encode() for name, histogram in self._latencies.items()},
+                **{name: histograms[name].encode() for name in LATENCIES},
                 "scheduler_lag": health.lag.encode(),
                 "timer_lateness": health.lateness.encode(),
                 **workers.reply_histograms(reports),
@@ -254,7 +210,7 @@ class Fold:
             cpu_ratio=workers.cpu_ratio(reports),
             lag=workers.scheduler_lag(reports),
             lateness=workers.timer_lateness(reports),
-            acquire=self._latencies["acquire"],
+            acquire=self._tally.histograms["acquire"],
             late_starts=sum(report.late_starts for report in reports),
             queued_starts=sum(report.queued_starts for report in reports),
             scheduled_starts=self._scheduled(reports),
@@ -271,14 +227,14 @@ class Fold:
             found.append(generator.GENERATOR_BOUND)
         if values.generator.verdict in generator.IN_DOUBT:
             found.append(f"latencies are upper bounds, as the generator adds to them: {values.generator.reason}")
-        found += _failures(self._outcomes)
+        found += _failures(self._tally.numbers["outcomes"])
         if values.rate.sustained is False:
             found.append(
                 f"not sustained: {values.rate.completed_per_s:.1f} of {self._facts.rate_per_s:.1f} operations/s "
                 "were completed, so the latencies are those of a growing queue"
             )
-        acquires = sum(self._totals.values())
-        for row, recorded in (("acquire", acquires), ("release", sum(self._releases.values()))):
+        acquires, released = sum(self._totals.values()), sum(self._tally.numbers["releases"].values())
+        for row, recorded in (("acquire", acquires), ("release", released)):
             counted = workers.locust_requests(reports, row)
             if whole and counted != recorded:
                 found.append(f"Locust's table counts {counted} {row}s, the history {recorded}")

@@ -1,4 +1,4 @@
-"""Durations of operations: *records in the window → histograms by name → the sections `latency_s`*.
+"""Durations of operations: *records in the window → histograms by name → the sections `latency_s` and `waiting`*.
 
 Rules
 - `acquire`: intended start → acquire returned, of acquired ones; `acquire_failed`: the same of all others.
@@ -6,6 +6,7 @@ Rules
 - `acquire_service`: actual start → returned. `wait`: actual start → the winning attempt's start: what others cost.
 - `hold`: granted → release sent. `release`: sent → returned.
 - `handoff`: the holder's release sent → the next grant of that resource, when at the release somebody was waiting.
+Source: R. Jain, "A quantitative measure of fairness", 1984.
 """
 
 from collections.abc import Mapping
@@ -17,12 +18,15 @@ import numpy as np
 
 from bench.measure.facts import Window
 from bench.measure.histogram import Histogram, Values
-from bench.measure.outcomes import acquired
+from bench.measure.outcomes import acquired, attempts_of
 from bench.measure.record import Records
 from bench.measure.section import Count, Section, says
+from bench.measure.tally import Tally
 from bench.measure.timeline import Timeline, timelines
 
 LATENCIES = ("acquire", "acquire_service", "acquire_failed", "release", "handoff", "hold", "wait")
+COUNTED = ("wakeups", "polls")  # by a recipe, of itself
+WAITS: Mapping[str, tuple[str, ...]] = {"leases": (), "waits": ("retries",)}  # of a tally; leases: by caller
 PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9, "p9999": 99.99}
 
 Figure = Literal["p50", "p90", "p99", "p999", "p9999", "max"]
@@ -78,6 +82,15 @@ class Latencies(Section, frozen=True, kw_only=True):
     handoff: Annotated[Latency, says("a holder's release sent until the next grant there, another caller waiting")]
     hold: Annotated[Latency, says("from the grant until the release was sent")]
     wait: Annotated[Latency, says("acquired ones, from the actual start until the winning attempt: what others cost")]
+
+
+class Waiting(Section, frozen=True, kw_only=True):
+    """Who waited how long, and what for."""
+
+    jain: Annotated[float | None, says("of the callers' leases in the window; 1: even; null without leases")] = None
+    longest_s: Annotated[float | None, says("the longest acquire in the window, from its actual start")] = None
+    wakeups: Annotated[Count, says("turns passed from one process to another, over the whole run")] = 0
+    polls: Annotated[Count, says("attempts beyond an acquire's first, and looks at who holds, over the whole run")] = 0
 
 
 def durations(records: Records) -> dict[str, Values]:
@@ -143,6 +156,27 @@ def blocks(histograms: Mapping[str, Histogram]) -> Latencies:
     """The section `latency_s`."""
     of_all = block_of_all(histograms["acquire"], histograms["acquire_failed"].count)
     return Latencies(acquire_all=of_all, **{name: Latency.of(histograms[name]) for name in LATENCIES})
+
+
+def add_waits(tally: Tally, records: Records, inside: Records) -> None:
+    """Add a part of the history, and of it what lies in the window, to a tally that has the sections `WAITS`."""
+    callers, leases = np.unique(inside["caller"][acquired(inside)], return_counts=True)
+    tally.add("leases", dict(zip(callers.tolist(), leases.tolist(), strict=True)))
+    if len(inside):
+        tally.longest_ns = max(tally.longest_ns, int((inside["ended_ns"] - inside["start_ns"]).max()))
+    tally.add("waits", {"retries": int(np.maximum(attempts_of(records) - 1, 0).sum())})
+
+
+def waiting_of(tally: Tally, users: int, told: Mapping[str, int]) -> Waiting:
+    """What it comes to, of at least so many callers. `told`: what the recipe counted of itself."""
+    leases = tally.numbers["leases"].values()
+    squares = sum(number**2 for number in leases)
+    return Waiting(
+        jain=sum(leases) ** 2 / (max(users, len(leases)) * squares) if squares else None,
+        longest_s=tally.longest_ns / 1e9 if tally.longest_ns else None,
+        wakeups=told.get("wakeups", 0),
+        polls=tally.numbers["waits"]["retries"] + told.get("polls", 0),
+    )
 
 
 def _scaled(value: float | None, unit: float) -> float | None:

@@ -93,11 +93,6 @@ def count_releases(records: Records) -> Counts:
     return _count((records["outcome"] >> 8) & 0xFF, RELEASE_OUTCOMES)
 
 
-def add_counts(total: Counts, more: Counts) -> Counts:
-    """The sum by name."""
-    return {name: total.get(name, 0) + more.get(name, 0) for name in {**total, **more}}
-
-
 def shares(counts: Counts) -> OutcomeShares:
     """Each count ÷ their sum (0…1); None for all when there is nothing."""
     total = sum(counts.values())

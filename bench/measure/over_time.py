@@ -13,12 +13,12 @@ from typing import Annotated, Self
 import numpy as np
 
 from bench.measure import outcomes
-from bench.measure.facts import Facts, Window
-from bench.measure.histogram import Histogram, Samples
+from bench.measure.facts import Window
 from bench.measure.latency import Latency
 from bench.measure.outcomes import ACQUIRE_OUTCOMES
 from bench.measure.record import OUTCOME_CODES, Records
 from bench.measure.section import Amount, Count, Section, says
+from bench.measure.tally import Tally
 from bench.measure.timeline import Integers
 
 MOST_SLICES = 60
@@ -88,102 +88,47 @@ class OverTime(Section, frozen=True, kw_only=True):
     acquire: Annotated[AcquireOverTime, says("latency of acquired ones")]
 
 
-@dataclass(frozen=True, slots=True)
-class SliceState:
-    """What a `SliceFold` has added up, one figure per slice in every row."""
+def add_slices(tally: Tally, slices: Slices, quorum: int, records: Records) -> None:
+    """Add a part of the history. Works on columns: a copy of whole records would cost more than all the rest."""
 
-    granted: tuple[int, ...]
-    split_votes: tuple[int, ...]
-    outcomes: dict[str, tuple[int, ...]]
-    margins: dict[int, tuple[int, ...]]
-    took: tuple[Samples, ...]
+    def add_row(name: str, place: Integers) -> None:
+        tally.add_row(name, np.bincount(place, minlength=slices.total))
+
+    granted = slices.indices(records["granted_ns"][records["granted_ns"] > 0])
+    add_row("granted", granted[(granted >= 0) & (granted < slices.total)])
+    place = slices.indices(records["intended_ns"])
+    known = np.flatnonzero((place >= 0) & (place < slices.total))
+    place, codes = place[known], records["outcome"][known] & 0xFF
+    for name in ACQUIRE_OUTCOMES:
+        add_row(name, place[codes == OUTCOME_CODES[name]])
+    split_votes = np.bincount(place, outcomes.split_votes_of(records)[known], slices.total)
+    tally.add_row("split_votes", split_votes.astype(np.int64))
+    won = codes == OUTCOME_CODES["acquired"]
+    leases, place = known[won], place[won]
+    votes, undecided = (outcomes.votes_of(records, kind)[leases] for kind in ("granted", "undecided"))
+    for number in np.unique(votes[undecided == 0]).tolist():
+        add_row(f"margin {number - quorum}", place[(undecided == 0) & (votes == number)])
+    took, order = records["ended_ns"][leases] - records["intended_ns"][leases], np.argsort(place, kind="stable")
+    ends = np.cumsum(np.bincount(place, minlength=slices.total))[:-1]
+    for number, part in enumerate(np.split(took[order], ends)):
+        tally.histograms[f"slice {number}"].add(part)
 
 
-class SliceFold:
-    """Adds up a run slice by slice; parts of a history as `Fold` gets them."""
-
-    def __init__(self, facts: Facts, window: Window) -> None:
-        self.slices = Slices.of(window, facts.warmup_s)
-        self._quorum = facts.quorum
-        total = self.slices.total
-        self._granted = np.zeros(total, np.int64)
-        self._split_votes = np.zeros(total, np.int64)
-        self._outcomes = {name: np.zeros(total, np.int64) for name in ACQUIRE_OUTCOMES}
-        self._margins: dict[int, Integers] = {}
-        self._took = [Histogram() for _ in range(total)]
-
-    def add(self, records: Records) -> None:
-        """Add a part of the history. Works on columns: a copy of whole records would cost more than all the rest."""
-        self._granted += self._counted(records["granted_ns"])
-        place = self.slices.indices(records["intended_ns"])
-        known = np.flatnonzero((place >= 0) & (place < self.slices.total))
-        place, codes = place[known], records["outcome"][known] & 0xFF
-        for name in ACQUIRE_OUTCOMES:
-            self._outcomes[name] += self._bins(place[codes == OUTCOME_CODES[name]])
-        splits = np.bincount(place, outcomes.split_votes_of(records)[known], self.slices.total)
-        self._split_votes += splits.astype(np.int64)
-        won = codes == OUTCOME_CODES["acquired"]
-        leases, place = known[won], place[won]
-        self._add_margins(records, leases, place)
-        took, order = records["ended_ns"][leases] - records["intended_ns"][leases], np.argsort(place, kind="stable")
-        for part, histogram in zip(np.split(took[order], np.cumsum(self._bins(place))[:-1]), self._took, strict=True):
-            histogram.add(part)
-
-    def _counted(self, times_ns: Integers) -> Integers:
-        place = self.slices.indices(times_ns[times_ns > 0])
-        return self._bins(place[(place >= 0) & (place < self.slices.total)])
-
-    def _bins(self, place: Integers) -> Integers:
-        return np.bincount(place, minlength=self.slices.total)
-
-    def _add_margins(self, records: Records, leases: Integers, place: Integers) -> None:
-        granted, undecided = (outcomes.votes_of(records, kind)[leases] for kind in ("granted", "undecided"))
-        closed = undecided == 0
-        for number in np.flatnonzero(np.bincount(granted[closed])).tolist():
-            counts = self._bins(place[closed & (granted == number)])
-            margin = number - self._quorum
-            self._margins[margin] = self._margins[margin] + counts if margin in self._margins else counts
-
-    @property
-    def state(self) -> SliceState:
-        """What `merge` adds to another one of as many slices."""
-        return SliceState(
-            tuple(self._granted.tolist()),
-            tuple(self._split_votes.tolist()),
-            {name: tuple(counts.tolist()) for name, counts in self._outcomes.items()},
-            {margin: tuple(counts.tolist()) for margin, counts in self._margins.items()},
-            tuple(histogram.samples for histogram in self._took),
-        )
-
-    def merge(self, state: SliceState) -> None:
-        """Add what another one has added up. Raises ValueError when its slices are not ours."""
-        rows = (state.granted, state.split_votes, state.took, *state.outcomes.values(), *state.margins.values())
-        if any(len(row) != self.slices.total for row in rows) or state.outcomes.keys() != self._outcomes.keys():
-            raise ValueError("a fold of other slices")
-        self._granted += np.array(state.granted, np.int64)
-        self._split_votes += np.array(state.split_votes, np.int64)
-        for name, counts in state.outcomes.items():
-            self._outcomes[name] += np.array(counts, np.int64)
-        for margin, counts in state.margins.items():
-            self._margins[margin] = self._margins.get(margin, 0) + np.array(counts, np.int64)
-        for histogram, samples in zip(self._took, state.took, strict=True):
-            histogram.merge_samples(samples)
-
-    def section(self) -> OverTime:
-        """The section `over_time` so far."""
-        slices, took = self.slices, [Latency.of(histogram) for histogram in self._took]
-        return OverTime(
-            origin_ns=slices.start_ns,
-            slice_s=slices.duration_ns / slices.count / 1e9,
-            start_s=tuple(slices.starts_s()),
-            granted=tuple(self._granted.tolist()),
-            outcomes={name: tuple(counts.tolist()) for name, counts in self._outcomes.items()},
-            split_votes=tuple(self._split_votes.tolist()),
-            margin={str(margin): tuple(counts.tolist()) for margin, counts in sorted(self._margins.items())},
-            acquire=AcquireOverTime(
-                p50_s=tuple(one.p50 for one in took),
-                p90_s=tuple(one.p90 for one in took),
-                p99_s=tuple(one.p99 for one in took),
-                max_s=tuple(one.max for one in took),
-            ),
-        )
+def over_time_of(tally: Tally, slices: Slices) -> OverTime:
+    """The section `over_time` so far."""
+    took = [Latency.of(tally.histograms[f"slice {number}"]) for number in range(slices.total)]
+    return OverTime(
+        origin_ns=slices.start_ns,
+        slice_s=slices.duration_ns / slices.count / 1e9,
+        start_s=tuple(slices.starts_s()),
+        granted=tally.row("granted"),
+        outcomes={name: tally.row(name) for name in ACQUIRE_OUTCOMES},
+        split_votes=tally.row("split_votes"),
+        margin=tally.keyed("margin"),
+        acquire=AcquireOverTime(
+            p50_s=tuple(one.p50 for one in took),
+            p90_s=tuple(one.p90 for one in took),
+            p99_s=tuple(one.p99 for one in took),
+            max_s=tuple(one.max for one in took),
+        ),
+    )

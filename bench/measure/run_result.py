@@ -13,13 +13,12 @@ import msgspec
 
 from bench.errors import UsageError
 from bench.measure.generator import GeneratorHealth
-from bench.measure.latency import Latencies, Latency
+from bench.measure.latency import Latencies, Latency, Waiting
 from bench.measure.outcomes import Outcomes, OutcomeShares, Releases, SplitVotes, Votes
 from bench.measure.over_time import OverTime
 from bench.measure.record import OperationFacts
 from bench.measure.result import Document, read_result
 from bench.measure.section import Amount, Count, Section, Share, says, typed
-from bench.measure.waiting import Waiting
 from bench.scenario import Scenario
 
 BrokenRule = Literal["service_fault", "granted_invalid", "foreign_delete", "client_overstay", "spurious_refusal"]

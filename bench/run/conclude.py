@@ -24,6 +24,7 @@ from bench.measure.clocks import read_clocks
 from bench.measure.environment import describe_environment
 from bench.measure.facts import Due, Facts, Window
 from bench.measure.fold import Fold, Sections
+from bench.measure.latency import COUNTED
 from bench.measure.record import history_parts, read_history
 from bench.measure.run_result import (
     InfoDelta,
@@ -37,7 +38,6 @@ from bench.measure.run_result import (
 from bench.measure.statistics import trend_warning
 from bench.measure.verdict import TESTED_LEAST, Evidence, Verdict
 from bench.measure.verdict import conclude as concluded
-from bench.measure.waiting import COUNTED
 from bench.recipes.fencing import OWN_KEYS
 from bench.recipes.registry import find_recipe
 from bench.run.faults import FaultTimeline

@@ -14,10 +14,10 @@ import numpy as np
 
 from bench.measure import outcomes
 from bench.measure.facts import Window
-from bench.measure.latency import handoffs
+from bench.measure.latency import WAITS, add_waits, handoffs, waiting_of
 from bench.measure.outcomes import acquired
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, Records
-from bench.measure.waiting import WaitFold
+from bench.measure.tally import Tally
 from bench.measure.workers import WorkerNote, added
 from bench.telemetry.load_log import Extension
 from bench.telemetry.points import NS_PER_S, Buckets, DataPoint, Exemplar, point
@@ -38,7 +38,7 @@ class OperationCounts:
         self._votes: Counter[str] = Counter(dict.fromkeys(outcomes.KINDS, 0))
         self._margin = Buckets(1)
         self._split_votes = 0
-        self._waiting = WaitFold()
+        self._waiting = Tally(WAITS)
 
     def add(self, records: Records) -> None:
         """Count what these operations took and how they ended."""
@@ -58,7 +58,7 @@ class OperationCounts:
         split_votes = outcomes.split_votes_of(records)
         self._plain["dead_time"].add((records["attempt_ns"] - records["start_ns"])[won & (split_votes > 0)])
         self._split_votes += int(split_votes.sum())
-        self._waiting.add(records, records)
+        add_waits(self._waiting, records, records)
 
     def add_handoffs(self, records: Records, window: Window) -> None:
         """Count the hand-offs whose release was sent in `window`, among all operations of their resources."""
@@ -72,7 +72,7 @@ class OperationCounts:
 
     def waiting(self, notes: Sequence[WorkerNote]) -> Iterator[DataPoint]:
         """How those waited who had to, also by what the recipes of these workers counted."""
-        found = self._waiting.section(added(note.figures for note in notes))
+        found = waiting_of(self._waiting, 0, added(note.figures for note in notes))
         yield point("redlock.handoff.turns", found.wakeups)
         yield point("redlock.acquire.polls", found.polls)
         if found.jain is not None and found.longest_s is not None:

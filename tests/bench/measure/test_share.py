@@ -10,7 +10,7 @@ import pytest
 
 from bench.measure.begun import Begun
 from bench.measure.facts import Facts, Window
-from bench.measure.fold import Fold, FoldState
+from bench.measure.fold import Fold
 from bench.measure.histogram import Histogram, Samples
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, TIMES, Records, read_history
 from bench.measure.recorder import Recorder
@@ -30,6 +30,7 @@ from bench.measure.share import (
     unpack,
     unpack_here,
 )  # fmt: skip
+from bench.measure.tally import TallyState
 from bench.measure.timeline import Integers
 from tests.doubles.records import MS, legal_records
 
@@ -55,9 +56,9 @@ def in_one(records: Records) -> Fold:
     return total
 
 
-def sent(fold: Fold) -> FoldState:
+def sent(fold: Fold) -> TallyState:
     """The state as it arrives."""
-    return decoded(msgspec.json.encode(fold.state), FoldState)
+    return decoded(msgspec.json.encode(fold.state), TallyState)
 
 
 # ---------------------------------------------------------------- folds
@@ -109,16 +110,18 @@ def test_a_window_elsewhere_is_the_same_on_its_own_clock() -> None:
     "change",
     [
         {"numbers": {"totals": {"acquired": 1}}},
-        {"tenths": (1,)},
+        {"numbers": {**in_one(random_records(1)).state.numbers, "tenths": {"0": 1}}},
+        {"numbers": {**in_one(random_records(1)).state.numbers, "margin": {"two": 1}}},
         {"histograms": {}},
-        {"over_time": in_one(random_records(1)[:0]).state.over_time.__class__((), (), {}, {}, ())},
+        {"rows": {"granted": ()}},
+        {"rows": {"margin two": in_one(random_records(1)).state.rows["granted"]}},
     ],
 )
 def test_a_fold_of_something_else_is_refused(change: dict[str, object]) -> None:
     state = in_one(random_records(1)).state
     fields = {name: getattr(state, name) for name in state.__dataclass_fields__}
     with pytest.raises(ValueError, match="fold"):
-        Fold(FACTS, WINDOW).merge(FoldState(**{**fields, **change}))
+        Fold(FACTS, WINDOW).merge(TallyState(**{**fields, **change}))
 
 
 @pytest.mark.parametrize(
