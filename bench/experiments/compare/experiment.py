@@ -168,7 +168,8 @@ def _differs(question: Question, rounds: Rounds) -> tuple[str, ...]:
 
 def _warnings(question: Question, rounds: Rounds) -> Iterator[str]:
     if rounds.repeated:
-        yield f"{rounds.repeated} pairs were repeated, as the load of one of their runs was not what it claims"
+        again = "1 pair was" if rounds.repeated == 1 else f"{rounds.repeated} pairs were"
+        yield f"{again} repeated, as the load of one of the runs was not what it claims"
     busy = sum((run.generator_cpu_ratio or 0) >= BUSY_CORE for run in rounds.runs)
     if busy:
         yield (

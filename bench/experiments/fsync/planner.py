@@ -62,13 +62,16 @@ def plan_page(rows: Rows, crash: CrashResult | None, fsync_id: str, server: Serv
         sources=PlannerSources(fsync=fsync_id, crash=crash.id if crash else None),
         ttl_ms=crash.conditions.ttl_ms if crash else None,
         crash_locks_per_s=crash.conditions.locks_per_s if crash else None,
-        warnings=tuple(_unlike(server, crash.fleet.server)) if crash else (),
+        warnings=tuple(_doubts(server, crash)) if crash else (),
     )
     return msgspec.structs.replace(page, advice=tuple(_advice(page)), unmeasured=tuple(_unmeasured(page, rows)))
 
 
-def _unlike(measured: ServerBinary | None, crashed: ServerBinary | None) -> Iterator[str]:
-    """Speed and losses of unlike servers may stand on one page, but not without a word."""
+def _doubts(measured: ServerBinary | None, crash: CrashResult) -> Iterator[str]:
+    """Losses in doubt, or of other servers than the speed, may stand on one page with it, but not without a word."""
+    if crash.verdict.status != "pass":
+        yield f"the losses are {crash.verdict.word or 'in doubt'}: {'; '.join(crash.verdict.reasons[:1])}"
+    crashed = crash.fleet.server
     names = [f"{one.name} {one.version}" if one else "servers of another kind" for one in (measured, crashed)]
     if names[0] != names[1]:
         yield f"the speed is that of {names[0]}, the losses are those of {names[1]}"

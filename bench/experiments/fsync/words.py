@@ -71,8 +71,13 @@ def planner_sheet(result: FsyncResult) -> Sheet:
     lines = tuple(Sentence(*line) for line in _planner_lines(page))
     if result.conditions.scenario:
         lines += (Sentence("of", result.conditions.scenario),)
-    style = GOOD if any(option.is_safe for option in page.options) else DOUBTFUL
-    return Sheet("PLANNER", style, page.advice[0], conditions, (_options(page), _prices(result)), lines)
+    verdict = result.verdict
+    certain = verdict.status == "pass" and not page.warnings and any(option.is_safe for option in page.options)
+    if verdict.status != "pass":
+        lines += (Sentence("warning", f"the speed is {verdict.word or 'in doubt'}: {'; '.join(verdict.reasons[:1])}"),)
+    return Sheet(
+        "PLANNER", GOOD if certain else DOUBTFUL, page.advice[0], conditions, (_options(page), _prices(result)), lines
+    )
 
 
 def suite(result: FsyncResult) -> Suite:

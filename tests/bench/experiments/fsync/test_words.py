@@ -10,8 +10,9 @@ from bench.experiments.fsync.judge import always_costs, findings_of, judge_fsync
 from bench.experiments.fsync.planner import plan_page
 from bench.experiments.fsync.result import DiskFigures, FsyncResult
 from bench.experiments.fsync.rows import disk_of
-from bench.experiments.fsync.words import disk_text, sheet, suite
+from bench.experiments.fsync.words import disk_text, planner_sheet, sheet, suite
 from bench.measure.section import typed
+from bench.report.sheet import DOUBTFUL, GOOD
 from tests.bench.report.screen import sheet_text
 from tests.doubles.fsync_visits import crash_of, cut, load, rows_of, turns, visit
 
@@ -89,3 +90,17 @@ def test_a_disk_too_slow_for_a_p99_is_not_left_out_of_it() -> None:
     found = disk_of([fast, slow, slow])
     assert found == DiskFigures(p50=4e-3, p99=9e-3, max=9e-3)
     assert disk_of([fast, slow, fast]) == DiskFigures(p50=1e-4, p99=2e-4, max=9e-3)
+
+
+def test_a_planners_page_of_figures_in_doubt_says_so_and_is_not_green() -> None:
+    good = result()
+    good = replace(good, planner=replace(good.planner, warnings=()), verdict=replace(good.verdict, status="pass"))
+    assert planner_sheet(good).style == GOOD
+    slow = replace(good.verdict, status="inconclusive", word="NOT KNOWN", reasons=("a queue",))
+    told = planner_sheet(replace(good, verdict=slow))
+    assert (told.style, told.lines[-1].text) == (DOUBTFUL, "the speed is NOT KNOWN: a queue")
+    crash = crash_of(cut("everysec", "delayed"))
+    page = plan_page(good.rows, replace(crash, verdict=replace(slow, reasons=("too slow",))), "f5", None)
+    assert page.warnings[0] == "the losses are NOT KNOWN: too slow"
+    assert planner_sheet(replace(good, planner=page)).style == DOUBTFUL
+    assert planner_sheet(result(crash=False)).style == DOUBTFUL, "nothing is recommended yet"
