@@ -126,9 +126,7 @@ class Handoff:
         elif crowd.left > 0 and resource in turns:
             crowd.left -= 1
             turns.poke(resource)
-            self.engine.followed = (
-                True  # whoever waits elsewhere has been heard: needs no gap between
-            )
+            self.engine.followed = True  # whoever waits elsewhere has been heard: needs no gap between
         else:
             self.passing.append(resource)
             if resource not in turns and not self.engine.retired:

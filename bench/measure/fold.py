@@ -33,7 +33,7 @@ from bench.measure.over_time import Slices, add_slices, over_time_of
 from bench.measure.record import Records, ends_ns
 from bench.measure.run_result import Attempts, Cost, Measured, Rate, SafetyReport, fields_of
 from bench.measure.statistics import TENTHS
-from bench.measure.tally import Tally, TallyState
+from bench.measure.sums import Sums, SumsState
 from bench.measure.timeline import Integers
 from bench.measure.workers import WorkerNote
 
@@ -42,7 +42,7 @@ FAILED_SHARE = 0.01  # beyond it the p99 over all acquires is infinite
 SECTIONS: Mapping[str, Iterable[object]] = {
     "outcomes": ACQUIRE_OUTCOMES, "totals": ACQUIRE_OUTCOMES, "releases": RELEASE_OUTCOMES, "votes": outcomes.KINDS,
     "margin": (), "tenths": range(TENTHS), **WAITS,
-    "sums": (
+    "counts": (
         "records", "due", "returned", "granted", "finished", "busy_ns", "attempts", "releases", "window_attempts",
         "split_votes", "split_operations",
     ),
@@ -65,8 +65,8 @@ class Fold:
         self._facts, self._window = facts, window
         self._slices = Slices.of(window, facts.warmup_s)
         latencies = (*LATENCIES, "attempts", *(f"slice {number}" for number in range(self._slices.total)))
-        self._tally = Tally(SECTIONS, latencies, self._slices.total)
-        self._sums, self._totals = (self._tally.numbers[name] for name in ("sums", "totals"))
+        self._sums = Sums(SECTIONS, latencies, self._slices.total)
+        self._counts, self._totals = (self._sums.numbers[name] for name in ("counts", "totals"))
 
     def add(self, records: Records) -> None:
         """Add a part of the history: all operations of its resources, in any order."""
@@ -75,22 +75,22 @@ class Fold:
 
     def add_handoffs(self, records: Records) -> None:
         """Add only the hand-offs of all operations of some resources."""
-        self._tally.histograms["handoff"].add(handoffs(records, self._window))
+        self._sums.histograms["handoff"].add(handoffs(records, self._window))
 
     def count(self, records: Records) -> None:
         """Add all but the hand-offs of any operations."""
-        window, tally, inside = self._window, self._tally, records[self._window.holds(records["intended_ns"])]
-        tally.add("totals", count_acquires(records))
-        tally.add("releases", count_releases(records))
-        tally.add("outcomes", count_acquires(inside))
-        tally.add("votes", outcomes.count_votes(inside))
-        tally.add("margin", outcomes.count_margins(inside, self._facts.quorum))
+        window, sums, inside = self._window, self._sums, records[self._window.holds(records["intended_ns"])]
+        sums.add("totals", count_acquires(records))
+        sums.add("releases", count_releases(records))
+        sums.add("outcomes", count_acquires(inside))
+        sums.add("votes", outcomes.count_votes(inside))
+        sums.add("margin", outcomes.count_margins(inside, self._facts.quorum))
         for name, values in durations(inside).items():
-            tally.histograms[name].add(values)
-        tally.histograms["attempts"].add(outcomes.attempts_of(inside)[acquired(inside)])  # the "ns" are rounds
-        tally.add("tenths", dict(enumerate(_per_tenth(records["granted_ns"], window).tolist())))
-        add_slices(tally, self._slices, self._facts.quorum, records)
-        add_waits(tally, records, inside)
+            sums.histograms[name].add(values)
+        sums.histograms["attempts"].add(outcomes.attempts_of(inside)[acquired(inside)])  # the "ns" are rounds
+        sums.add("tenths", dict(enumerate(_per_tenth(records["granted_ns"], window).tolist())))
+        add_slices(sums, self._slices, self._facts.quorum, records)
+        add_waits(sums, records, inside)
         split_votes = outcomes.split_votes_of(inside)
         more = {
             "records": len(records),
@@ -105,16 +105,16 @@ class Fold:
             "split_votes": int(split_votes.sum()),
             "split_operations": int((split_votes > 0).sum()),
         }
-        tally.add("sums", more)
+        sums.add("counts", more)
 
     @property
-    def state(self) -> TallyState:
+    def state(self) -> SumsState:
         """What `merge` adds to another fold of as long a window."""
-        return self._tally.state
+        return self._sums.state
 
-    def merge(self, state: TallyState) -> None:
+    def merge(self, state: SumsState) -> None:
         """Add what another fold has added up. Raises ValueError when it is not one of such a window."""
-        self._tally.merge(state)
+        self._sums.merge(state)
 
     @property
     def leases(self) -> int:
@@ -124,7 +124,7 @@ class Fold:
     @property
     def leases_per_tenth(self) -> tuple[int, ...]:
         """Leases granted in each tenth of the window: what a steady-state check looks at."""
-        return tuple(self._tally.numbers["tenths"].values())
+        return tuple(self._sums.numbers["tenths"].values())
 
     def sections(
         self,
@@ -133,7 +133,7 @@ class Fold:
         safety: SafetyReport = NOT_JUDGED,
     ) -> Sections:
         """The sections so far. `reports`: of the workers; `server_cpu_s`: CPU of all servers over the run."""
-        health, told, histograms = self._health(reports), self._tally.numbers, self._tally.histograms
+        health, told, histograms = self._health(reports), self._sums.numbers, self._sums.histograms
         attempts = fields_of(Latency.of(histograms["attempts"], unit_ns=1))
         values = Measured(
             duration_s=self._window.duration_s,
@@ -143,11 +143,11 @@ class Fold:
             totals=Outcomes(**self._totals),
             releases=Releases(**told["releases"]),
             latency_s=blocks(histograms),
-            over_time=over_time_of(self._tally, self._slices),
-            attempts=Attempts(**attempts, total=self._sums["window_attempts"]),
+            over_time=over_time_of(self._sums, self._slices),
+            attempts=Attempts(**attempts, total=self._counts["window_attempts"]),
             votes=Votes(margin=dict(sorted(told["margin"].items(), key=lambda item: int(item[0]))), **told["votes"]),
             split_votes=self._split_votes(),
-            waiting=waiting_of(self._tally, self._facts.users, workers.added(report.figures for report in reports)),
+            waiting=waiting_of(self._sums, self._facts.users, workers.added(report.figures for report in reports)),
             cost=self._cost(reports, server_cpu_s),
             generator=generator.judge_generator(health, self._facts),
             safety=safety,
@@ -162,25 +162,25 @@ class Fold:
 
     def _rate(self, scheduled_starts: int) -> Rate:
         seconds, offered = self._window.duration_s, self._facts.rate_per_s
-        due = self._sums["due"] + max(scheduled_starts - self._sums["records"], 0)
+        due = self._counts["due"] + max(scheduled_starts - self._counts["records"], 0)
         if self._facts.due is not None:  # by the schedule: what a lost worker had to start stays due
             due = max(due, self._facts.due.window)
         sustained = None
         if offered is not None and not self._facts.cut:
-            sustained = self._sums["returned"] >= SUSTAINED_SHARE * due - 1 and due > 0
+            sustained = self._counts["returned"] >= SUSTAINED_SHARE * due - 1 and due > 0
         return Rate(
             offered_per_s=offered,
-            achieved_per_s=self._sums["granted"] / seconds if seconds > 0 else None,
-            completed_per_s=self._sums["returned"] / seconds if seconds > 0 else None,
+            achieved_per_s=self._counts["granted"] / seconds if seconds > 0 else None,
+            completed_per_s=self._counts["returned"] / seconds if seconds > 0 else None,
             sustained=sustained,
         )
 
     def _split_votes(self) -> SplitVotes:
-        attempts = self._sums["window_attempts"]
+        attempts = self._counts["window_attempts"]
         return SplitVotes(
-            count=self._sums["split_votes"],
-            operations=self._sums["split_operations"],
-            ratio=self._sums["split_votes"] / attempts if attempts else None,
+            count=self._counts["split_votes"],
+            operations=self._counts["split_operations"],
+            ratio=self._counts["split_votes"] / attempts if attempts else None,
         )
 
     def _cost(self, reports: Sequence[WorkerNote], server_cpu_s: float | None) -> Cost:
@@ -193,7 +193,7 @@ class Fold:
 
         return Cost(
             commands_per_acquire=per_lease(sum(status.commands for status in statuses) or None),
-            round_trips_per_acquire=per_lease(self._sums["attempts"] + self._sums["releases"]),
+            round_trips_per_acquire=per_lease(self._counts["attempts"] + self._counts["releases"]),
             bytes_per_acquire=per_lease(traffic or None),
             client_cpu_us_per_cycle=per_lease(sum(report.cpu_s for report in reports) * 1e6 if reports else None),
             server_cpu_us_per_cycle=per_lease(None if server_cpu_s is None else server_cpu_s * 1e6),
@@ -205,18 +205,18 @@ class Fold:
         return said if self._facts.due is None else max(said, self._facts.due.run)
 
     def _health(self, reports: Sequence[WorkerNote]) -> generator.Health:
-        kept_ns = sum(report.kept_ns for report in reports) / (self._sums["records"] or 1)
+        kept_ns = sum(report.kept_ns for report in reports) / (self._counts["records"] or 1)
         return generator.Health(
             cpu_ratio=workers.cpu_ratio(reports),
             lag=workers.scheduler_lag(reports),
             lateness=workers.timer_lateness(reports),
-            acquire=self._tally.histograms["acquire"],
+            acquire=self._sums.histograms["acquire"],
             late_starts=sum(report.late_starts for report in reports),
             queued_starts=sum(report.queued_starts for report in reports),
             scheduled_starts=self._scheduled(reports),
-            started=self._sums["records"],
+            started=self._counts["records"],
             littles_law_ratio=generator.littles_law_ratio(
-                self._sums["busy_ns"], self._sums["finished"], kept_ns, self._facts, self._window
+                self._counts["busy_ns"], self._counts["finished"], kept_ns, self._facts, self._window
             ),
         )
 
@@ -227,13 +227,13 @@ class Fold:
             found.append(generator.GENERATOR_BOUND)
         if values.generator.verdict in generator.IN_DOUBT:
             found.append(f"latencies are upper bounds, as the generator adds to them: {values.generator.reason}")
-        found += _failures(self._tally.numbers["outcomes"])
+        found += _failures(self._sums.numbers["outcomes"])
         if values.rate.sustained is False:
             found.append(
                 f"not sustained: {values.rate.completed_per_s:.1f} of {self._facts.rate_per_s:.1f} operations/s "
                 "were completed, so the latencies are those of a growing queue"
             )
-        acquires, released = sum(self._totals.values()), sum(self._tally.numbers["releases"].values())
+        acquires, released = sum(self._totals.values()), sum(self._sums.numbers["releases"].values())
         for row, recorded in (("acquire", acquires), ("release", released)):
             counted = workers.locust_requests(reports, row)
             if whole and counted != recorded:

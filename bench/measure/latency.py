@@ -21,12 +21,12 @@ from bench.measure.histogram import Histogram, Values
 from bench.measure.outcomes import acquired, attempts_of
 from bench.measure.record import Records
 from bench.measure.section import Count, Section, says
-from bench.measure.tally import Tally
+from bench.measure.sums import Sums
 from bench.measure.timeline import Timeline, timelines
 
 LATENCIES = ("acquire", "acquire_service", "acquire_failed", "release", "handoff", "hold", "wait")
 COUNTED = ("wakeups", "polls")  # by a recipe, of itself
-WAITS: Mapping[str, tuple[str, ...]] = {"leases": (), "waits": ("retries",)}  # of a tally; leases: by caller
+WAITS: Mapping[str, tuple[str, ...]] = {"leases": (), "waits": ("retries",)}  # of sums; leases: by caller
 PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9, "p9999": 99.99}
 
 Figure = Literal["p50", "p90", "p99", "p999", "p9999", "max"]
@@ -158,24 +158,24 @@ def blocks(histograms: Mapping[str, Histogram]) -> Latencies:
     return Latencies(acquire_all=of_all, **{name: Latency.of(histograms[name]) for name in LATENCIES})
 
 
-def add_waits(tally: Tally, records: Records, inside: Records) -> None:
-    """Add a part of the history, and of it what lies in the window, to a tally that has the sections `WAITS`."""
+def add_waits(sums: Sums, records: Records, inside: Records) -> None:
+    """Add a part of the history, and of it what lies in the window, to sums that have the sections `WAITS`."""
     callers, leases = np.unique(inside["caller"][acquired(inside)], return_counts=True)
-    tally.add("leases", dict(zip(callers.tolist(), leases.tolist(), strict=True)))
+    sums.add("leases", dict(zip(callers.tolist(), leases.tolist(), strict=True)))
     if len(inside):
-        tally.longest_ns = max(tally.longest_ns, int((inside["ended_ns"] - inside["start_ns"]).max()))
-    tally.add("waits", {"retries": int(np.maximum(attempts_of(records) - 1, 0).sum())})
+        sums.longest_ns = max(sums.longest_ns, int((inside["ended_ns"] - inside["start_ns"]).max()))
+    sums.add("waits", {"retries": int(np.maximum(attempts_of(records) - 1, 0).sum())})
 
 
-def waiting_of(tally: Tally, users: int, told: Mapping[str, int]) -> Waiting:
+def waiting_of(sums: Sums, users: int, told: Mapping[str, int]) -> Waiting:
     """What it comes to, of at least so many callers. `told`: what the recipe counted of itself."""
-    leases = tally.numbers["leases"].values()
+    leases = sums.numbers["leases"].values()
     squares = sum(number**2 for number in leases)
     return Waiting(
         jain=sum(leases) ** 2 / (max(users, len(leases)) * squares) if squares else None,
-        longest_s=tally.longest_ns / 1e9 if tally.longest_ns else None,
+        longest_s=sums.longest_ns / 1e9 if sums.longest_ns else None,
         wakeups=told.get("wakeups", 0),
-        polls=tally.numbers["waits"]["retries"] + told.get("polls", 0),
+        polls=sums.numbers["waits"]["retries"] + told.get("polls", 0),
     )
 
 

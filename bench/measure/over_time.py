@@ -18,7 +18,7 @@ from bench.measure.latency import Latency
 from bench.measure.outcomes import ACQUIRE_OUTCOMES
 from bench.measure.record import OUTCOME_CODES, Records
 from bench.measure.section import Amount, Count, Section, says
-from bench.measure.tally import Tally
+from bench.measure.sums import Sums
 from bench.measure.timeline import Integers
 
 MOST_SLICES = 60
@@ -88,11 +88,11 @@ class OverTime(Section, frozen=True, kw_only=True):
     acquire: Annotated[AcquireOverTime, says("latency of acquired ones")]
 
 
-def add_slices(tally: Tally, slices: Slices, quorum: int, records: Records) -> None:
+def add_slices(sums: Sums, slices: Slices, quorum: int, records: Records) -> None:
     """Add a part of the history. Works on columns: a copy of whole records would cost more than all the rest."""
 
     def add_row(name: str, place: Integers) -> None:
-        tally.add_row(name, np.bincount(place, minlength=slices.total))
+        sums.add_row(name, np.bincount(place, minlength=slices.total))
 
     granted = slices.indices(records["granted_ns"][records["granted_ns"] > 0])
     add_row("granted", granted[(granted >= 0) & (granted < slices.total)])
@@ -102,7 +102,7 @@ def add_slices(tally: Tally, slices: Slices, quorum: int, records: Records) -> N
     for name in ACQUIRE_OUTCOMES:
         add_row(name, place[codes == OUTCOME_CODES[name]])
     split_votes = np.bincount(place, outcomes.split_votes_of(records)[known], slices.total)
-    tally.add_row("split_votes", split_votes.astype(np.int64))
+    sums.add_row("split_votes", split_votes.astype(np.int64))
     won = codes == OUTCOME_CODES["acquired"]
     leases, place = known[won], place[won]
     votes, undecided = (outcomes.votes_of(records, kind)[leases] for kind in ("granted", "undecided"))
@@ -111,20 +111,20 @@ def add_slices(tally: Tally, slices: Slices, quorum: int, records: Records) -> N
     took, order = records["ended_ns"][leases] - records["intended_ns"][leases], np.argsort(place, kind="stable")
     ends = np.cumsum(np.bincount(place, minlength=slices.total))[:-1]
     for number, part in enumerate(np.split(took[order], ends)):
-        tally.histograms[f"slice {number}"].add(part)
+        sums.histograms[f"slice {number}"].add(part)
 
 
-def over_time_of(tally: Tally, slices: Slices) -> OverTime:
+def over_time_of(sums: Sums, slices: Slices) -> OverTime:
     """The section `over_time` so far."""
-    took = [Latency.of(tally.histograms[f"slice {number}"]) for number in range(slices.total)]
+    took = [Latency.of(sums.histograms[f"slice {number}"]) for number in range(slices.total)]
     return OverTime(
         origin_ns=slices.start_ns,
         slice_s=slices.duration_ns / slices.count / 1e9,
         start_s=tuple(slices.starts_s()),
-        granted=tally.row("granted"),
-        outcomes={name: tally.row(name) for name in ACQUIRE_OUTCOMES},
-        split_votes=tally.row("split_votes"),
-        margin=tally.keyed("margin"),
+        granted=sums.row("granted"),
+        outcomes={name: sums.row(name) for name in ACQUIRE_OUTCOMES},
+        split_votes=sums.row("split_votes"),
+        margin=sums.keyed("margin"),
         acquire=AcquireOverTime(
             p50_s=tuple(one.p50 for one in took),
             p90_s=tuple(one.p90 for one in took),

@@ -26,7 +26,7 @@ from bench.measure.facts import Facts, Window
 from bench.measure.fold import Fold
 from bench.measure.record import RECORD_FIELDS, TIMES, read_pieces
 from bench.measure.section import decoded
-from bench.measure.tally import TallyState
+from bench.measure.sums import SumsState
 from bench.measure.timeline import Integers
 
 BUCKETS = 1_024
@@ -48,7 +48,7 @@ class WorkerFold:
     """What one worker counted of itself: its records by bucket, and its fold of all of them."""
 
     counts: tuple[int, ...]
-    state: TallyState
+    state: SumsState
 
 
 @dataclass(frozen=True, slots=True)

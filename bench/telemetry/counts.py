@@ -17,7 +17,7 @@ from bench.measure.facts import Window
 from bench.measure.latency import WAITS, add_waits, handoffs, waiting_of
 from bench.measure.outcomes import acquired
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, Records
-from bench.measure.tally import Tally
+from bench.measure.sums import Sums
 from bench.measure.workers import WorkerNote, added
 from bench.telemetry.load_log import Extension
 from bench.telemetry.points import NS_PER_S, Buckets, DataPoint, Exemplar, point
@@ -38,7 +38,7 @@ class OperationCounts:
         self._votes: Counter[str] = Counter(dict.fromkeys(outcomes.KINDS, 0))
         self._margin = Buckets(1)
         self._split_votes = 0
-        self._waiting = Tally(WAITS)
+        self._waiting = Sums(WAITS)
 
     def add(self, records: Records) -> None:
         """Count what these operations took and how they ended."""

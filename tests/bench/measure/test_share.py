@@ -30,7 +30,7 @@ from bench.measure.share import (
     unpack,
     unpack_here,
 )  # fmt: skip
-from bench.measure.tally import TallyState
+from bench.measure.sums import SumsState
 from bench.measure.timeline import Integers
 from tests.doubles.records import MS, legal_records
 
@@ -56,9 +56,9 @@ def in_one(records: Records) -> Fold:
     return total
 
 
-def sent(fold: Fold) -> TallyState:
+def sent(fold: Fold) -> SumsState:
     """The state as it arrives."""
-    return decoded(msgspec.json.encode(fold.state), TallyState)
+    return decoded(msgspec.json.encode(fold.state), SumsState)
 
 
 # ---------------------------------------------------------------- folds
@@ -121,7 +121,7 @@ def test_a_fold_of_something_else_is_refused(change: dict[str, object]) -> None:
     state = in_one(random_records(1)).state
     fields = {name: getattr(state, name) for name in state.__dataclass_fields__}
     with pytest.raises(ValueError, match="fold"):
-        Fold(FACTS, WINDOW).merge(TallyState(**{**fields, **change}))
+        Fold(FACTS, WINDOW).merge(SumsState(**{**fields, **change}))
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from bench.measure.timeline import Integers
 
 
 @dataclass(frozen=True, slots=True)
-class TallyState:
-    """All of a `Tally`, to be added to another."""
+class SumsState:
+    """All of a `Sums`, to be added to another."""
 
     numbers: dict[str, dict[str, int]]
     rows: dict[str, tuple[int, ...]]
@@ -23,7 +23,7 @@ class TallyState:
     longest_ns: int
 
 
-class Tally:
+class Sums:
     """Numbers by section and name, rows of `slices` figures by name and key, histograms by name, the longest wait."""
 
     def __init__(
@@ -55,13 +55,13 @@ class Tally:
         return {key: self.row(f"{name} {key}") for key in sorted(found, key=int)}
 
     @property
-    def state(self) -> TallyState:
+    def state(self) -> SumsState:
         """What `merge` adds."""
         numbers = {section: dict(counts) for section, counts in self.numbers.items()}
         samples = {name: histogram.samples for name, histogram in self.histograms.items()}
-        return TallyState(numbers, {name: self.row(name) for name in self.rows}, samples, self.longest_ns)
+        return SumsState(numbers, {name: self.row(name) for name in self.rows}, samples, self.longest_ns)
 
-    def merge(self, state: TallyState) -> None:
+    def merge(self, state: SumsState) -> None:
         """Add what another one has added up. Raises ValueError when it is not one of the same form."""
         if state.numbers.keys() != self.numbers.keys() or state.histograms.keys() != self.histograms.keys():
             raise ValueError("not a fold of this lockbench")
