@@ -4,10 +4,12 @@ Rules: on a terminal lines redrawn in place, of which nothing is ever cut off; e
 seconds, of words such as `schedule: row 3 of 64` one line per part (`schedule`); quiet says nothing.
 """
 
+import re
 import sys
 from collections.abc import Iterator
 from typing import Self, TextIO
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
@@ -48,9 +50,9 @@ class ProgressLine:
             return
         part, elapsed_s = (now.partition(":")[0], 0.0) if isinstance(now, str) else (now.phase, now.elapsed_s)
         if self._live:
-            self._live.update(
-                Text(now) if isinstance(now, str) else progress_block(now, self._console.width), refresh=True
-            )
+            width = self._console.width
+            block = words_block(now, width) if isinstance(now, str) else progress_block(now, width)
+            self._live.update(block, refresh=True)
         elif self._is_due(part, elapsed_s):
             print(now if isinstance(now, str) else progress_line(now), file=self._console.file, flush=True)
 
@@ -65,6 +67,13 @@ class ProgressLine:
 def progress_line(progress: Progress) -> str:
     """Return everything in one line, as long as it gets."""
     return _GAP.join(item.plain for items in _lines(progress) for item in items)
+
+
+def words_block(words: str, width: int) -> Text:
+    """Return words for a terminal of `width` columns, parted behind a comma or a colon if that must be."""
+    if cell_len(words) <= width:
+        return Text(words)
+    return Text("\n").join(_filled([Text(part) for part in re.split(r"(?<=[,:]) ", words)], width))
 
 
 def progress_block(progress: Progress, width: int) -> Text:

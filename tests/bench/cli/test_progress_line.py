@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bench.cli.progress_line import PLAIN_EVERY_S, ProgressLine, progress_block, progress_line
+from bench.cli.progress_line import PLAIN_EVERY_S, ProgressLine, progress_block, progress_line, words_block
 from bench.run.follow import InstanceTrouble, Progress
 from bench.safety.judge import LiveVerdict
 
@@ -126,3 +126,12 @@ def test_quiet_says_nothing() -> None:
         with ProgressLine(quiet=True, stream=stream) as show:
             show(progress())
         assert stream.getvalue() == ""
+
+
+def test_words_that_are_too_long_for_a_terminal_are_parted_at_a_comma() -> None:
+    short = "pair 2 of 24: rate +3.8 %, at most 29 s left"
+    assert words_block(short, 80).plain == short
+    long = "pair 23 of 24: rate +3.8 %, p50 -6.3 %, success -1.0 %, client cpu µs -2.1 %, at most 290 s left"
+    lines = words_block(long, 80).plain.split("\n")
+    assert all(len(line) <= 80 for line in lines)
+    assert lines[1] == "client cpu µs -2.1 %,  at most 290 s left"
