@@ -3,6 +3,7 @@
 import json
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,22 @@ def test_a_planted_fault_is_found_and_its_absence_too(name: str) -> None:
         with Stage(ours(f"control: {fault}"), 3) as stage:
             seen = play(stage, SCHEDULES[name])
             assert seen.verdict in (wanted, "not known"), seen
+
+
+def test_whoever_kills_a_client_or_a_server_accuses_no_library() -> None:
+    def kills_a_client(stage: Stage) -> str:
+        client = stage.party()
+        client.process.kill()
+        return "" if client.acquire().ok else "nobody gets the lock"
+
+    def kills_a_server(stage: Stage) -> str:
+        stage.fleet.kill(0)
+        return "something went wrong"
+
+    with Stage(ours("control: none"), 3) as stage:
+        for wicked in (kills_a_client, kills_a_server):
+            seen = play(stage, replace(SCHEDULES["one-stopped"], play=wicked))
+            assert seen.verdict == "not known", seen
 
 
 @pytest.mark.slow

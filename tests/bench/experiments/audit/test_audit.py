@@ -3,6 +3,7 @@
 import threading
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -89,6 +90,35 @@ def test_what_did_not_come_about_among_others_is_played_alone(monkeypatch: pytes
     assert played[-1] == ("b", 0)
 
 
+@pytest.mark.parametrize(
+    ("plays", "verdict", "seen", "of"),
+    [
+        (["holds"] * 3, "holds", 0, 3),
+        (["holds", "holds", "does not", "holds", "does not"], "does not", 2, 5),  # a fault that comes by chance
+        (["not known", "holds", "not known", "holds", "holds"], "holds", 0, 3),
+        (["not known"] * TRIES, "not known", 0, 0),
+        (["not applicable"], "not applicable", 0, 0),
+    ],
+)
+def test_what_holds_is_played_again_and_what_went_wrong_oftener(
+    monkeypatch: pytest.MonkeyPatch, plays: list[CellWord], verdict: str, seen: int, of: int
+) -> None:
+    script = iter(plays)
+    monkeypatch.setattr(experiment, "play", lambda stage, one: cell(stage, next(script), one.name))
+    plan = AuditPlan((), (), 3, 5, quick=False, cache=Path(), seed=1)
+    server = ServerBinary("/usr/bin/redis-server", "redis", "7.0.15")
+    stage: Any = "a"
+    came = _Playing(plan, (), server, lambda _: None)._cell(stage, SCHEDULES[ONE])
+    assert (came.verdict, came.seen, came.of) == (verdict, seen, of)
+    assert list(script) == []
+
+
+def test_a_rate_that_is_not_one_stands_with_its_interval() -> None:
+    told = sheet(result(structs.replace(cell("redlock-py", "does not", seen=6), of=10), cell("rslock", "holds")))
+    rows = {part.name: part.rows for part in told.parts}
+    assert rows["what went wrong"][0][2] == "6 of 10 (95 %: 31 % to 83 %)"
+
+
 def test_a_wrong_name_is_refused_with_the_one_it_is_close_to() -> None:
     with pytest.raises(UsageError, match="one-stopped"):
         chosen(["one-stoped"])
@@ -161,3 +191,5 @@ def test_faults_of_libraries_open_to_their_courses_and_those_of_controls_do_not(
     page = render(page_of(told))
     assert page.count("<summary>redlock-py, one-stopped: 2 of 2</summary>") == 1
     assert "dlm.lock(&lt;name&gt;)" in page
+    assert page.count('<a href="#course-1">✗</a>') == 1  # in the matrix
+    assert page.count('<a href="#course-2">?</a>') == 1
