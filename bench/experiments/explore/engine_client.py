@@ -39,6 +39,7 @@ class EngineClient:
         self._ticks_ns = FAR_FUTURE_NS
         for index in range(len(servers)):
             self._connect(index)
+        self._flush()
 
     # -- operations ---------------------------------------------------------------------------------------------------
 
@@ -81,7 +82,7 @@ class EngineClient:
 
     def _submit(self, wanted: Any) -> None:
         if isinstance(wanted, Turn):
-            self._arm()
+            self._arm(self.engine.next_tick_ns(self._world.now_ns))
         elif isinstance(wanted, SetRound):
             self.engine.submit(wanted)
         elif isinstance(wanted, ExtendRound):
@@ -95,9 +96,9 @@ class EngineClient:
     @property
     def is_calm(self) -> bool:
         """Nothing is owed, awaited or to be connected."""
-        return self.engine.is_idle and not any(
-            one.owed_releases or one.pending or one.state == "down" for one in self.engine.status()
-        )
+        if not self.engine.is_idle or None in self._links:
+            return False
+        return not any(one.owed_releases for one in self.engine.status())
 
     # -- what a shell does --------------------------------------------------------------------------------------------
 
@@ -105,11 +106,11 @@ class EngineClient:
         self._world.later(0, partial(self._process.run, self._flush))
 
     def _flush(self) -> None:
-        self.engine.flush(self._world.now_ns)
-        self._arm()
+        if self.engine.dirty:
+            self.engine.flush(self._world.now_ns)
+        self._arm(self.engine.next_tick_ns(self._world.now_ns))
 
-    def _arm(self) -> None:
-        next_ns = self.engine.next_tick_ns(self._world.now_ns)
+    def _arm(self, next_ns: int) -> None:
         if next_ns < self._ticks_ns:
             self._ticks_ns = next_ns
             self._world.at(next_ns, partial(self._when_awake, next_ns))
@@ -124,10 +125,12 @@ class EngineClient:
 
     def _tick(self) -> None:
         self._ticks_ns = FAR_FUTURE_NS
-        self.engine.tick(self._world.now_ns)
-        for index in self.engine.due_connects(self._world.now_ns):
+        self._arm(self.engine.tick(self._world.now_ns))
+        due = self.engine.due_connects(self._world.now_ns)
+        for index in due:
             self._connect(index)
-        self._flush()
+        if due or self.engine.dirty:
+            self._flush()
         self._wake()
 
     def _wake(self) -> None:
@@ -140,7 +143,6 @@ class EngineClient:
         server, now_ns = self._servers[index], self._world.now_ns
         if server.down or server.stopped:
             self.engine.detach(index, "nobody answers", now_ns)
-            self._arm()
             return
         link: SimulatedLink
         link = SimulatedLink(
@@ -155,14 +157,13 @@ class EngineClient:
 
         hello = Hello(f"server-{index}-{server.runs}", 1_000_000, "simulated", link.id)
         self.engine.attach(index, hello, SCRIPTS if server.is_old else NATIVE, transmit, now_ns)
-        self._flush()
 
     def _broken(self, index: int, link: SimulatedLink) -> None:
         if self._links[index] is link:
             self._links[index] = None
             link.close()
             self.engine.detach(index, "broken", self._world.now_ns)
-            self._arm()
+            self._arm(self.engine.next_tick_ns(self._world.now_ns))
             self._world.later(0, self._wake)
 
     def _heard(self, index: int, data: bytes) -> None:

@@ -236,11 +236,11 @@ class Play:
     def _calm_down(self) -> None:
         """Everybody is done; when everything was answered, nothing may be left."""
         world = self.world
-        while not world.is_over and world.now_ns < CALM_NS and not self._is_calm():
+        while not (is_calm := self._is_calm()) and not world.is_over and world.now_ns < CALM_NS:
             world.run(world.now_ns + STEP_NS)
-        if not world.is_over and self._is_calm() and not self.busy:
-            left = sum(bool(set(server.data.keys.values()) - self._orphans()) for server in self.servers)
-            if left:
+        if is_calm and not world.is_over and not self.busy:
+            kept = [set(held) for server in self.servers if (held := server.data.keys.values())]
+            if left := sum(bool(held - self._orphans()) for held in kept):
                 self.broken(f"a key was left on {left} of {self.setting.instances} instances")
 
     def _is_calm(self) -> bool:

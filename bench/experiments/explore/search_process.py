@@ -3,6 +3,7 @@
 Started by name (bench.topology.child); it sees virtual time from its first import of a recipe on.
 """
 
+import gc
 from time import process_time
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,8 @@ def main() -> None:
     from bench.topology.child import orders, say
 
     take_over()
+    gc.freeze()
+    gc.set_threshold(100_000)  # a schedule leaves circles, which are looked for every dozen of them
     for order in orders(SearchOrder):
         say(_answer(order) if order.again is None else _replayed(order, order.again))
 

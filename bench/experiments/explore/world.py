@@ -6,7 +6,6 @@ concerns it then waits. Wherever things may come differently the world asks its 
 """
 
 import heapq
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -20,6 +19,7 @@ from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS
 
 START_NS = 3_000_000 * NS_PER_MS
 CONNECT_NS = 1_000 * NS_PER_MS  # before that
+_place = tuple.__new__  # a named one's own makes a dictionary of names first
 Event = tuple[Any, ...]  # what was seen: time (ns), what, and what `diagram` knows of each
 
 
@@ -42,7 +42,7 @@ class World:
         self.actors: list[Actor] = []
         self.passed: dict[Place, int] = {}  # with the time, ns, in order
         self.until: Callable[[int], object] = bool  # returns when it is that time, for whoever plays in real time
-        self._choose, self._visits = choose, Counter[tuple[str, int]]()
+        self._choose, self._visits = choose, dict[tuple[str, int], int]()
         self._due: list[tuple[int, int, Callable[[], object]]] = []
         self._order = count()
 
@@ -70,8 +70,9 @@ class World:
         """What is to come differently at this place, passed now."""
         if not self.is_begun:
             return None
-        visit = self._visits[where, who] = self._visits[where, who] + 1
-        place = Place(where, who, visit)
+        passes = where, who
+        visit = self._visits[passes] = self._visits.get(passes, 0) + 1
+        place = _place(Place, (where, who, visit))
         self.passed[place] = self.now_ns
         return self._choose(place)
 
