@@ -3,7 +3,6 @@
 import json
 import signal
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -12,15 +11,13 @@ from pathlib import Path
 import pytest
 
 from bench.experiments.safety_matrix import experiment as safety_matrix
-from bench.experiments.safety_matrix import loads as safety_matrix_loads
-from bench.experiments.safety_matrix.experiment import look_at_recipe, run_safety
-from bench.experiments.safety_matrix.loads import look_at_load
+from bench.experiments.safety_matrix.experiment import run_safety
+from bench.experiments.safety_matrix.explored import look_at_recipe
 from bench.experiments.safety_matrix.result import Finding, SafetyPlan, SafetyResult
 from bench.experiments.safety_matrix.row import PlannedRow, RowSetup
 from bench.measure.result import read_result
 from bench.recipes.registry import find_recipe
 from bench.run.experiment import ExperimentOrder
-from bench.topology.fleet import start_fleet
 from tests.conftest import Ended
 from tests.integration.locust_runs import cut_short, result_in, started
 
@@ -41,12 +38,13 @@ def test_one_recipe_shows_its_flaw_in_the_table_and_as_markdown(lockbench: Lockb
     assert 'name="schedule replica-failover explored"' in (tmp_path / "rows.xml").read_text("utf-8")
 
 
-def test_ctrl_c_in_a_load_keeps_the_rows_before_it(tmp_path: Path) -> None:
-    out = cut_short(started(tmp_path, *SAFETY, "--out", "out", "--recipe", "set-nx-lua"), "load: ")
+def test_ctrl_c_in_a_claim_keeps_the_rows_before_it(tmp_path: Path) -> None:
+    words = ("--recipe", "set-nx-lua", "--claim", "clock-drift")
+    out = cut_short(started(tmp_path, *SAFETY, "--out", "out", *words), "claim: ")
     result = result_in(tmp_path / "out", SafetyResult)
     assert result["interrupted"]
     assert [row["fault"] for row in result["rows"]] == ["explored"]
-    assert result["verdict"]["reasons"] == ["interrupted after 1 of 4 rows"]
+    assert result["verdict"]["reasons"] == ["interrupted after 1 of 2 rows"]
     assert out.startswith("INTERRUPTED   1 row, then interrupted")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -78,29 +76,10 @@ def test_a_result_that_cannot_be_stored_is_handed_back_with_the_reason(
     assert "cannot write" in done.unstored
 
 
-def test_the_same_pauses_break_a_plain_delete_and_not_a_compare_and_delete(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(safety_matrix_loads, "QUICK_MS", 2000.0)
-    four = {"resources": "4", "users": "16"}  # locks at a time: four times the leases
-    often = replace(safety_matrix_loads.PAUSES, pauses=("after-grant:150ms:0.3",), options=four)
-    with start_fleet(1, "none") as fleet, ThreadPoolExecutor() as threads:
-        ground = RowSetup(fleet, seed=1, quick=True, server=None, scratch=tmp_path, run_id="abcd")
-        looks = [threads.submit(look_at_load, often, recipe, ground) for recipe in ("set-nx-fixed", "set-nx-lua")]
-        fixed, lua = (look.result() for look in looks)
-    assert {fixed.verdict, lua.verdict} <= {"as expected", "not known"}, (fixed, lua)
-    assert lua.figures.get("service_faults", 0) == 0
-    assert fixed.verdict == "not known" or fixed.figures["service_faults"]
-    for look in (fixed, lua):
-        if look.verdict == "not known":
-            pytest.skip(f"not known here: {look.reason or look}")
-    assert lua.figures["client_overstays"]
-
-
 CLAIMS = {
-    "restart-margin": {"double_grants_n3_margin_1": 0, "double_grants_n3_margin_0": 3, "double_grants_n4_margin_0": 0},
-    "clean-shutdown": {"lost_keys": 0},
-    "delayed-restart": {"double_grants_delayed_all": 0, "double_grants_trusting_all": 1},
+    "votes": {"schedules": 250, "broken_rules": 0},
+    "release-to-all": {"schedules": 250, "broken_rules": 0},
+    "extension": {"schedules": 250, "broken_rules": 0},
     "partition-ttl": {},
     "owner-tokens": {"urandom_collisions": 0, "uuid1_collisions": 0},
     "everysec-loses": {},
@@ -124,6 +103,8 @@ def test_claims_come_with_the_figures_they_are_known_for(lockbench: Lockbench, t
     if unknown:
         pytest.skip(f"not known here: {unknown}")
     assert 0.5 < rows["partition-ttl"]["figures"]["blocked_per_ttl"] < 1.5
+    counted = ("votes granted", "votes too_late", "release-to-all late_votes", "extension extended")
+    assert all(rows[claim]["figures"][name] > 20 for claim, name in map(str.split, counted))
 
 
 @pytest.mark.parametrize(

@@ -137,4 +137,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except subprocess.TimeoutExpired:
+        print(f"NOT KNOWN: after {TIMEOUT_S / 60:g} minutes TLC was not at its end: a machine that is busy otherwise?")
+        sys.exit(4)

@@ -6,6 +6,7 @@ breaks. What broke a recipe is played again on real servers of our own, if it ca
 """
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from itertools import count, islice
@@ -113,6 +114,7 @@ def explored(
     for number, answer in enumerate(_answers(orders, searchers, plan)):
         total.played, total.tested = total.played + answer.played, total.tested + answer.tested
         total.took_s, total.raised = total.took_s + answer.took_s, total.raised or answer.raised
+        total.seen = Counter(total.seen) + Counter(answer.seen)
         show(f"{recipe}: {total.played:,} schedules played")
         if answer.broken:
             first, total.found = first if total.broken else number, total.found + answer.found

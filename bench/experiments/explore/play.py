@@ -1,7 +1,8 @@
 """One schedule played: *a setting and its changes → what was seen, and the first rule that was broken*.
 
 Rules of every recipe: no two leases of a resource are valid at once. Rules of lockcore besides: a lease is granted
-inside its validity and on a quorum of instances that really took it; what was asked ends, and then no key is left.
+inside its validity and on a quorum of instances that really took it, and extended before its end; what was asked ends,
+and then no key is left.
 """
 
 from collections import Counter
@@ -14,7 +15,7 @@ from typing import Any
 
 from bench.experiments.explore.engine_client import EngineClient
 from bench.experiments.explore.network import SimulatedServer
-from bench.experiments.explore.schedule import TTL_MS, Choose, LaterBegin, Place, Setting
+from bench.experiments.explore.schedule import LATENCY_NS, TTL_MS, Choose, LaterBegin, Place, Setting
 from bench.experiments.explore.world import START_NS, Actor, Event, Process, World, here
 from lockcore import Denied, Lease, Outcome
 from lockcore.clock import NS_PER_MS
@@ -51,6 +52,16 @@ class Played:
     passed: dict[Place, int] = field(default_factory=dict)
     tested: bool = False
     grants: int = 0
+
+    def came_about(self) -> Counter[str]:
+        """How often what was seen; `late votes`: of SETs that an instance took later than usual."""
+        seen = Counter(event[1] for event in self.seen)
+        seen["late votes"] = sum(
+            event[0] - event[4] > 2 * LATENCY_NS and event[6] == b"+OK\r\n" and event[5][0] == b"SET"
+            for event in self.seen
+            if event[1] == "call"
+        )
+        return seen
 
     def later_begins(self) -> Iterator[LaterBegin]:
         """Every attempt of a client but its first, the last ones first."""
@@ -163,7 +174,7 @@ class Play:
             found = locker.acquire(resource, TTL_MS, WAIT_MS)
             self.acquiring.discard(here())
             if isinstance(found, Denied):
-                self._denied(found)
+                self._denied(client, found)
                 self._wait(AGAIN_NS)
                 continue
             held = self._granted(client, found)
@@ -180,11 +191,15 @@ class Play:
                 return
 
     def _extend(self, locker: Any, held: Holding) -> None:
-        extended = locker.extend(held.lease, TTL_MS)
-        if isinstance(extended, Lease):
-            held.lease = extended
-            self.world.note("extended", held.client, extended.valid_until_ns)
-            self._check(extended.resource)
+        until_ns, extended = held.lease.valid_until_ns, locker.extend(held.lease, TTL_MS)
+        if not isinstance(extended, Lease):
+            self.world.note("not extended", held.client)
+            return
+        held.lease = extended
+        self.world.note("extended", held.client, extended.valid_until_ns)
+        if self.world.now_ns >= until_ns:
+            self.broken("a lease was extended after its end")
+        self._check(extended.resource)
 
     def _wait(self, for_ns: int) -> None:
         here().wait(self.world.now_ns + for_ns)
@@ -213,9 +228,11 @@ class Play:
         self._check(lease.resource)
         return held
 
-    def _denied(self, denied: Denied) -> None:
+    def _denied(self, client: int, denied: Denied) -> None:
         """Of lockcore the votes must give the name."""
-        if self.setting.recipe == ENGINE and denied.outcome is not Outcome.TOO_LATE:
+        if denied.outcome is Outcome.TOO_LATE:
+            self.world.note("too late", client)
+        elif self.setting.recipe == ENGINE:
             tally, instances = denied.tally, self.setting.instances
             named = outcome_of(tally.granted, tally.refused, quorum_of(instances))
             if sum(tally) != instances or named is not denied.outcome:

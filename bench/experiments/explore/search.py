@@ -5,6 +5,7 @@ is the usual course; then random schedules and those by priorities take turns. W
 simpler schedule breaks the same rule: fewer steps first, then fewer changes, then shorter times.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -40,8 +41,7 @@ def setting_of(recipe: str, about: About) -> Setting:
         small = Setting(recipe, {place: may for place, may in ENGINE_MAY.items() if place != "skew"}, 2, 3)
         return replace(small, hold_ns=TTL_MS * NS_PER_MS // 25)
     instances = 3 if about.most is None and not about.replicated else about.usual
-    serve = ("die",) if about.replicated else ("stop",)
-    may = ANY if instances == 1 else {**ANY, "serve": serve}
+    may = {**ANY, "serve": ("die",) if about.replicated else ("stop", "flush")}
     return Setting(recipe, may, 3, instances, rounds=2, is_replicated=about.replicated)
 
 
@@ -97,13 +97,14 @@ def _branch(schedule: Schedule, most: int) -> Iterator[tuple[Schedule, Played]]:
 
 @dataclass(slots=True)
 class Hunt:
-    """What came of some schedules. `best`: the smallest that breaks a rule, its steps, and which of them it was made
-    from; `usual`: what the usual course passed, if it was among them."""
+    """What came of some schedules. `seen`: how often what came about, of lockcore; `best`: the smallest that breaks a
+    rule, its steps, and which of them it was made from; `usual`: what the usual course passed, if it was among them."""
 
     played: int = 0
     tested: int = 0
     raised: str = ""
     broken: int = 0
+    seen: Counter[str] = field(default_factory=Counter)
     best: tuple[Schedule, list[Step], int] | None = None
     usual: Mapping[Place, int] = field(default_factory=dict)
 
@@ -114,6 +115,8 @@ def hunt(schedules: Iterable[tuple[Schedule, Played]]) -> Hunt:
     for number, (schedule, played) in enumerate(schedules):
         found.played, found.tested = found.played + 1, found.tested + played.tested
         found.raised = found.raised or played.raised
+        if schedule.setting.recipe == ENGINE:
+            found.seen.update(played.came_about())
         if not schedule.changes:
             found.usual = played.passed
         if played.broken:

@@ -30,7 +30,8 @@ class SearchOrder(Struct):
 
 class SearchAnswer(Struct):
     """What came of an order. `branches`: how many there are behind the usual course; `raised`: by a recipe; `found`:
-    how many broke a rule, the smallest made of them is `broken`; `rule`: that one broken again broke."""
+    how many broke a rule, the smallest made of them is `broken`; `seen`: how often what came about, of lockcore;
+    `rule`: that one broken again broke."""
 
     played: int = 0
     tested: int = 0
@@ -38,6 +39,7 @@ class SearchAnswer(Struct):
     branches: int = 0
     raised: str = ""
     found: int = 0
+    seen: dict[str, int] = {}
     broken: Broken | None = None
     rule: str = ""
 
@@ -81,6 +83,7 @@ def _answer(order: SearchOrder) -> SearchAnswer:
         branches=sum(1 for _ in one_more(Schedule(setting, {}), found.usual)),
         raised=found.raised,
         found=found.broken,
+        seen=found.seen,
         broken=_told(found.best[0], found.best[1], first + found.best[2]) if found.best else None,
         took_s=process_time() - began_s,
     )

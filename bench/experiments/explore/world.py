@@ -128,7 +128,8 @@ class Actor(greenlet):  # type: ignore[misc]
     """One course of a process. `turn` grows with every wait, so that nobody is woken for one that has ended."""
 
     def __init__(self, process: Process, work: Callable[[], object]) -> None:
-        super().__init__(self._live)
+        maker = getcurrent()
+        super().__init__(self._live, maker.parent if isinstance(maker, Actor) else maker)  # whom a wait goes back to
         self.process, self.world, self._work = process, process.world, work
         self.turn = 0
 

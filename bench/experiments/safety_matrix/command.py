@@ -29,12 +29,12 @@ def _claims() -> Iterable[str]:
     multiple=True,
     help="only this claim (repeatable); a wrong name lists them",
 )
-@click.option("--quick", is_flag=True, help="a glance: fewer schedules, short loads")
+@click.option("--quick", is_flag=True, help="a glance: fewer schedules, short TTLs")
 @experiment_options("safety")
 def safety(**values: Any) -> int:
     """Each recipe under the faults that are known to break it: expected, seen, figure, verdict.
 
-    Simulated schedules first, then short loads under pauses and faults, then what is claimed of Redlock. Exit code
+    Simulated schedules first, then what is claimed of Redlock. Exit code
     5: a row that must be safe was violated; 4: an expected fault did not show.
     """
     from bench.experiments.safety_matrix.experiment import choose_cases, run_safety

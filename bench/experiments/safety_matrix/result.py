@@ -7,10 +7,10 @@ from msgspec import field
 
 from bench.measure.expectation import RowWord
 from bench.measure.result import Document
-from bench.measure.run_result import OwnFleet, SafetyReport
+from bench.measure.run_result import OwnFleet
 from bench.measure.section import Amount, Section, says
 
-MatrixPart = Literal["schedule", "load", "claim"]
+MatrixPart = Literal["schedule", "claim"]
 MatrixWord = RowWord | Literal["skipped", "not measured here"]
 Figures = Mapping[str, int | float | None]
 
@@ -27,10 +27,6 @@ class Finding(Section, frozen=True):
         default_factory=dict
     )
     reason: Annotated[str | None, says("what there is to say besides: why it was skipped, what went wrong")] = None
-    safety: Annotated[
-        SafetyReport | None,
-        says("what the oracle says of all operations, as in a run's result; null where it was not asked"),
-    ] = None
     preconditions: Annotated[Mapping[str, bool], says("what the row rests on, each with whether it came about")] = (
         field(default_factory=dict)
     )
@@ -39,10 +35,10 @@ class Finding(Section, frozen=True):
 class SafetyRow(Finding, frozen=True, kw_only=True):
     """One row of the matrix."""
 
-    part: Annotated[MatrixPart, says("simulated schedules, short load, or a claim about Redlock")]
+    part: Annotated[MatrixPart, says("simulated schedules, or a claim about Redlock")]
     recipe: Annotated[str, says("the lock that was looked at")]
-    fault: Annotated[str, says("explored, the disturbance of a load, or the claim")]
-    expected: Annotated[str, says("the flaw, no flaw, violated, safe or confirmed")]
+    fault: Annotated[str, says("explored, or the claim")]
+    expected: Annotated[str, says("the flaw, no flaw or confirmed")]
     about: Annotated[str, says("what the row looks for, in words")] = ""
     took_s: Annotated[Amount, says("how long the look took")] = 0.0
 
@@ -52,7 +48,7 @@ class SafetyPlan(Section, frozen=True):
 
     recipes: Annotated[tuple[str, ...], says("only these; empty = all, unless claims were named")]
     claims: Annotated[tuple[str, ...], says("only these; empty = all, unless recipes were named")]
-    quick: Annotated[bool, says("a glance: fewer schedules, short loads")]
+    quick: Annotated[bool, says("a glance: fewer schedules, short TTLs")]
     seed: Annotated[int, says("of every random choice")] = 1
 
 

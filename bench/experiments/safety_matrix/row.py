@@ -5,25 +5,18 @@ command measures is `not measured here`, each with its reason. What went wrong o
 looked at again before it is `not known`.
 """
 
-import threading
-import time
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Final, Self
+from dataclasses import dataclass
+from typing import Final
 
 from msgspec import structs
-from redis import Redis
 from redis.exceptions import RedisError
 
 from bench.errors import BenchError
 from bench.experiments.safety_matrix.result import Figures, Finding, MatrixPart, MatrixWord, SafetyRow
 from bench.measure.expectation import NOT_KNOWN, Preconditions, conclude_rows, row_verdict, unmet
-from bench.measure.run_result import SafetyReport
 from bench.measure.verdict import Verdict
-from bench.topology.fleet import Fleet
-from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
+from bench.topology.child import Child
 from lockcore.errors import LockcoreError
 
 SKIPPED: Final = "skipped"
@@ -34,19 +27,13 @@ TRIES = 3  # of a row that is not known: a machine that was busy for a moment ne
 
 @dataclass(frozen=True, slots=True)
 class RowSetup:
-    """What a case is looked at on. `fleet`: three servers without persistence, not to be harmed.
+    """How a case is looked at. `quick`: a glance; `seed` of every random choice; `server`: the program to start, None =
+    look; `searcher`: a search process of `lockbench explore`; `is_over`: whether somebody wants it to end."""
 
-    `quick`: a glance instead of a look; `seed` of every random choice; `server`: the program to start, None = look.
-    `tries`: so far, by row; `is_over`: whether somebody wants it to end.
-    """
-
-    fleet: Fleet
     seed: int
     quick: bool
     server: str | None
-    scratch: Path
-    run_id: str
-    tries: Counter[str] = field(default_factory=Counter)
+    searcher: Child
     is_over: Callable[[], bool] = lambda: False
 
 
@@ -86,14 +73,13 @@ def find(
     holds: bool,
     broken: bool = False,
     reason: str | None = None,
-    safety: SafetyReport | None = None,
 ) -> Finding:
     """Return the finding: `seen` names what it is when it is there, and when it is not."""
     verdict = row_verdict(holds=holds, broken=broken, preconditions=preconditions)
     if verdict == NOT_KNOWN:
         told = "; ".join(filter(None, (reason, unmet(preconditions))))
-        return Finding(NOT_KNOWN, verdict, figures, told, safety, preconditions)
-    return Finding(seen[0] if holds and not broken else seen[1], verdict, figures, reason, safety, preconditions)
+        return Finding(NOT_KNOWN, verdict, figures, told, preconditions)
+    return Finding(seen[0] if holds and not broken else seen[1], verdict, figures, reason, preconditions)
 
 
 def look(case: PlannedRow, setup: RowSetup) -> Finding:
@@ -125,51 +111,3 @@ def judge_rows(rows: Sequence[SafetyRow], wanted: int | None = None) -> Verdict:
 def _sentence(row: SafetyRow) -> str:
     more = f" ({row.reason})" if row.reason else ""
     return f"{row.recipe}, {row.fault}: expected {row.expected}, seen {row.seen}{more}"
-
-
-# -- waiting for what is due, and whether this machine keeps time meanwhile --------------------------------------------
-
-_LOOK_S = 0.002
-
-
-def sleep_until(due_ns: int) -> None:
-    """Return at this monotonic time."""
-    time.sleep(max(due_ns - monotonic_ns(), 0) / NS_PER_S)
-
-
-class Pace:
-    """Whether this machine keeps time: entered, a thread sleeps and looks until it is left.
-
-    What is judged by a time that others had to keep rests on it: without it a late answer is not known, not bad.
-    `worst_ms`: the worst lateness of a sleep so far.
-    """
-
-    def __init__(self) -> None:
-        self.worst_ms = 0.0
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="lockbench-pace", daemon=True)
-
-    def kept(self, allowed_ms: float) -> dict[str, bool]:
-        """The precondition that nothing was late by more than `allowed_ms`."""
-        return {f"the machine kept time to {allowed_ms:g} ms": self.worst_ms <= allowed_ms}
-
-    def _watch(self) -> None:
-        begun_ns = monotonic_ns()
-        while not self._over.wait(_LOOK_S):
-            now_ns = monotonic_ns()
-            self.worst_ms = max(self.worst_ms, (now_ns - begun_ns - _LOOK_S * NS_PER_S) / NS_PER_MS)
-            begun_ns = now_ns
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_raised: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-
-def sets_of(server: Redis) -> int:
-    """How many SETs a server has executed."""
-    statistics: Any = server.info("commandstats")
-    return int(statistics.get("cmdstat_set", {"calls": 0})["calls"])

@@ -11,10 +11,10 @@ from bench.recipes.watchdog import Watchdog, WatchdogNaive
 from bench.topology.fleet import Fleet, wait_until
 from lockcore import Lease, Outcome
 from lockcore.clock import monotonic_ns
-from tests.schedules.stage import PATIENCE_S, Gate
 
 pytestmark = pytest.mark.integration
 TTL_MS = 150
+PATIENCE_S = 30.0
 
 
 def taken(recipe: Watchdog, resource: str = "r1") -> Lease:
@@ -63,14 +63,20 @@ def test_a_lock_that_is_gone_is_noticed_and_left_alone(fleet: Fleet, server: Red
 
 
 def test_a_renewal_that_gets_no_answer_is_tried_again(fleet: Fleet, server: Redis, settings: RecipeSettings) -> None:
-    gate = Gate("before-renew")
+    reached, opened = threading.Event(), threading.Event()
+
+    def gate(point: str) -> None:
+        if point == "before-renew":
+            reached.set()
+            opened.wait(PATIENCE_S)
+
     recipe = Watchdog.connect(fleet.urls[:1], replace(settings, gate=gate, instance_timeout_ms=20.0))
     lease = recipe.acquire("r1", 1200, 0)
     assert isinstance(lease, Lease)
     first_end_ns = lease.valid_until_ns
-    gate.is_reached()
+    assert reached.wait(PATIENCE_S)
     fleet.stop(0)
-    gate.open()
+    opened.set()
     wait_until(lambda: recipe.instances[0].state == "down", PATIENCE_S, "it did not come")
     fleet.cont(0)
     wait_until(lambda: lease.valid_until_ns > first_end_ns, PATIENCE_S, "it did not come")

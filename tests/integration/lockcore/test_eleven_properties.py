@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
@@ -21,18 +20,18 @@ from bench.experiments.safety_matrix.result import Finding
 from bench.experiments.safety_matrix.row import SKIPPED, PlannedRow, RowSetup, look
 from bench.measure.expectation import NOT_KNOWN
 from bench.scenario import Fault
-from bench.topology.faults.injection import Injection, prepared_fleet
+from bench.topology.child import Shape
+from bench.topology.faults.injection import Injection, Need, prepared_fleet
 from bench.topology.faults.kinds import injection, needs_of, read_faults
 from bench.topology.fleet import Fleet, start_fleet
 from lockcore import Denied, LagCap, Lease, Outcome, Redlock
 from lockcore.clock import NS_PER_MS
 from lockcore.quorum import quorum_of
 from tests.integration.lockcore.keys import client, keys_on, values_on
-from tests.schedules.stage import SHORT_MS, Shown
-from tests.schedules.table import SCHEDULES, play
 
 pytestmark = pytest.mark.integration
 HOLDERS, LEASES_EACH = 6, 40
+SHORT_MS = 240  # waited for, where a lock must expire
 PATIENT = {"instance_timeout_ms": 1000, "lag_cap": LagCap(age_ms=1000)}  # with a machine that is busy elsewhere
 
 
@@ -40,15 +39,6 @@ PATIENT = {"instance_timeout_ms": 1000, "lag_cap": LagCap(age_ms=1000)}  # with 
 def three() -> Iterator[Fleet]:
     with start_fleet(3, "none") as fleet:
         yield fleet
-
-
-@pytest.fixture
-def ground(three: Fleet, tmp_path: Path) -> RowSetup:
-    return RowSetup(three, seed=1, quick=True, server=None, scratch=tmp_path, run_id="abcd")
-
-
-def played(schedule: str, fleet: Fleet) -> Shown:
-    return play(SCHEDULES[schedule], "redlock", fleet)
 
 
 def locked_with_margin(fleet: Fleet, lock: Redlock, resource: str, margin: int, ttl_ms: int = 10_000) -> Lease:
@@ -94,9 +84,10 @@ def answered(lock: Redlock, resource: str, ttl_ms: int = 10_000) -> Lease | Deni
     return result
 
 
-def known(look_at: Callable[[RowSetup], Finding], ground: RowSetup) -> Finding:
+def known(look_at: Callable[[RowSetup], Finding]) -> Finding:
     """What a claim of the safety matrix shows; a skipped test where its preconditions did not come about here."""
-    finding = look(PlannedRow("claim", "redlock", "here", "confirmed", "", look_at), ground)
+    setup = RowSetup(1, True, None, None)  # type: ignore[arg-type]
+    finding = look(PlannedRow("claim", "redlock", "here", "confirmed", "", look_at), setup)
     if finding.verdict in (NOT_KNOWN, SKIPPED):
         pytest.skip(f"not known here: {finding.reason}")
     return finding
@@ -139,16 +130,30 @@ def test_1_an_overlap_would_be_counted() -> None:
 # -- 2, 3 ------------------------------------------------------------------------------------------------------------
 
 
-def test_2_a_quorum_that_comes_after_the_validity_has_ended_is_no_grant(ground: RowSetup) -> None:
-    figures = known(leases.votes, ground).figures
-    assert figures["too_late"], "replies came late enough to try it"
-    assert figures["granted_after_their_end"] == figures["granted_below_quorum"] == 0
+def test_2_a_quorum_that_comes_after_the_validity_has_ended_is_no_grant() -> None:
+    """TTLs so short that replies, late by chance, come after the validity has ended."""
+    results: list[Lease | Denied] = []
+    with prepared_fleet(frozenset({Need.PROXY}), 3, "none") as site:
+        for index in range(3):
+            site.proxies.shape(index, Shape(delay_s=200e-6, jitter_s=1.5e-3, slow=("from",)))
+        for ttl_ms in (6, 12, 24, 48):  # a busy machine grants none of the shortest
+            with connect(site.urls, drift_factor=0.5, max_ttl_ms=ttl_ms) as lock:
+                results += [lock.try_acquire(f"v{ttl_ms}-{number}", ttl_ms) for number in range(300)]
+    leases_got = [result for result in results if isinstance(result, Lease)]
+    if len(leases_got) < 30 or not any(result.outcome is Outcome.TOO_LATE for result in results):
+        pytest.skip("not known here: nobody, or everybody, was granted in time")
+    assert all(lease.granted_ns < lease.valid_until_ns for lease in leases_got)
 
 
-def test_3_a_pause_in_the_critical_section_is_an_overstay_and_no_service_fault(three: Fleet) -> None:
-    report = played("overslept-holder", three).report
-    assert report.client_overstays == 1
-    assert (report.service_faults, report.foreign_deletes, report.unexplained) == (0, 0, 0)
+def test_3_a_pause_in_the_critical_section_ends_in_an_overstay_and_in_nothing_worse(three: Fleet) -> None:
+    with connect(three.urls) as one, connect(three.urls) as other:
+        slept = until_granted(one, "slept", SHORT_MS)
+        time.sleep((SHORT_MS + 20) / 1000)
+        following = until_granted(other, "slept", 10_000)
+        assert not double_grant(slept, following)
+        assert one.try_release(slept) is Outcome.GONE
+        assert values_on(three.urls, PREFIX + "slept").count(following.owner_token) >= 2, "nobody else's is deleted"
+        other.release(following)
 
 
 # -- 4 to 6: wrong clocks --------------------------------------------------------------------------------------------
@@ -202,8 +207,8 @@ def test_5_a_jump_back_blocks_for_longer_and_nothing_worse() -> None:
         assert ttl_ms + 300 < blocked_ms < ttl_ms + 3000, "its TTL and the jump"
 
 
-def test_6_drift_within_the_factor_makes_no_overlap_and_beyond_it_does(ground: RowSetup) -> None:
-    within, beyond = known(leases.validity_drift, ground), known(leases.clock_drift, ground)
+def test_6_drift_within_the_factor_makes_no_overlap_and_beyond_it_does() -> None:
+    within, beyond = known(leases.validity_drift), known(leases.clock_drift)
     assert {value for name, value in within.figures.items() if name.startswith("overlap")} == {0}
     assert beyond.figures["overlap_ms_at_rate_0.9"] == 0
     fast = beyond.figures["overlap_ms_at_rate_1.1"]
@@ -261,21 +266,17 @@ def test_7_a_power_cut_that_is_waited_for_loses_nothing_whatever_was_synced(fsyn
         check_waited_for(fleet, lambda: (cut.begin(), cut.end()))
 
 
-# -- 8 to 11 ---------------------------------------------------------------------------------------------------------
+# -- 8 to 10: extension and late commands (8, 11) are explored; on real servers: test_lease, test_cleanup --------------
 
 
-def test_8_an_extension_is_never_foreign_nor_after_the_end_nor_by_a_minority(ground: RowSetup) -> None:
-    figures = dict(known(leases.extension, ground).figures)
-    assert figures.pop("extended_in_time") == 1
-    assert set(figures.values()) == {0}
-
-
-def test_9_a_killed_holder_blocks_for_its_ttl_and_no_longer(three: Fleet) -> None:
-    figures = played("killed-holder", three).figures
-    recovery_ms = figures["recovery_ms"]
-    assert figures["keys_without_end"] == 0
-    assert recovery_ms is not None
-    assert recovery_ms <= SHORT_MS + 1000, "its TTL, a retry, and what a busy machine adds"
+def test_9_a_holder_that_is_gone_blocks_for_its_ttl_and_no_longer(three: Fleet) -> None:
+    with connect(three.urls) as other:
+        with connect(three.urls) as dead:
+            lease = until_granted(dead, "dead", SHORT_MS)
+        following = until_granted(other, "dead", SHORT_MS)
+        assert not double_grant(lease, following)
+        assert following.granted_ns - lease.granted_ns < (SHORT_MS + 1000) * NS_PER_MS, "and what a busy machine adds"
+        other.release(following)
 
 
 @pytest.mark.parametrize("instances, down", [(3, 1), (5, 2)])
@@ -293,12 +294,6 @@ def test_10_a_minority_down_works_and_a_majority_down_fails_fast(instances: int,
             took_s.append(time.monotonic() - began)
         assert outcomes == [Outcome.UNREACHABLE] * 3
         assert min(took_s) < 0.5, "nobody waits for what is known to be down"
-
-
-def test_11_late_commands_leave_no_vote_after_the_release(ground: RowSetup) -> None:
-    figures = known(leases.release_to_all, ground).figures
-    assert figures["late_votes"], "SETs were executed after their acquire was over"
-    assert figures["orphan_votes"] == 0
 
 
 def test_nothing_of_these_scenarios_is_left(three: Fleet) -> None:

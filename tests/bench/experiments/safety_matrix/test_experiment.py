@@ -1,7 +1,5 @@
 """The safety matrix: which rows there are, and what each comes to."""
 
-from pathlib import Path
-
 import pytest
 
 from bench.errors import EnvironmentNotReadyError
@@ -9,50 +7,26 @@ from bench.experiments.safety_matrix.experiment import all_cases, choose_cases
 from bench.experiments.safety_matrix.result import Finding, MatrixWord, SafetyRow
 from bench.experiments.safety_matrix.row import ELSEWHERE, SKIPPED, PlannedRow, RowSetup, find, judge_rows, look
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
-from bench.measure.run_result import SafetyReport
 from bench.recipes.registry import RECIPES, WITHDRAWN
-from tests.schedules.stage import Shown
-from tests.schedules.table import judge_shown
-
-SAFE = SafetyReport("SAFE", None)
-FAULTY = SafetyReport("VIOLATED", "1 × service fault", service_faults=1)
 
 
 def row(verdict: MatrixWord) -> SafetyRow:
-    return SafetyRow("d", verdict, part="load", recipe="a", fault="b", expected="c")
+    return SafetyRow("d", verdict, part="claim", recipe="a", fault="b", expected="c")
 
 
 def test_every_recipe_stands_in_the_matrix_the_withdrawn_one_too() -> None:
     assert {case.recipe for case in all_cases()} >= {*WITHDRAWN, *RECIPES}
 
 
-def test_deterministic_rows_come_first() -> None:
+def test_the_recipes_come_first() -> None:
     parts = [case.part for case in all_cases()]
-    assert parts == sorted(parts, key=["schedule", "load", "claim"].index)
+    assert parts == sorted(parts, key=["schedule", "claim"].index)
 
 
 def test_a_recipe_selects_its_rows_and_nothing_else() -> None:
     chosen = choose_cases(["set-nx-fixed"])
     assert chosen
     assert {case.recipe for case in chosen} == {"set-nx-fixed"}
-
-
-@pytest.mark.parametrize(
-    "seen, flawed, safe, report, verdict",
-    [
-        (True, True, False, FAULTY, AS_EXPECTED),
-        (False, True, False, SAFE, NOT_SHOWN),
-        (True, False, False, FAULTY, VIOLATED),
-        (False, False, True, SAFE, AS_EXPECTED),
-        (False, False, True, FAULTY, VIOLATED),
-        (True, True, True, SAFE, AS_EXPECTED),
-        (True, True, True, FAULTY, VIOLATED),  # blocked, as known; but two leases at once is more than it may
-    ],
-)
-def test_what_a_schedule_says_of_a_recipe(
-    seen: bool, flawed: bool, safe: bool, report: SafetyReport, verdict: str
-) -> None:
-    assert judge_shown(Shown(seen, {"chain": 5}, report), flawed=flawed, safe=safe).verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -88,21 +62,6 @@ def test_without_its_precondition_a_row_is_neither_confirmed_nor_refuted() -> No
     assert find(("yes", "no"), {}, {"somebody was granted": False}, holds=True, broken=True).verdict == VIOLATED
 
 
-def test_a_flaw_that_is_seen_where_it_must_not_be_is_certain_only_if_nobody_was_late() -> None:
-    late = Shown(True, {}, SAFE, {"the machine kept time to 25 ms": False})
-    assert judge_shown(late, flawed=False, safe=True).verdict == NOT_KNOWN
-    doubled = Shown(True, {}, FAULTY, {"the machine kept time to 25 ms": False})
-    assert judge_shown(doubled, flawed=False, safe=True).verdict == VIOLATED
-
-
-def test_a_known_flaw_is_seen_though_nobody_was_granted_and_absent_only_if_somebody_was() -> None:
-    nobody = {"somebody was granted": False}
-    assert judge_shown(Shown(True, {}, SAFE, {}, nobody), flawed=True, safe=False).verdict == AS_EXPECTED
-    assert judge_shown(Shown(False, {}, SAFE, {}, nobody), flawed=True, safe=False).verdict == NOT_KNOWN
-    assert judge_shown(Shown(False, {}, SAFE, {}, nobody), flawed=False, safe=True).verdict == NOT_KNOWN
-    assert judge_shown(Shown(True, {}, SAFE, {}, nobody), flawed=False, safe=True).verdict == NOT_KNOWN
-
-
 def case_of(*findings: Finding | Exception) -> PlannedRow:
     coming = iter(findings)
 
@@ -115,8 +74,8 @@ def case_of(*findings: Finding | Exception) -> PlannedRow:
     return PlannedRow("claim", "redlock", "planted", "confirmed", "a planted row", next_look)
 
 
-def ground(tmp_path: Path, *, is_over: bool = False) -> RowSetup:
-    return RowSetup(None, 1, True, None, tmp_path, "abcd", is_over=lambda: is_over)  # type: ignore[arg-type]
+def ground(*, is_over: bool = False) -> RowSetup:
+    return RowSetup(1, True, None, None, lambda: is_over)  # type: ignore[arg-type]
 
 
 UNKNOWN = Finding("not known", NOT_KNOWN)
@@ -131,20 +90,18 @@ UNKNOWN = Finding("not known", NOT_KNOWN)
         ((UNKNOWN, UNKNOWN, UNKNOWN, Finding("confirmed", AS_EXPECTED)), NOT_KNOWN),
     ],
 )
-def test_only_what_is_not_known_is_looked_at_again(
-    findings: tuple[Finding | Exception, ...], verdict: str, tmp_path: Path
-) -> None:
-    assert look(case_of(*findings), ground(tmp_path)).verdict == verdict
+def test_only_what_is_not_known_is_looked_at_again(findings: tuple[Finding | Exception, ...], verdict: str) -> None:
+    assert look(case_of(*findings), ground()).verdict == verdict
 
 
-def test_what_always_goes_wrong_on_the_way_is_not_known(tmp_path: Path) -> None:
+def test_what_always_goes_wrong_on_the_way_is_not_known() -> None:
     wrong = EnvironmentNotReadyError("there is no server")
-    finding = look(case_of(wrong, wrong, wrong), ground(tmp_path))
+    finding = look(case_of(wrong, wrong, wrong), ground())
     assert (finding.verdict, finding.reason) == (NOT_KNOWN, "EnvironmentNotReadyError: there is no server")
 
 
-def test_nothing_is_looked_at_again_once_somebody_wants_it_to_end(tmp_path: Path) -> None:
-    finding = look(case_of(UNKNOWN, Finding("confirmed", AS_EXPECTED)), ground(tmp_path, is_over=True))
+def test_nothing_is_looked_at_again_once_somebody_wants_it_to_end() -> None:
+    finding = look(case_of(UNKNOWN, Finding("confirmed", AS_EXPECTED)), ground(is_over=True))
     assert finding.verdict == NOT_KNOWN
 
 
