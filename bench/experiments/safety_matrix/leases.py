@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.safety_matrix.result import Figures, Finding
-from bench.experiments.safety_matrix.row import SKIPPED, Pace, RowSetup, cannot, find, sets_of, sleep_until
+from bench.experiments.safety_matrix.row import SKIPPED, RowSetup, cannot, find
 from bench.measure.expectation import Preconditions
 from bench.scenario import Fault
 from bench.topology.child import Shape
