@@ -86,10 +86,10 @@ def read_result(place: Path) -> dict[str, Any]:
     version = result.get("schema_version") if isinstance(result, dict) else None
     if version != SCHEMA_VERSION:
         raise UsageError(f"{path} has schema_version {version!r}; this lockbench reads {SCHEMA_VERSION}")
-    return _upgraded(_masked(result))
+    return _upgraded({key: _masked(value) for key, value in result.items()})
 
 
-def _masked(value: Any) -> Any:
+def _masked(value: object) -> object:
     """The same without the secrets that somebody else may have left in it."""
     if isinstance(value, dict):
         return {key: _masked(one) for key, one in value.items()}

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from bench.errors import UsageError
 from bench.measure import run_result
@@ -42,7 +41,7 @@ def type_of(kind: str) -> type[Document]:
     return found
 
 
-def of_its_kind(result: Mapping[str, Any] | Document, name: str = "this result") -> Document:
+def of_its_kind(result: Mapping[str, object] | Document, name: str = "this result") -> Document:
     """Return the result called `name` as the type of its kind. Raises UsageError if it is not whole, or of no kind."""
     if isinstance(result, Document):
         return result
@@ -51,7 +50,7 @@ def of_its_kind(result: Mapping[str, Any] | Document, name: str = "this result")
     return typed(result, type_of(kind), name)
 
 
-def kind_of(result: Mapping[str, Any] | Document) -> str:
+def kind_of(result: Mapping[str, object] | Document) -> str:
     """The command that made `result`: run, safety, split-votes, fsync, crash, capacity, compare …"""
     if isinstance(result, Document):
         return str(getattr(result, "kind"))  # noqa: B009 - each type has its own Literal
@@ -60,8 +59,8 @@ def kind_of(result: Mapping[str, Any] | Document) -> str:
     for kind, section in _SECTIONS.items():
         if section in result:
             return kind
-    command = result.get("command") or []
-    return str(command[1]) if len(command) > 1 else "an unknown kind"
+    command = result.get("command")
+    return str(command[1]) if isinstance(command, list) and len(command) > 1 else "an unknown kind"
 
 
 def beside(result: Document, folder: Path) -> Document:

@@ -11,14 +11,15 @@ import math
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+Handler = Callable[[int, FrameType | None], object] | int | None
 AGAIN_S = 0.01  # until a lost wish is raised again: outside the finaliser by then
 
 
@@ -30,8 +31,8 @@ class Interrupts:
         self.count = 0
         self.raising = True
         self.patience = math.inf
-        self._before: dict[signal.Signals, Any] = {}
-        self._hook: Any = None
+        self._before: dict[signal.Signals, Handler] = {}
+        self._hook = sys.unraisablehook
 
     def __enter__(self) -> Self:
         """Take the signals, but a SIGHUP that is ignored (nohup) stays so."""

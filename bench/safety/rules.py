@@ -14,7 +14,7 @@ Rules
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +44,7 @@ class Operations:
         """Without bounds all of one clock, which are exact."""
         return cls(records, records if early is None else early, records if late is None else late)
 
-    def __getitem__(self, rows: Any) -> Self:
+    def __getitem__(self, rows: Integers | NDArray[np.bool_] | slice) -> Self:
         if self.early is self.own is self.late:
             part = self.own[rows]
             return type(self)(part, part, part)
