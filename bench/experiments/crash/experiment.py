@@ -7,7 +7,7 @@ was cut short goes on where it stopped, on the same server only; without the shi
 At Ctrl-C everything of ours ends and finished groups are told. One event loop; a lane works off cut after cut and
 keeps its fleet while the next one is of the same N and policy; large fleets get fewer lanes. What each cut throws its
 rng with depends on seed, crash and number alone, never on the lane. A cut that fails is tried again on a new fleet; a
-group whose cut failed too often is given up, with the reason.
+group whose cut failed too often waits for the end, when fewer fleets run at once; then it is given up, with the reason.
 """
 
 import asyncio
@@ -42,6 +42,7 @@ from lockcore.clock import NS_PER_S
 from lockcore.errors import LockcoreError
 
 TRIES = 3
+_FEWER = 4  # times fewer fleets at once for what was given up
 _LOOK_S = 0.05
 _THREADS_PER_LANE = 8  # fleets start and end in threads, and every client shakes hands in some
 _CLIENTS = 6  # connections to an instance: one client per margin, two second ones, our own questions
@@ -125,12 +126,15 @@ class _CutQueue:
         journal: Journal[CutFacts],
         show: Callable[[str], None],
     ) -> None:
-        done = {(cut.crash, cut.number) for cut in journal.pieces}
         self._plan, self._run_id, self._server, self._journal, self._show = plan, run_id, server, journal, show
-        self._waiting = [order for order in plan.orders if (order[1], order[2]) not in done]
-        self._missing, self._began_s, self._worked_s = len(self._waiting), 0.0, 0.0
-        self._planned_s = sum(seconds_of(crash) for _, crash, _ in self._waiting)
+        self._concurrent, waiting = plan.concurrent, self._waiting()
+        self._missing, self._began_s, self._worked_s = len(waiting), 0.0, 0.0
+        self._planned_s = sum(seconds_of(crash) for _, crash, _ in waiting)
         self._given_up: dict[Crash, str] = {}
+
+    def _waiting(self) -> list[tuple[int, Crash, int]]:
+        done = {(cut.crash, cut.number) for cut in self._journal.pieces}
+        return [order for order in self._plan.orders if (order[1], order[2]) not in done]
 
     @property
     def failures(self) -> list[str]:
@@ -150,20 +154,26 @@ class _CutQueue:
     async def _work(self, is_over: Callable[[], bool]) -> None:
         threads = ThreadPoolExecutor(_THREADS_PER_LANE * self._plan.concurrent, thread_name_prefix="crash")
         asyncio.get_running_loop().set_default_executor(threads)
-        sizes: dict[float, list[tuple[int, Crash, int]]] = {}
-        for one in reversed(self._waiting):  # the next one is at the end
-            sizes.setdefault(lanes_of(one[1]), []).append(one)
         try:
-            for worth, cuts in reversed(sizes.items()):
-                async with asyncio.TaskGroup() as tasks:
-                    count = min(len(cuts), max(1, int(self._plan.concurrent / worth)))
-                    lanes = [tasks.create_task(self._lane(cuts)) for _ in range(count)]
-                    while not is_over() and not all(lane.done() for lane in lanes):
-                        await asyncio.wait(lanes, timeout=_LOOK_S)
-                    for lane in lanes:
-                        lane.cancel()
+            await self._all_waiting(is_over)
+            if self._given_up and not is_over():  # for want of time, perhaps: once more, few at a time
+                self._given_up, self._concurrent = {}, max(1, self._concurrent // _FEWER)
+                await self._all_waiting(is_over)
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
+
+    async def _all_waiting(self, is_over: Callable[[], bool]) -> None:
+        sizes: dict[float, list[tuple[int, Crash, int]]] = {}
+        for one in reversed(self._waiting()):  # the next one is at the end
+            sizes.setdefault(lanes_of(one[1]), []).append(one)
+        for worth, cuts in reversed(sizes.items()):
+            async with asyncio.TaskGroup() as tasks:
+                count = min(len(cuts), max(1, int(self._concurrent / worth)))
+                lanes = [tasks.create_task(self._lane(cuts)) for _ in range(count)]
+                while not is_over() and not all(lane.done() for lane in lanes):
+                    await asyncio.wait(lanes, timeout=_LOOK_S)
+                for lane in lanes:
+                    lane.cancel()
 
     async def _lane(self, cuts: list[tuple[int, Crash, int]]) -> None:
         with closing(CrashPlace(self._server)) as place:
@@ -193,7 +203,7 @@ class _CutQueue:
 
     def _remaining(self) -> str:
         """How long the rest will take: as planned at first, then as it has gone so far."""
-        lanes = max(1, min(self._plan.concurrent, self._missing))
+        lanes = max(1, min(self._concurrent, self._missing))
         left_s = (self._planned_s - self._worked_s) / lanes
         if self._worked_s * self._missing > _ROUNDS * lanes * self._planned_s:
             left_s *= (time.monotonic() - self._began_s) / (self._worked_s / lanes)
