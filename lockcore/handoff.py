@@ -163,18 +163,24 @@ class Handoff:
         told, now_ns = self._told.get(resource), self.engine.now_ns
         if told is None:
             told = self._told.keep(resource, {})
+        unheard = self._is_anothers if told else self._is_nobodys
         for token in dict.fromkeys(held_by):
             if token is None or token.startswith(self.me) or now_ns < told.get(token, -TELL_AGAIN_NS) + TELL_AGAIN_NS:
                 continue
             told[token] = now_ns
             if resource not in self._unanswered:
                 self._unanswered.keep(resource, now_ns)
-            waits = Notice(self, resource, self._is_nobody)
-            self._tell(token[:PROCESS_BYTES], b"waits", b"", resource, waits)
+            self._tell(token[:PROCESS_BYTES], b"waits", b"", resource, Notice(self, resource, unheard))
 
-    def _is_nobody(self, resource: str) -> None:
-        """Who has it died, or is none of ours: nobody answers."""
+    def _is_nobodys(self, resource: str) -> None:
+        """Who has it died: nobody answers."""
         self._unanswered.pop(resource, None)
+
+    def _is_anothers(self, resource: str) -> None:
+        """It was given on, and who has it now hears nothing either: clients with another policy, who do not die so
+        fast. Among them one polls."""
+        self._unanswered.keep(resource, self.engine.now_ns - ANSWER_NS - 1)
+        self.engine.turns.poke(resource)
 
     # -- from elsewhere ------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from lockcore.handoff import LONGEST_LOOK_NS, MOST_KEPT, MOST_OTHERS, PROCESS_BY
 from lockcore.model import Lease, Outcome
 from lockcore.retry import RetryPolicy
 from tests.lockcore.by_hand import Caller
+from tests.lockcore.scripted import settings_of
 from tests.lockcore.town import House, Town
 
 
@@ -227,6 +228,24 @@ def test_where_nothing_is_heard_it_polls() -> None:
         town.run(after_ms=3)
     assert isinstance(second.result, Lease)
     assert town.commands["GET"] == town.commands["PUBLISH"] == 0
+
+
+def test_among_clients_with_another_policy_it_polls() -> None:
+    """They hear nothing: no word of theirs would ever come."""
+    town = Town(1)
+    others = House(town, settings_of(retry=RetryPolicy("fixed", 60_000), key_prefix="shop:"), hears=False)
+    town.houses.append(others)
+    for house in (others, others, town.houses[0]):
+        house.asks(wait_ms=3_600_000)
+    for polls in (False, False, True, True):
+        town.commands.clear()
+        for _ in range(40):
+            town.run(after_ms=10)
+        assert (town.commands["SET"] > 20) is polls
+        house, caller = holder(town)
+        assert house is others
+        house.gives_back(caller)
+        house.asks(wait_ms=3_600_000)
 
 
 def test_a_poll_policy_leaves_no_word() -> None:
