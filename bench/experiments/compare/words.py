@@ -18,6 +18,7 @@ from bench.scenario.quantity import duration_text
 
 HEAD = ("change", "interval", "allowed", "noise")
 VERDICT_COLUMN = 1
+ENDLESS = 1000.0  # times as long: no latency grows so much, but that of who gets no lease is taken for an hour
 MOST_LETTERS = 11  # of a label over its column: the table fits 100 columns
 
 
@@ -121,9 +122,11 @@ def word_of(entry: Judged) -> str:
 
 
 def change_text(ratio: float | None) -> str:
-    """A ratio of the second against the first as a change in per cent."""
+    """A ratio of the second against the first as a change in per cent; endless where too many acquires failed."""
     if ratio is None:
         return MISSING
+    if ratio >= ENDLESS:
+        return f"+{INFINITE}"
     return f"{(ratio - 1) * 100:+.{0 if ratio >= 2 else 1}f} %"
 
 

@@ -14,7 +14,7 @@ from bench.experiments.compare.costs import ExactCosts, judge_exact
 from bench.experiments.compare.experiment import Question, compare_stored
 from bench.experiments.compare.result import ComparisonResult, Exact
 from bench.experiments.compare.sides import rounds_of
-from bench.experiments.compare.words import figures, limit_of, sheet, suite
+from bench.experiments.compare.words import change_text, figures, limit_of, sheet, suite
 from bench.gates.threshold import find_metric, read_thresholds
 from bench.measure.run_result import RunResult
 from bench.report.sheet import junit_xml
@@ -143,3 +143,7 @@ def test_a_gate_that_failed_by_counting_says_that_no_pair_was_needed(tmp_path: P
     result = replace(compared(tmp_path), exact=exact, paired=True, finished_pairs=0, runs=(), metrics=())
     assert "no pair was needed" in sheet(result).headline
     assert "commands 10 → 11 (more)" in shown(result)
+
+
+def test_a_change_to_for_ever_is_endless() -> None:
+    assert (change_text(1.5), change_text(4.0), change_text(80_000.0)) == ("+50.0 %", "+300 %", "+∞")
