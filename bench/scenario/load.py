@@ -75,7 +75,8 @@ def _read_file(path: Path, given: _Given) -> None:
     except FileNotFoundError:
         names = sorted(file.stem for file in READY.glob("*.toml"))
         ready = f"ready ones: {', '.join(names)}; `lockbench init` writes one of your own"
-        raise UsageError(f"{path}: there is no such scenario file{nearest(path.stem, names)} ({ready})") from None
+        hint = nearest(path, map(str, path.parent.glob("*.toml"))) or nearest(path.stem, names)
+        raise UsageError(f"{path}: there is no such scenario file{hint} ({ready})") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'it is not UTF-8'})") from None
     except tomllib.TOMLDecodeError as error:

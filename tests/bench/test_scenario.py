@@ -267,3 +267,9 @@ def test_every_ready_scenario_says_what_it_is_for_holds_its_locks_and_lets_calle
     assert scenario.hold.ms > 0
     assert scenario.skew.kind != "own"
     assert scenario.users > 1
+
+
+def test_of_files_that_are_not_there_the_nearest_beside_is_named(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text("", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"did you mean .*/mine\.toml\?"):
+        load(tmp_path / "mien.toml", {})
