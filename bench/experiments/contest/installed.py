@@ -142,12 +142,13 @@ def _install(peer: Peer, home: Path, say: Callable[[str], None]) -> None:
     if stamp.exists() and stamp.read_text(encoding="utf-8") == recipe:
         return
     say(f"installing: {peer.home} ({', '.join(peer.packages)})")
-    shutil.rmtree(home, ignore_errors=True)
+    if stamp.exists() or not command:  # a build that was cut goes on
+        shutil.rmtree(home, ignore_errors=True)
     for program in programs:
         if shutil.which(program) is None:
             raise _NotInstalledError(f"{program} is not installed")
     if command:
-        home.mkdir(parents=True)
+        home.mkdir(parents=True, exist_ok=True)
         for source in sources:
             shutil.copy(source, home)
         _call(command, home)

@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from statistics import median
 from typing import Any
 
@@ -92,26 +94,16 @@ def contest(contestant: Contestant, fleet: Fleet, load: TurnLoad, seconds: float
 
 
 def together(answers: Sequence[DriverAnswer]) -> DriverAnswer:
-    """What several processes say as one: counts and client CPU summed; each saw all of the servers' CPU."""
+    """What several processes say as one: all summed but the time; each saw all of the servers' CPU."""
     if len(answers) == 1:
         return answers[0]
+    columns = {name: [getattr(one, name) for one in answers] for name in vars(answers[0])}
+    summed = {name: _sum(values) for name, values in columns.items()}
+    return DriverAnswer(**summed | {"seconds": answers[0].seconds, "server_us": median(columns["server_us"])})
 
-    def summed(name: str) -> Any:
-        return sum((Counter(getattr(one, name)) for one in answers), Counter[Any]())
 
-    return DriverAnswer(
-        answers[0].seconds,
-        cycles=sum(one.cycles for one in answers),
-        client_us=sum(one.client_us for one in answers),
-        server_us=median(one.server_us for one in answers),
-        acquires=summed("acquires"),
-        failed=sum(one.failed for one in answers),
-        leases_by_caller=[count for one in answers for count in one.leases_by_caller],
-        bins=summed("bins"),
-        gave_up=sum(one.gave_up for one in answers),
-        all_cycles=sum(one.all_cycles for one in answers),
-        errors=summed("errors"),
-    )
+def _sum(values: Sequence[Any]) -> Any:
+    return reduce(add, map(Counter, values) if isinstance(values[0], dict) else values)
 
 
 def contest_stopped(contestant: Contestant, fleet: Fleet, load: TurnLoad) -> StopFigures:
@@ -154,7 +146,7 @@ def figures_of(answer: DriverAnswer, sent: int) -> TurnFigures:
     """From a driver's answer and the `sent` commands that the servers counted."""
     cycles, leases = answer.cycles, answer.all_cycles
     return TurnFigures(
-        cycles_per_s=cycles / answer.seconds,
+        cycles_per_s=cycles / answer.seconds if cycles else 0.0,  # of no time at all where the cores were not ours
         p50_us=_percentile(answer, 0.50),
         p99_us=_percentile(answer, 0.99),
         failed=answer.failed,
