@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from bench.errors import EnvironmentNotReadyError
-from bench.measure.run_result import SyncLatency as SyncLatency  # noqa: PLC0414 - importers change one by one
+from bench.measure.run_result import SyncLatency
 
 _RECORD = b"x" * 100
 _FEWEST_FOR_P99 = 100

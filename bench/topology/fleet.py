@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Self
 
 from bench.errors import EnvironmentNotReadyError
+from bench.measure.run_result import ServerBinary
 from bench.topology.child import Guard, ServerState
-from bench.topology.server import ServerBinary, find_server
+from bench.topology.server import find_server
 
 HOST = "127.0.0.1"
 Environment = Callable[[int, Path], Mapping[str, str]]

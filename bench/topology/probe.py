@@ -20,8 +20,7 @@ from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermission
 
 from bench.errors import BenchError, EnvironmentNotReadyError, secrets
 from bench.measure.latency import SlowEvent
-from bench.measure.run_result import InfoDelta as InfoDelta  # noqa: PLC0414 - importers change one by one
-from bench.measure.run_result import InstanceFacts as InstanceFacts  # noqa: PLC0414 - importers change one by one
+from bench.measure.run_result import InfoDelta, InstanceFacts
 from bench.measure.section import Count, says
 from bench.topology.target import client_of, parse_targets
 from lockcore.shells.target import InstanceTarget

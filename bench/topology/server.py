@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
-from bench.measure.run_result import ServerBinary as ServerBinary  # noqa: PLC0414 - importers change one by one
+from bench.measure.run_result import ServerBinary
 
 SETTING = "LOCKBENCH_SERVER"
 _ON_PATH = ("redis-server", "valkey-server")

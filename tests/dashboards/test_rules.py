@@ -22,7 +22,7 @@ with_each = pytest.mark.parametrize("tool", TOOLS)
 
 
 def _promtool(tool: str, *words: str) -> str:
-    done = subprocess.run([tool, *words], cwd=FOLDER, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([tool, *words], cwd=FOLDER, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 

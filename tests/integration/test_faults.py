@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import pytest
 
+from bench.measure.run_result import ServerBinary
 from bench.scenario import Fault
 from bench.topology.faults.injection import Injection, Site, prepared_fleet
 from bench.topology.faults.kinds import KINDS, injection, needs_of, read_faults
-from bench.topology.server import ServerBinary
 from tests.integration.servers import SERVERS
 
 pytestmark = pytest.mark.integration

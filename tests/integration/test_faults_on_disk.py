@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.measure.run_result import ServerBinary
 from bench.topology.doctor import why_not_here
 from bench.topology.faults.injection import Injection, Need, Site, prepared_fleet
 from bench.topology.faults.kinds import KINDS
 from bench.topology.fleet import wait_until
-from bench.topology.server import ServerBinary
 from bench.topology.shim import IGNORED, shim_library
 from tests.integration.locust_runs import until
 from tests.integration.servers import SERVERS, every_server, fault
@@ -273,7 +273,6 @@ from bench.scenario import Fault
 from bench.topology.faults.kinds import injection, needs_of, read_faults
 from bench.topology.faults.injection import Need, Site
 from bench.topology.fleet import start_fleet
-from bench.topology.server import ServerBinary, found_servers
 worker = subprocess.Popen(["sleep", "600"], start_new_session=True)
 kinds = json.loads(sys.argv[1])
 orders = read_faults([Fault(kind, 0, None, (target,), "fixed", {}) for kind, target in kinds]

@@ -17,10 +17,10 @@ import pytest
 import redis
 
 from bench.errors import EnvironmentNotReadyError
+from bench.measure.run_result import ServerBinary
 from bench.topology import fleet as fleet_module
 from bench.topology.fleet import HOST, Fleet, Instance, start_fleet
 from bench.topology.probe import inspect
-from bench.topology.server import ServerBinary
 from tests.integration.servers import SERVERS, every_server
 
 pytestmark = pytest.mark.integration

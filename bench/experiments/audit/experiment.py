@@ -35,11 +35,11 @@ from bench.experiments.audit.stage import HangsError, NotApplicableError, Stage
 from bench.experiments.contest.installed import PEERS, Contestant, install, ours
 from bench.experiments.contest.result import Missing
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED, conclude_rows
-from bench.measure.run_result import OwnFleet
+from bench.measure.run_result import OwnFleet, ServerBinary
 from bench.measure.verdict import Verdict
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 from bench.scenario.quantity import nearest, require_known
-from bench.topology.server import ServerBinary, find_server
+from bench.topology.server import find_server
 
 INSTANCES = 3
 TRIES = 3  # of what did not come about, before it is played alone

@@ -19,9 +19,9 @@ from redis import Redis, RedisError
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.crash.judge import Ledger
 from bench.experiments.crash.plan import Crash
+from bench.measure.run_result import ServerBinary
 from bench.topology.faults.machine import cut_power
 from bench.topology.fleet import HOST, Fleet, KeptPort, start_fleet
-from bench.topology.server import ServerBinary
 from bench.topology.shim import IGNORED, Control, Preload
 from lockcore.clock import NS_PER_S, monotonic_ns
 

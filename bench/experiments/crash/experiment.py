@@ -29,7 +29,7 @@ from bench.experiments.crash.cut import OneCut, finish
 from bench.experiments.crash.judge import CutFacts, cells, group, judge_crash
 from bench.experiments.crash.plan import DEPTH, TTL_MS, Crash, CrashPlan, lanes_of, seconds_of
 from bench.experiments.crash.result import CrashConditions, CrashResult
-from bench.measure.run_result import OwnFleet
+from bench.measure.run_result import OwnFleet, ServerBinary
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Header, Show, left_text
 from bench.run.journal import Journal, open_journal
 from bench.telemetry.points import Buckets, DataPoint, point
@@ -37,7 +37,7 @@ from bench.telemetry.run import Run
 from bench.telemetry.settings import is_wanted
 from bench.topology.disk import fdatasync_latency
 from bench.topology.fleet import require_descriptors
-from bench.topology.server import ServerBinary, find_server
+from bench.topology.server import find_server
 from lockcore.clock import NS_PER_S
 from lockcore.errors import LockcoreError
 

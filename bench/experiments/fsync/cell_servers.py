@@ -26,11 +26,11 @@ import redis
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.experiments.fsync.result import FsyncCell, FsyncFleet, Policy, server_policy
+from bench.measure.run_result import ServerBinary, SyncLatency
 from bench.topology.child import Leash
-from bench.topology.disk import SyncLatency, fdatasync_latency
+from bench.topology.disk import fdatasync_latency
 from bench.topology.fleet import require_descriptors, start_fleet
 from bench.topology.probe import inspect, leaked_keys, require_independent
-from bench.topology.server import ServerBinary
 from bench.topology.shim import IGNORED, Control, Preload
 from bench.topology.target import client_of, parse_targets
 from lockcore.shells.target import InstanceTarget

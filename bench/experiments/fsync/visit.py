@@ -34,8 +34,9 @@ from bench.experiments.fsync.result import (
     WaitaofCounts,
     known_sum,
 )  # fmt: skip
+from bench.measure.run_result import InfoDelta
 from bench.topology.child import Child
-from bench.topology.probe import InfoDelta, InfoSnapshot, LatencyMonitor, delta, info_snapshot
+from bench.topology.probe import InfoSnapshot, LatencyMonitor, delta, info_snapshot
 from bench.topology.target import client_of, parse_targets
 
 REWRITE_AT = 0.3  # of the measured window

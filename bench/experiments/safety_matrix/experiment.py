@@ -23,12 +23,12 @@ from bench.experiments.safety_matrix.row import (
     judge_rows,
     look,
 )
-from bench.measure.run_result import OwnFleet
+from bench.measure.run_result import OwnFleet, ServerBinary
 from bench.recipes.registry import RECIPES, WITHDRAWN
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 from bench.scenario.quantity import require_known
 from bench.topology.child import Child
-from bench.topology.server import ServerBinary, find_server
+from bench.topology.server import find_server
 
 
 def all_cases() -> list[PlannedRow]:

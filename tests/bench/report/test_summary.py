@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
+from bench.measure.run_result import InstanceFacts, SyncLatency
 from bench.report.sheet import sheet_markdown
 from bench.report.summary import sheet
 from bench.run.servers import Servers
 from bench.safety.judge import not_tested
-from bench.topology.disk import SyncLatency
 from bench.topology.faults.injection import Site
-from bench.topology.probe import InstanceFacts
 from tests.bench.report.screen import sheet_text
 from tests.bench.whole_run import SAMPLE, run_of
 

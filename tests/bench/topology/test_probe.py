@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from bench.topology.probe import InfoSnapshot, InstanceFacts, delta, require_independent
+from bench.measure.run_result import InstanceFacts
+from bench.topology.probe import InfoSnapshot, delta, require_independent
 
 
 def test_what_is_unknown_passes() -> None:

@@ -19,10 +19,9 @@ from bench.experiments.audit.words import evidence, sheet, suite
 from bench.experiments.contest.installed import PEERS, Contestant
 from bench.experiments.contest.result import Peer
 from bench.measure.environment import describe_environment
-from bench.measure.run_result import OwnFleet
+from bench.measure.run_result import OwnFleet, ServerBinary
 from bench.report.html.page import page_of, render
 from bench.report.sheet import print_sheet
-from bench.topology.server import ServerBinary
 
 ONE = "one-stopped"
 

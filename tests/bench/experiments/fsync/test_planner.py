@@ -7,7 +7,7 @@ import pytest
 from bench.experiments.crash.result import CrashResult
 from bench.experiments.fsync.planner import plan_page
 from bench.experiments.fsync.result import FsyncRow, Option, PlannerPage, PlannerSources, ReferenceLoad, Spread, Typical
-from bench.topology.server import ServerBinary
+from bench.measure.run_result import ServerBinary
 from tests.doubles.fsync_visits import crash_of, cut, turns, visit
 from tests.doubles.fsync_visits import rows_of as rows_of_visits
 
