@@ -29,7 +29,7 @@ help:
 	@echo "make lint       ruff, mypy --strict, import contracts"
 	@echo "make schemas    the JSON Schemas of results, from their types"
 	@echo "make bench      how close lockcore comes to the ceiling"
-	@echo "make peers      other libraries' locks beside lockcore (installs them below .peers/, 20 minutes)"
+	@echo "make peers      other libraries' locks beside lockcore (25 minutes; at first installs them below .peers/)"
 	@echo "ARGS='…' is passed on, e.g. make test ARGS='-k scenario'"
 
 # A virtual environment knows its own path, so one that was moved or copied is built anew.

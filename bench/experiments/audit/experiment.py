@@ -9,7 +9,7 @@ known is played again, and once more when nobody else plays.
 import os
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -119,19 +119,19 @@ class _Playing:
             contestants, key=lambda one: SLOW.index(one.peer.kind) if one.peer.kind in SLOW else len(SLOW)
         )
         with ThreadPoolExecutor(AT_ONCE * len(os.sched_getaffinity(0))) as pool:
-            begun = {one.peer.name: pool.submit(self._play_all, one) for one in slow_first}
-            work: list[Future[list[Cell]]] = [begun[one.peer.name] for one in contestants]
+            begun = {pool.submit(self._play_all, one): one.peer.name for one in slow_first}
             try:
-                for number, one in enumerate(work, 1):
-                    self._show(f"library {number} of {len(work)}, {contestants[number - 1].peer.name}")
+                for number, one in enumerate(as_completed(begun), 1):
                     one.result()
+                    self._show(f"{number} of {len(begun)}: {begun[one]} is through")
             except BaseException:
                 self._stop.set()
                 raise
             finally:
-                for one in work:
+                for one in begun:
                     one.cancel()
-                cells += [cell for one in work if not one.cancelled() for cell in one.result()]
+                played = {name: one.result() for one, name in begun.items() if not one.cancelled()}
+                cells += [cell for one in contestants for cell in played.get(one.peer.name, ())]
         self._alone({one.peer.name: one for one in contestants}, cells)
 
     def _alone(self, contestants: Mapping[str, Contestant], cells: list[Cell]) -> None:
