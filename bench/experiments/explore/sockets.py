@@ -56,17 +56,21 @@ class SimulatedSocket:
 
     def recv_into(self, buffer: Any, *_more: int) -> int:
         """Wait for bytes. Raises TimeoutError; 0 at the end."""
-        actor, world = here(), here().world
-        end_ns = FAR_FUTURE_NS if self._timeout_s is None else world.now_ns + int(self._timeout_s * NS_PER_S)
-        while not self._buffer and not self._is_over:
-            if world.now_ns >= end_ns:
-                raise BlockingIOError if not self._timeout_s else TimeoutError("timed out")
-            self._waiting = actor, actor.turn
-            actor.wait(end_ns)
+        if not self.can_read(self._timeout_s):
+            raise BlockingIOError if not self._timeout_s else TimeoutError("timed out")
         count = min(len(buffer), len(self._buffer))
         buffer[:count] = self._buffer[:count]
         del self._buffer[:count]
         return count
+
+    def can_read(self, timeout_s: float | None) -> bool:
+        """Whether there are bytes, or the end, within so long."""
+        actor, world = here(), here().world
+        end_ns = FAR_FUTURE_NS if timeout_s is None else world.now_ns + int(timeout_s * NS_PER_S)
+        while not self._buffer and not self._is_over and world.now_ns < end_ns:
+            self._waiting = actor, actor.turn
+            actor.wait(end_ns)
+        return bool(self._buffer) or self._is_over
 
     def recv(self, _count: int, _flags: int = 0) -> bytes:
         """What a look at a socket that has ended shows."""
@@ -112,6 +116,16 @@ def _connect(connection: Any) -> SimulatedSocket:
     if server.down:
         raise ConnectionRefusedError(111, "the simulated server is down")
     return SimulatedSocket(server, connection.socket_timeout)
+
+
+def _reading(real: Callable[..., bool]) -> Callable[..., bool]:
+    """What redis-py's Connection.can_read is here: it would look at the file descriptor, in real time."""
+
+    def can_read(connection: Any, timeout: float | None = 0) -> bool:
+        sock = connection._sock
+        return real(connection, 0) or (isinstance(sock, SimulatedSocket) and sock.can_read(timeout))
+
+    return can_read
 
 
 class SimulatedThread:
@@ -196,4 +210,5 @@ def take_over() -> None:
         return Connected(_QUIET[0].dup(), Hello(f"server-{index}", 1_000_000, "simulated", 0), None)  # type: ignore[arg-type]
 
     Connection._connect = _connect  # type: ignore[method-assign]
+    Connection.can_read = _reading(Connection.can_read)  # type: ignore[assignment]
     bench.recipes.plain.shake = shake  # type: ignore[attr-defined]
