@@ -30,7 +30,7 @@ from bench.topology.fleet import start_fleet
 from bench.topology.server import find_server
 
 REPLAYS = 3
-_PATIENCE_S = 600.0  # of one block, on a machine that is busy
+_PATIENCE_S, _BRANCH_S = 120.0, 3600.0  # of one block, on a machine that is busy; of a branch, which may be long
 
 
 def run_explore(order: ExperimentOrder[ExplorePlan], show: Show) -> Done[ExploreResult]:
@@ -128,11 +128,12 @@ def explored(
 
 def _answers(orders: Iterator[SearchOrder], searchers: Sequence[Child], plan: ExplorePlan) -> Iterator[SearchAnswer]:
     """What comes of the orders, in their order, until there are none or the time is up."""
+    patience_s = _PATIENCE_S if plan.exhaustive is None else _BRANCH_S
     until_s = inf if plan.schedules else time.monotonic() + plan.budget_s
     while time.monotonic() < until_s and (block := list(islice(orders, len(searchers)))):
         for searcher, order in zip(searchers, block, strict=False):
             searcher.tell(order)
-        yield from [searcher.hear(SearchAnswer, _PATIENCE_S) for searcher, _ in zip(searchers, block, strict=False)]
+        yield from [searcher.hear(SearchAnswer, patience_s) for searcher, _ in zip(searchers, block, strict=False)]
 
 
 def row_of(recipe: str, about: About, total: SearchAnswer, *, whole: bool = False, is_cut: bool = False) -> ExploredRow:

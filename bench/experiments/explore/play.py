@@ -111,7 +111,7 @@ class Play:
             world.run(START_NS)
             world.seen.clear()
             world.is_begun = True
-            for number in range(setting.clients):
+            for number in self.lockers:
                 self._begin(number)
             world.run(ENDS_NS, lambda: not self.busy)
             if setting.recipe == ENGINE:
@@ -141,7 +141,11 @@ class Play:
             from bench.experiments.explore.recipe_client import connect
 
             seed(setting.seed)
-            locker = connect(setting.recipe, self.servers)
+            try:
+                locker = connect(setting.recipe, self.servers)
+            except Exception as error:  # noqa: BLE001 - as below
+                self._raised(error)
+                return
         self.lockers[number] = process, locker
 
     def _begin(self, number: int) -> None:
@@ -159,10 +163,13 @@ class Play:
         try:
             self._live(client, caller, locker)
         except Exception as error:  # noqa: BLE001 - of a recipe; whoever judges is told
-            self.played.raised = f"{type(error).__name__}: {error}"
-            self.world.is_over = True
+            self._raised(error)
         finally:
             self.busy -= 1
+
+    def _raised(self, error: Exception) -> None:
+        self.played.raised = f"{type(error).__name__}: {error}"
+        self.world.is_over = True
 
     def _live(self, client: int, caller: int, locker: Any) -> None:
         setting = self.setting

@@ -210,5 +210,5 @@ def take_over() -> None:
         return Connected(_QUIET[0].dup(), Hello(f"server-{index}", 1_000_000, "simulated", 0), None)  # type: ignore[arg-type]
 
     Connection._connect = _connect  # type: ignore[method-assign]
-    Connection.can_read = _reading(Connection.can_read)  # type: ignore[assignment]
+    Connection.can_read = _reading(Connection.can_read)  # type: ignore[method-assign]
     bench.recipes.plain.shake = shake  # type: ignore[attr-defined]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from bench.experiments.explore.result import Broken, ExploredRow, ExploreResult, Replayed
-from bench.measure.expectation import ROW_WORDS
+from bench.measure.expectation import NOT_KNOWN, ROW_WORDS
 from bench.report.figures import count
 from bench.report.sheet import Case, Part, Sheet, Suite, made, sheet_of
 
@@ -34,6 +34,8 @@ def _headline(result: ExploreResult) -> str:
 def _came_out(row: ExploredRow) -> str:
     if row.broken:
         return "broken"
+    if row.verdict == NOT_KNOWN:
+        return NOT_KNOWN
     return "held, all of them" if row.whole else "held"
 
 
