@@ -84,7 +84,9 @@ def test_on_real_servers_a_schedule_breaks_the_recipe_it_was_found_for_and_no_ot
         assert "Error" in searcher.hear(SearchAnswer, 60.0).raised
 
 
-@pytest.mark.parametrize("recipe", ["set-nx-lua", "set-nx-blpop", "set-nx-pubsub", "redlock", "redlock-sequential", "watchdog"])
+@pytest.mark.parametrize(
+    "recipe", ["set-nx-lua", "set-nx-blpop", "set-nx-pubsub", "redlock", "redlock-sequential", "watchdog"]
+)
 def test_a_recipe_that_must_hold_does(recipe: str, lockbench: Lockbench, tmp_path: Path) -> None:
     ended, [row] = explored(lockbench, tmp_path / "out", "--recipe", recipe, "--schedules", 300)
     assert (ended.returncode, row["verdict"], row["broken"], row["schedules"]) == (0, "as expected", None, 300)
