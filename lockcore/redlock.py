@@ -109,9 +109,13 @@ class _AnyRedlock(Generic[D]):
 
     @property
     def handoffs(self) -> dict[str, int]:
-        """With the policy `push`: turns that came from other processes, looks at who holds; else nothing."""
+        """With the policy `push`: turns that came from other processes, looks at who holds; where it hears nothing, that
+        it polls. Else nothing."""
         handoff = self._driver.engine.handoff
-        return {} if handoff is None else {"wakeups": handoff.wakeups, "polls": handoff.polls}
+        if handoff is None:
+            return {}
+        counted = {"wakeups": handoff.wakeups, "polls": handoff.polls}
+        return counted if handoff.hears else counted | {"processes_that_hear_nothing_and_poll": 1}
 
     @property
     def closed(self) -> bool:

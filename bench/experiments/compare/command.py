@@ -53,7 +53,7 @@ _VARIABLE = {
 MOST_PAIRS = 1000
 SHOWN = (
     *("rate", "acquire.p50", "acquire.p99", "release.p50", "handoff.p50", "acquire.success"),
-    *("cost.client_cpu_us_per_cycle", "cost.server_cpu_us_per_cycle"),
+    *("cost.commands_per_acquire", "cost.client_cpu_us_per_cycle", "cost.server_cpu_us_per_cycle"),
 )
 CLOSED = ("rate", "acquire.p50", "acquire.success", "cost.client_cpu_us_per_cycle")  # what a gate judges by
 OPEN = ("acquire.p50", "acquire.success")

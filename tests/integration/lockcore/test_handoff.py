@@ -106,7 +106,7 @@ def test_a_user_who_may_not_hear_polls_and_that_is_said_once(shell: Shell, conne
         shell.until(lambda: here._driver.engine.asked > 5, "attempts")
         there.release(held)
         here.release(waiting.result())
-        assert handoff_of(here).polls == 0
+        assert here.handoffs == {"wakeups": 0, "polls": 0, "processes_that_hear_nothing_and_poll": 1}
 
 
 @only(ThreadShell)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from bench.errors import UsageError
 from bench.experiments.compare.command import compare
@@ -140,3 +141,42 @@ def test_runs_to_compare_are_short_unless_asked_otherwise() -> None:
     assert cut(load(None, {"duration": "400ms"})) == (400, None)
     late = load(None, {"faults": ['{ at = "5s", kind = "stop", target = ["instance:0"] }']})
     assert cut(late) == (20_000, None)
+
+
+def sides_of(monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[list[tuple[str, str]], Any]:
+    """What would be run: labels with their policies; and what click said."""
+    asked: list[Any] = []
+    monkeypatch.setattr(
+        "bench.experiments.compare.command._now",
+        lambda _kind, sides, values: asked.extend([*sides, values["variables"]]) or 0,
+    )
+    done = CliRunner().invoke(compare, [*words], standalone_mode=False)
+    return [(side.label, side.scenario.retry.policy) for side in asked[:-1]], asked[-1] if asked else done.exception
+
+
+def test_a_variable_with_values_is_a_side_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    sides, variables = sides_of(monkeypatch, "hot-key-many-processes", "--variable", "retry.policy=full-jitter,push")
+    assert sides == [("full-jitter", "full-jitter"), ("push", "push")]
+    assert variables == ["retry.policy"]
+
+
+def test_of_several_things_each_is_run_with_each_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipes = ("--recipe", "redlock", "--recipe", "set-nx-lua", "--variable", "retry.policy=poll,push")
+    sides, _ = sides_of(monkeypatch, *recipes)
+    assert sides == [(f"{name} {policy}", policy) for policy in ("poll", "push") for name in ("redlock", "set-nx-lua")]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("hot-key", "--variable", "retry.policy=push"), "name at least two things"),
+        (("hot-key", "--variable", "retry.polcy=poll,push"), "there is no key retry.polcy; did you mean retry.policy"),
+        (("hot-key", "--variable", "retry.policy=poll,push,shout"), "'shout' is none of"),
+    ],
+)
+def test_values_that_make_no_sides_are_refused(
+    monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], why: str
+) -> None:
+    sides, error = sides_of(monkeypatch, *words)
+    assert sides == []
+    assert why in str(error)
