@@ -109,8 +109,8 @@ class _AnyRedlock(Generic[D]):
 
     @property
     def handoffs(self) -> dict[str, int]:
-        """With the policy `push`: turns that came from other processes, looks at who holds; where it hears nothing, that
-        it polls. Else nothing."""
+        """With the policy `push`: turns that came from other processes, looks at who holds; where it hears nothing,
+        that it polls. Else nothing."""
         handoff = self._driver.engine.handoff
         if handoff is None:
             return {}
