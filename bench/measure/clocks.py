@@ -25,7 +25,7 @@ from bench.measure.timeline import Integers
 
 DRIFT = 1e-3
 WANDER = 5e-5  # of two crystals of ±25 ppm over all temperatures
-READ_NS = 5_000  # by which two clocks that are read one after the other are apart at most
+READ_NS = 10_000  # by which two clocks that are read one after the other are apart at most
 ROUNDS = 4  # of bounding the rate by bounds that the rate before allows; then it gains no more
 LEAST = 0.9  # of the shortest round trip: where less would be left unknown the rate was not steady
 LOST_NS = 3_600 * 10**9  # wider than any bound that is of use

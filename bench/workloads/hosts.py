@@ -159,7 +159,9 @@ class Hosts:
         if host is None or msg.data["asked"] > back:
             return
         asked, there = msg.data["asked"], msg.data["there"]
-        host.trips.append((asked, there, back, slewed_ns() - msg.data["slewed"]))
+        ours, theirs = slewed_ns(), msg.data["slewed"]
+        if ours is not None and theirs is not None:
+            host.trips.append((asked, there, back, ours - theirs))
         if host.same_clock and not asked <= there <= back:
             host.same_clock = False  # another machine with our name, as of a copied image
         if self._folder is not None and host.pid and not host.same_clock:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from bench.measure.clocks import DRIFT, LOST_NS, READ_NS, Clock, clock_file, read_clocks
+from bench.measure.environment import slewed_ns
 
 MS, S = 1_000_000, 1_000_000_000
 HOURS = 7_200 * S
@@ -105,6 +106,12 @@ def test_an_oscillator_that_turns_misplaces_no_time(rate, seconds, seed):
     low, high = Clock(rows).bounds(theirs)
     assert (theirs + low <= ours).all()
     assert (ours <= theirs + high).all()
+
+
+def test_what_ntp_did_is_read_between_two_looks_or_not_at_all():
+    first, second = slewed_ns(), slewed_ns()
+    assert abs(second - first) < READ_NS + MS, "it moves by 500 ppm at most"
+    assert slewed_ns(within_ns=-1) is None, "a clock that takes too long to read ends no loop"
 
 
 def test_clocks_are_read_back_by_worker_and_what_is_torn_is_left_out(tmp_path):
