@@ -70,6 +70,10 @@ class Away:
 
     def leave(self) -> None:
         """This process ends: give the leader time to take the history, else say where it is."""
+        with suppress(OSError):  # something stands there
+            if self._folder is not None:
+                self._folder.rmdir()
+                self._folder = None
         asked = -1
         while self._folder is not None:
             asked, before = self._asked, asked
