@@ -9,6 +9,7 @@ import pytest
 from bench.topology.fleet import Fleet, start_fleet
 from lockcore import Lease, RetryPolicy
 from lockcore.handoff import Handoff
+from tests.integration.lockcore.certificates import Certificates
 from tests.integration.lockcore.conftest import server_of
 from tests.integration.lockcore.keys import client
 from tests.integration.lockcore.shell import TTL_MS, Connect, Shell, ThreadShell, only
@@ -40,6 +41,19 @@ def test_who_waits_in_another_process_is_woken_by_the_release(
     assert lease.attempts >= 2  # two, unless this machine took so long that it was looked for meanwhile
     shell.until(lambda: handoff_of(there).wakeups, "the turn")
     there.release(lease)
+
+
+def test_it_is_woken_over_tls_too(
+    shell: Shell, connect: Connect, tls_fleet: list[str], certificates: Certificates
+) -> None:
+    told: dict[str, Any] = {"key_prefix": f"{uuid4().hex}:", "retry": PUSH}
+    here, there = (connect([f"{url}?ssl_ca_certs={certificates.authority}" for url in tls_fleet], **told) for _ in "12")
+    held = here.acquire("stock", TTL_MS)
+    waiting = shell.start(shell.raw(there).acquire, "stock", TTL_MS, 60_000)
+    shell.until(lambda: handoff_of(here).crowds, "word that somebody waits")
+    here.release(held)
+    there.release(waiting.result())
+    shell.until(lambda: handoff_of(there).wakeups, "the turn")
 
 
 @pytest.mark.parametrize(("heard", "writes"), [(True, 1), (False, 2)])
