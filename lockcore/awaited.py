@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from lockcore.commands import Dialect
-from lockcore.model import Outcome
+from lockcore.model import Counted, Outcome
 
 
 class InstancePipe(Protocol):
@@ -64,7 +64,7 @@ class Awaited(Protocol):
         """The connection broke before it said anything."""
 
 
-class Settled:
+class Settled(Counted):
     """What a shell wakes somebody for. `waiter`: whatever it wakes by; None when nobody waits (any more)."""
 
     __slots__ = ("outcome", "waiter")

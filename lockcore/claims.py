@@ -6,15 +6,15 @@ the processor's caches.
 """
 
 import secrets
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from lockcore.clock import NS_PER_MS, drift_ns
 from lockcore.commands import OWNER_TOKEN_BYTES, set_nx_px
 from lockcore.quorum import validity_ns
 from lockcore.settings import Settings
 
-_HEADS = [b"$%d\r\n" % length for length in range(256)]  # of bulk strings: formatting costs five times as much
-_TOKEN_HEAD = b"\r\n$%d\r\n" % OWNER_TOKEN_BYTES
+_HEADS: Final = [b"$%d\r\n" % length for length in range(256)]  # of bulk strings: formatting costs five times as much
+_TOKEN_HEAD: Final = b"\r\n$%d\r\n" % OWNER_TOKEN_BYTES
 STEMS_KEPT = 1 << 11
 TERMS_KEPT = 1 << 10
 K = TypeVar("K")
@@ -24,8 +24,8 @@ V = TypeVar("V")
 def claim_stem(key: bytes, token_prefix: bytes) -> bytes:
     """A claim without the counter of its owner token (and the line's end), which follows per attempt."""
     length = len(key)
-    head = _HEADS[length] if length < len(_HEADS) else b"$%d\r\n" % length
-    return head + key + _TOKEN_HEAD + token_prefix
+    head = _HEADS[length] if length < 256 else b"$%d\r\n" % length
+    return b"%b%b%b%b" % (head, key, _TOKEN_HEAD, token_prefix)
 
 
 class Terms:

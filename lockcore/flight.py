@@ -32,11 +32,10 @@ class InFlight(Settled):
     `success`: the bytes of its plainest answer, worth `success_reply`, `success_outcome` when a quorum gives it.
     """
 
-    __slots__ = ("flight", "missing", "started_ns", "undecided")
+    __slots__ = ("flight", "missing", "started_ns")
     flight: Flight | None
     missing: int
     started_ns: int
-    undecided: int
     success: bytes
     success_reply: object
     failure_reply: object

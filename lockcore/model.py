@@ -56,24 +56,31 @@ class Tally(NamedTuple):
         return ", ".join(f"{count} {name}" for name, count in self._asdict().items() if count) or "no votes"
 
 
-class Counted(Protocol):
+class Counted:
     """Whatever knows how its round stands. `undecided`: not 0 while votes are still out."""
 
+    __slots__ = ("undecided",)
     undecided: int
 
     @property
     def tally(self) -> Tally:
         """The votes so far."""
+        raise NotImplementedError
 
 
-class Closed:
+class Closed(Counted):
     """A round whose votes are final: what a recipe without rounds gives its `Lease`."""
 
-    __slots__ = ("tally", "undecided")
+    __slots__ = ("_tally",)
 
     def __init__(self, tally: Tally) -> None:
-        self.tally = tally
+        self._tally = tally
         self.undecided = tally.undecided
+
+    @property
+    def tally(self) -> Tally:
+        """All of them."""
+        return self._tally
 
 
 class Lease:

@@ -10,10 +10,10 @@ Rules
 
 import os
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from io import FileIO
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -166,7 +166,7 @@ class HistoryTail:
             for part in self._advance(segments, settled_before_ns)
             if len(part)
         ]
-        return np.concatenate(parts) if parts else np.empty(0, RECORD_DTYPE)
+        return np.concatenate(parts) if len(parts) > 1 else (*parts, np.empty(0, RECORD_DTYPE))[0]
 
     def _advance(self, segments: Sequence[tuple[int, Path]], settled_before_ns: int | None) -> list[Records]:
         parts: list[Records] = []
@@ -187,30 +187,17 @@ class HistoryTail:
 def _read_from(path: Path, record: int) -> Records:
     """The records from index `record` on that were complete when this was called.
 
-    Reads twice: a copy runs from the first field to the last, so it may take the old start and the new sequence of a
-    record written meanwhile, or a later record without the one before. The first copy only counts the complete ones
-    at its start, the second sees them whole.
+    One after the other is written, each with its sequence last: what stands before a sequence that is there is whole.
     """
     with path.open("rb", buffering=0) as file:
-        sequence = _copy(file, record, 1 << 62)["sequence"]
-        if not len(sequence) or sequence[0] == 0:
-            return np.empty(0, RECORD_DTYPE)
-        cut = sequence != sequence[0] + np.arange(len(sequence))
-        return _copy(file, record, int(cut.argmax()) if cut.any() else len(sequence))
 
+        def sequence(index: int) -> int:
+            return int.from_bytes(os.pread(file.fileno(), 8, (index + 1) * RECORD_BYTES - 8), "little")
 
-def _copy(file: FileIO, record: int, limit: int, chunk_records: int = 1 << 13) -> Records:
-    """At most `limit` records from index `record` on, stopping after the first chunk whose end nobody has written."""
-    pieces: list[bytes] = []
-    file.seek(record * RECORD_BYTES)
-    while limit > 0:
-        piece = file.read(min(limit, chunk_records) * RECORD_BYTES)
-        piece = piece[: len(piece) - len(piece) % RECORD_BYTES]
-        pieces.append(piece)
-        limit -= chunk_records
-        if len(piece) < chunk_records * RECORD_BYTES or not any(piece[-8:]):
-            break
-    return np.frombuffer(b"".join(pieces), dtype=RECORD_DTYPE)
+        first = sequence(record)
+        there = range(os.fstat(file.fileno()).st_size // RECORD_BYTES - record if first else 0)
+        count = bisect_left(there, 1, key=lambda index: sequence(record + index) != first + index)
+        return np.fromfile(file, RECORD_DTYPE, count, offset=record * RECORD_BYTES)
 
 
 def _by_worker(workdir: Path) -> dict[tuple[int, int], list[tuple[int, Path]]]:

@@ -310,7 +310,7 @@ class LiveJudge:
             granted = acquired(records)
             if granted.any():
                 fresh = records if granted.all() else records[granted]
-                both = np.concatenate([self._kept, fresh])
+                both = np.concatenate([self._kept.view("<i8"), fresh.view("<i8")]).view(RECORD_DTYPE)  # by fields: 4 ×
                 seen = _count(both)
                 if any(seen.values()):  # else there is nothing to take off
                     seen.subtract(_count(self._kept))

@@ -92,7 +92,9 @@ def order_leases(operations: Operations, timeline: Timeline) -> Leases:
     resource, sent, valid_until = (early[name][row] for name in ("resource", "release_sent_ns", "valid_until_ns"))
     end = timeline.keys(resource, np.where(sent != 0, np.minimum(valid_until, sent), valid_until))
     granted = timeline.keys(resource, operations.late["granted_ns"][row])
-    order = np.lexsort((end, granted))
+    order = np.argsort(granted)
+    if (np.diff(granted[order]) == 0).any():
+        order = np.lexsort((end, granted))  # which takes four times as long
     row = row[order]
     return Leases(
         row=row,

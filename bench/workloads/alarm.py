@@ -1,25 +1,32 @@
-"""Waking greenlets at a precise time: *a time on the monotonic clock → this greenlet runs again then*.
+"""Waking greenlets at a precise time: *a time on the monotonic clock → this greenlet runs again then*; and who starts
+when.
 
 Rules: a timerfd ends within the kernel's wake-up time (p50 about 60 µs here), gevent's own timers on whole
-milliseconds. A PreciseAlarm wakes earlier, by the 99.5th percentile of the wake-up times seen, and spends the rest
-yielding turns of the hub. Lateness is the timer's fault only if the hub was *waiting* at the due time: else the
-process was busy, that is load, and the alarm says 0. One alarm belongs to the hub of the process that made it; make it
-after a fork.
+milliseconds. Where many wait, those due within 50 µs wake together: one timer for all, and what they ask for leaves in
+one batch; it counts as lateness. A PreciseAlarm wakes earlier, by the 99.5th percentile of the wake-up times seen, and
+spends the rest yielding turns of the hub. Lateness is the timer's fault only if the hub was *waiting* at the due time:
+else the process was busy, that is load, and the alarm says 0. One alarm belongs to the hub of the process that made it;
+make it after a fork. Compiled with the core (lockcore/compiled.py), where a wheel is built.
 
 Source: timerfd_create(2); libev's prepare, check and idle watchers.
 """
 
 import ctypes
 import os
+from collections import deque
+from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, Final
 
 from gevent import get_hub
 from greenlet import getcurrent, greenlet
 
-from lockcore.clock import NS_PER_S, monotonic_ns
+from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
-CANCELLED = -1  # what `wait_until` returns when somebody called it off
+CANCELLED: Final = -1  # what `wait_until` returns when somebody called it off
+LATE_NS: Final = NS_PER_MS
+GRAIN_NS: Final = 50_000
+_CROWD: Final = 8  # fewer are woken one by one: there is nothing to gain
 
 _CLOCK_MONOTONIC, _ABSOLUTE, _FLAGS = 1, 1, os.O_NONBLOCK | os.O_CLOEXEC
 _READ, _FIRST, _LAST = 1, 2, -2
@@ -31,33 +38,24 @@ _settime = _libc.timerfd_settime
 _settime.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 
 
-class _Timespec(ctypes.Structure):
-    """struct itimerspec: interval (unused) and value."""
-
-    _fields_ = (
-        ("interval_s", ctypes.c_long),
-        ("interval_ns", ctypes.c_long),
-        ("value_s", ctypes.c_long),
-        ("value_ns", ctypes.c_long),
-    )
-
-
-_Entry = tuple[int, int, greenlet]  # due, order of arrival, who waits
-
-
 class Alarm:
-    """One timerfd for all waiting greenlets of a process. Raises OSError when the kernel has no timer left."""
+    """One timerfd for all waiting greenlets of a process. Where many wait, those due within the same `grain_ns` wake
+    together, at its end, so nobody before its time. Raises OSError when the kernel has no timer left."""
 
-    def __init__(self) -> None:
-        self._file = _libc.timerfd_create(_CLOCK_MONOTONIC, _FLAGS)
+    def __init__(self, grain_ns: int = GRAIN_NS) -> None:
+        self._file: int = _libc.timerfd_create(_CLOCK_MONOTONIC, _FLAGS)
         if self._file < 0:
             raise OSError(ctypes.get_errno(), "timerfd_create failed: " + os.strerror(ctypes.get_errno()))
-        self._spec = _Timespec()
+        self._spec: Any = (ctypes.c_long * 4)()  # struct itimerspec: interval (unused) and value
         self._spec_at = ctypes.addressof(self._spec)
-        self._hub = get_hub()
-        self._heap: list[_Entry] = []
-        self._waiting: dict[greenlet, _Entry] = {}
-        self._count = 0
+        self._hub: Any = get_hub()
+        self._current: Callable[[], Any] = getcurrent  # as attributes: machine code looks a module's names up each time
+        self._switch: Callable[..., object] = greenlet.switch
+        self._now: Callable[[], int] = monotonic_ns
+        self._grain_ns = grain_ns
+        self._times: list[int] = []  # a heap of those at which somebody wakes
+        self._crowds: dict[int, deque[Any]] = {}  # who
+        self._waiting: dict[Any, int] = {}
         self._armed_ns = 0
         self._watcher: Any = self._hub.loop.io(self._file, _READ)
         self._watcher.priority = _FIRST
@@ -70,15 +68,20 @@ class Alarm:
 
     def wait_until(self, due_ns: int) -> int:
         """Park the calling greenlet until `due_ns`; return how late the timer was (ns), or CANCELLED."""
-        self._count += 1
-        waiter = getcurrent()
-        entry = (due_ns, self._count, waiter)
-        self._waiting[waiter] = entry
-        heappush(self._heap, entry)
-        if self._heap[0] is entry:
-            self._first_is(due_ns)
+        waiter, at_ns = self._current(), due_ns
+        if len(self._waiting) >= _CROWD:
+            at_ns = -(-due_ns // self._grain_ns) * self._grain_ns
+        self._waiting[waiter] = at_ns
+        crowd = self._crowds.get(at_ns)
+        if crowd is None:
+            self._crowds[at_ns] = deque([waiter])
+            heappush(self._times, at_ns)
+            if self._times[0] == at_ns:
+                self._first_is(at_ns)
+        else:
+            crowd.append(waiter)
         try:
-            cancelled = self._hub.switch()
+            cancelled = self._switch(self._hub)
         except BaseException:
             self._waiting.pop(waiter, None)
             raise
@@ -86,8 +89,8 @@ class Alarm:
 
     def cancel(self, waiter: greenlet) -> None:
         """Wake `waiter` on the next turn of the hub, if it waits here."""
-        if (entry := self._waiting.get(waiter)) is not None:
-            self._hub.loop.run_callback(self._cancel, entry)
+        if (at_ns := self._waiting.get(waiter)) is not None:
+            self._hub.loop.run_callback(self._cancel, waiter, at_ns)
 
     def close(self) -> None:
         """Give the timer back; whoever still waits is cancelled."""
@@ -102,7 +105,7 @@ class Alarm:
 
     def _arm(self, at_ns: int) -> None:
         self._armed_ns = at_ns
-        self._spec.value_s, self._spec.value_ns = divmod(max(at_ns, 1), NS_PER_S)
+        self._spec[2], self._spec[3] = divmod(max(at_ns, 1), NS_PER_S)
         _settime(self._file, _ABSOLUTE, self._spec_at, None)
 
     def _fired(self) -> None:
@@ -114,34 +117,52 @@ class Alarm:
 
     def _wake_due(self) -> None:
         """Run everybody who is due, then arm for the next."""
-        heap, waiting = self._heap, self._waiting
-        while heap:
-            entry = heap[0]
-            due_ns, _, waiter = entry
-            if waiting.get(waiter) is not entry:
-                heappop(heap)  # cancelled or killed
-            elif due_ns <= monotonic_ns():
-                heappop(heap)
-                del waiting[waiter]
-                waiter.switch()
-            else:
-                self._first_is(due_ns)
+        times, waiting = self._times, self._waiting
+        while times:
+            at_ns = times[0]
+            if at_ns > self._now():
+                self._first_is(at_ns)
                 return
+            crowd = self._crowds[at_ns]
+            while crowd:
+                waiter = crowd.popleft()
+                if waiting.get(waiter) == at_ns:  # else cancelled or killed
+                    del waiting[waiter]
+                    self._switch(waiter)
+            if times[0] == at_ns:  # else an earlier one has come
+                heappop(times)
+                del self._crowds[at_ns]
 
-    def _cancel(self, entry: _Entry) -> None:
-        if self._waiting.get(entry[2]) is entry:  # neither woken nor killed since
-            del self._waiting[entry[2]]
-            entry[2].switch(True)
+    def _cancel(self, waiter: greenlet, at_ns: int) -> None:
+        if self._waiting.get(waiter) == at_ns:  # neither woken nor killed since
+            del self._waiting[waiter]
+            waiter.switch(True)
 
     def _lateness(self, due_ns: int) -> int:
-        return monotonic_ns() - due_ns
+        return self._now() - due_ns
+
+
+class Rests(Alarm):
+    """Where callers rest. `late_ns`: how late the timer ended each rest; `kept_ns`: all of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.late_ns: list[int] = []
+        self.kept_ns = 0
+
+    def rest(self, due_ns: int) -> None:
+        """Park the calling greenlet until `due_ns`, or until it is called off."""
+        lateness_ns = self.wait_until(due_ns)
+        if lateness_ns != CANCELLED:
+            self.late_ns.append(lateness_ns)
+            self.kept_ns += lateness_ns
 
 
 class PreciseAlarm(Alarm):
     """An alarm that is awake before the time comes, and tells a late timer from a busy process."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(grain_ns=1)
         self.margin_ns = _MARGIN_NS
         self._went_ns = self._came_ns = 0  # when the hub last went to wait, and came back
         loop = self._hub.loop
@@ -184,9 +205,69 @@ class PreciseAlarm(Alarm):
 
     def _wake_due(self) -> None:
         super()._wake_due()
-        if self._yielding and not self._heap:
+        if self._yielding and not self._times:
             self._yielding = False
             self._idle.stop()
 
     def _lateness(self, due_ns: int) -> int:
         return monotonic_ns() - due_ns if self._went_ns <= due_ns <= self._came_ns else 0
+
+
+class Pacer:
+    """The arrivals of one worker from `origin_ns` (monotonic) on, handed out to its callers.
+
+    `wait_until` parks the caller and returns how late the timer was (ns), below 0 when it was called off.
+    `measure_ns`, `end_ns`: when measuring starts and the schedule ends, after the origin; None = never. `late`,
+    `lateness_ns`: late starts while measuring, and what the timer added to each start that waited for it.
+    """
+
+    def __init__(
+        self,
+        wait_until: Callable[[int], int],
+        schedule_ns: Iterator[int],
+        origin_ns: int,
+        measure_ns: int = 0,
+        end_ns: int | None = None,
+    ) -> None:
+        self._wait_until, self._schedule_ns, self._origin_ns = wait_until, schedule_ns, origin_ns
+        self._now: Callable[[], int] = monotonic_ns
+        self._measure_ns = origin_ns + measure_ns
+        self._end_ns = None if end_ns is None else origin_ns + end_ns
+        self._over = False
+        self.started = self.queued = self.late = 0
+        self.lateness_ns: list[int] = []
+
+    def take(self) -> int:
+        """Wait for the next arrival and return when it was due (ns); 0 when there is none any more or the wait was
+        cancelled."""
+        due_ns = self._next()
+        if not due_ns:
+            return 0
+        if due_ns <= self._now():
+            self.queued += 1
+        else:
+            lateness_ns = self._wait_until(due_ns)
+            if lateness_ns < 0:
+                return 0
+            if due_ns >= self._measure_ns:
+                self.late += lateness_ns > LATE_NS
+                self.lateness_ns.append(lateness_ns)
+        self.started += 1
+        return due_ns
+
+    def scheduled(self, until_ns: int) -> int:
+        """How many starts were due by `until_ns`, started or not. Ends the schedule: nothing is handed out after."""
+        overdue = 0
+        while (due_ns := self._next()) and due_ns <= until_ns:
+            overdue += 1
+        self._over = True
+        return self.started + overdue
+
+    def _next(self) -> int:
+        if self._over:
+            return 0
+        due_ns = self._origin_ns + next(self._schedule_ns)
+        if self._end_ns is not None and due_ns >= self._end_ns:
+            self._over = True
+            return 0
+        return due_ns

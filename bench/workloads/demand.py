@@ -26,7 +26,7 @@ import numpy as np
 
 from bench.errors import UsageError
 from bench.scenario import Delay, Skew
-from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
+from lockcore.clock import NS_PER_MS, NS_PER_S
 
 CALLERS_PER_WORKER = 100_000  # a caller's number is its worker's index times this, plus its own
 Seat = tuple[int, int]  # which worker of the fleet, of how many
@@ -107,7 +107,6 @@ def _sizes() -> Iterator[int]:
         size = min(2 * size, _CHUNK)
 
 
-LATE_NS = NS_PER_MS
 CHUNK = 1024  # arrivals of the whole schedule drawn at a time: about 30 µs
 
 
@@ -126,65 +125,6 @@ def due_between(rate_per_s: float, spacing: str, seed: int, from_ns: int, until_
         if times_ns[-1] >= until_ns:
             return due
     raise AssertionError("a schedule has no end")
-
-
-class Pacer:
-    """The arrivals of one worker from `origin_ns` (monotonic) on, handed out to its callers.
-
-    `wait_until` parks the caller and returns how late the timer was (ns), below 0 when it was called off.
-    `measure_ns`, `end_ns`: when measuring starts and the schedule ends, after the origin; None = never. `late`,
-    `lateness_ns`: late starts while measuring, and what the timer added to each start that waited for it.
-    """
-
-    def __init__(
-        self,
-        wait_until: Callable[[int], int],
-        schedule_ns: Iterator[int],
-        origin_ns: int,
-        measure_ns: int = 0,
-        end_ns: int | None = None,
-    ) -> None:
-        self._wait_until, self._schedule_ns, self._origin_ns = wait_until, schedule_ns, origin_ns
-        self._measure_ns = origin_ns + measure_ns
-        self._end_ns = None if end_ns is None else origin_ns + end_ns
-        self._over = False
-        self.started = self.queued = self.late = 0
-        self.lateness_ns: list[int] = []
-
-    def take(self) -> int:
-        """Wait for the next arrival and return when it was due (ns); 0 when there is none any more or the wait was
-        cancelled."""
-        due_ns = self._next()
-        if not due_ns:
-            return 0
-        if due_ns <= monotonic_ns():
-            self.queued += 1
-        else:
-            lateness_ns = self._wait_until(due_ns)
-            if lateness_ns < 0:
-                return 0
-            if due_ns >= self._measure_ns:
-                self.late += lateness_ns > LATE_NS
-                self.lateness_ns.append(lateness_ns)
-        self.started += 1
-        return due_ns
-
-    def scheduled(self, until_ns: int) -> int:
-        """How many starts were due by `until_ns`, started or not. Ends the schedule: nothing is handed out after."""
-        overdue = 0
-        while (due_ns := self._next()) and due_ns <= until_ns:
-            overdue += 1
-        self._over = True
-        return self.started + overdue
-
-    def _next(self) -> int:
-        if self._over:
-            return 0
-        due_ns = self._origin_ns + next(self._schedule_ns)
-        if self._end_ns is not None and due_ns >= self._end_ns:
-            self._over = True
-            return 0
-        return due_ns
 
 
 def _chunks(rate_per_s: float, spacing: str, seed: int) -> Iterator[np.ndarray]:

@@ -35,7 +35,7 @@ class PackedVotes(dict[Tally, int]):
 class Places(Protocol):
     """A page of begun operations: a memoryview of int64."""
 
-    def __setitem__(self, place: int, start_ns: int, /) -> None:
+    def __setitem__(self, place: object, start_ns: object, /) -> None:
         """The operation in progress there was begun at `start_ns`; 0: there is none."""
 
 
@@ -65,7 +65,7 @@ class CallerSetup(NamedTuple):
     nap_until: Callable[[int], int]
     rest_until: Callable[[int], None]
     write: Callable[..., int]
-    begun: Places
+    begun: memoryview
     place: int
     lost: Callable[[int, Sequence[int]], None]
     votes: PackedVotes
@@ -89,12 +89,15 @@ class Caller:
 
     def __init__(self, setup: CallerSetup) -> None:
         self._setup = setup
-        self._acquire, self._release, self._holds_ns = setup.acquire, setup.release, setup.holds_ns
-        self._ttl_ms, self._wait_ms = setup.ttl_ms, setup.wait_ms
+        self._acquire = cast("Callable[[str, object, object], Lease | Denied]", setup.acquire)
+        self._release, self._holds_ns = setup.release, setup.holds_ns
+        self._ttl_ms: object = setup.ttl_ms
+        self._wait_ms: object = setup.wait_ms
         self._caller: object = setup.caller
         self._write, self._votes = setup.write, setup.votes
         self._open: object = setup.still_open
-        self._begun, self._place, self._tell = setup.begun, setup.place, setup.tell
+        self._begun, self._tell = cast("Places", setup.begun), setup.tell
+        self._place: object = setup.place
         self._now: Callable[[], object] = monotonic_ns  # machine code looks a module's names up each time
         self._tally = Tally()  # the last one seen: nearly always the next, too
         self._packed: object = setup.votes[self._tally]
@@ -122,7 +125,7 @@ class Caller:
         lease: Lease | Denied | None = None
         ended_ns: object = 0
         sent_ns: object = 0
-        self._begun[self._place] = cast("int", start_ns)
+        self._begun[self._place] = start_ns
         try:
             lease = self._acquire(f"r{resource}", self._ttl_ms, self._wait_ms)
             if not isinstance(lease, Lease):

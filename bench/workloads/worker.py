@@ -37,8 +37,8 @@ from bench.recipes.protocol import Recipe
 from bench.recipes.registry import find_recipe
 from bench.scenario import Scenario
 from bench.telemetry.settings import is_wanted
-from bench.workloads.alarm import CANCELLED, Alarm, PreciseAlarm
-from bench.workloads.demand import ALONE, CALLERS_PER_WORKER, Contention, Pacer, Seat, offsets_ns
+from bench.workloads.alarm import Alarm, Pacer, PreciseAlarm, Rests
+from bench.workloads.demand import ALONE, CALLERS_PER_WORKER, Contention, Seat, offsets_ns
 from bench.workloads.operation import CallerSetup, PackedVotes
 from bench.workloads.plan import Plan
 from bench.workloads.table import FOLD, Row, StockRow, acquires_of, releases_of
@@ -82,14 +82,13 @@ class Worker:
         self.callers = self._cuts = self._folded = 0  # `callers`: how many there are, or were
         self._left: list[int] = []
         self._started = Event()
-        self._naps, self._rests = Alarm(), Alarm()
+        self._naps, self._rests = Alarm(), Rests()
         self._arrivals = PreciseAlarm() if scenario.rate_per_s else None
         self._pacer: Pacer | None = None
         self._origin_ns = self._stopped_ns = self._scheduled = 0
         self._cpu_s = time.process_time()
         self._lags_ns: list[int] = []
-        self._rests_late_ns: list[int] = []
-        self._kept_ns = 0  # callers were kept from their next operation by us: late ends of rests, turns of the hub
+        self._kept_ns = 0  # callers were kept from their next operation by turns of the hub
         self._lag, self._lateness = Histogram(), Histogram()
         self._lag_text = ""
         self._replies = tuple(Histogram() for _ in recipe.instances)
@@ -148,11 +147,11 @@ class Worker:
             wait_ms=self.plan.scenario.wait_ms,
             caller=caller,
             resources=contention.resources(caller),
-            take=self._take if self._arrivals else self.turns.take if self.turns else None,
+            take=self._take_of(),
             holds_ns=contention.holds_ns(caller),
             thinks_ns=contention.thinks_ns(caller),
             nap_until=self._naps.wait_until,
-            rest_until=self._rest,
+            rest_until=self._rests.rest,
             write=self._recorder.write,
             begun=begun,
             place=place,
@@ -172,18 +171,18 @@ class Worker:
     def _keep(self, kept_ns: int) -> None:
         self._kept_ns += kept_ns
 
-    def _rest(self, due_ns: int) -> None:
-        lateness_ns = self._rests.wait_until(due_ns)
-        if lateness_ns != CANCELLED:
-            self._rests_late_ns.append(lateness_ns)
-            self._kept_ns += lateness_ns
-
     def leave(self, setup: CallerSetup) -> None:
         """A caller has ended: its number, and with it a resource of its own, is free."""
         heappush(self._left, setup.caller % CALLERS_PER_WORKER)
 
     def _cut(self) -> None:
         self._cuts += 1
+
+    def _take_of(self) -> Callable[[], int] | None:
+        """What tells a caller when to start: the schedule (itself, once it is there), our turns, or nothing."""
+        if self._pacer is not None:
+            return self._pacer.take
+        return self._take if self._arrivals else self.turns.take if self.turns else None
 
     def _take(self) -> int:
         pacer = self._pacer
@@ -322,7 +321,7 @@ class Worker:
         _count(self._lag, self._lags_ns)
         for histogram, times_ns in zip(self._replies, self.recipe.take_reply_times_ns(), strict=True):
             _count(histogram, times_ns)
-        _count(self._lateness, self._rests_late_ns if self._pacer is None else self._pacer.lateness_ns)
+        _count(self._lateness, self._rests.late_ns if self._pacer is None else self._pacer.lateness_ns)
 
     def _forget_history(self) -> None:
         segments = sorted(self._workdir.glob("history-*.bin"), key=lambda path: path.stat().st_mtime_ns)
@@ -344,7 +343,7 @@ class Worker:
             cpu_s=(time.process_time() if cpu_s is None else cpu_s) - self._cpu_s - waited_cpu_s,
             lag_histogram=self._lag.encode() if last else self._lag_text,
             lateness_histogram=self._lateness.encode() if last else "",
-            kept_ns=self._kept_ns + (self.turns.kept_ns if self.turns else 0),
+            kept_ns=self._kept_ns + self._rests.kept_ns + (self.turns.kept_ns if self.turns else 0),
             late_starts=pacer.late if pacer else 0,
             queued_starts=pacer.queued if pacer else 0,
             started_starts=pacer.started if pacer else 0,

@@ -131,7 +131,9 @@ class LoopDriver(Connections):
 
     def arm(self, now_ns: int) -> None:
         """Set the timer to the next tick."""
-        next_ns = self.engine.next_tick_ns(now_ns)
+        self._tick_by(self.engine.next_tick_ns(now_ns), now_ns)
+
+    def _tick_by(self, next_ns: int, now_ns: int) -> None:
         if next_ns != FAR_FUTURE_NS and not self.closed:
             self._tick_at = FAR_FUTURE_NS  # until the timer is really set
             self._tick_later(max(0, next_ns - now_ns))
@@ -195,7 +197,7 @@ class LoopDriver(Connections):
         self.check_usable()
         if isinstance(round_, Turn):
             if round_.due_ns < self._tick_at:
-                self.arm(monotonic_ns())
+                self._tick_by(round_.due_ns, monotonic_ns())
             return
         try:
             if isinstance(round_, SetRound):

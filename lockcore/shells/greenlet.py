@@ -3,8 +3,7 @@
 Rules: one engine per hub (thread). A caller is switched to when its round is settled; a greenlet that is killed while
 it waits abandons its round. Who cannot wait (the hub itself, another thread, a signal handler or a `__del__` in the
 middle of another operation) is refused before anything is sent. A batch leaves at once when little is in flight, else
-once per turn of the loop. The first attempt and the release take a short cut (shortcut.py) past the step generator;
-everything else goes through it.
+once per turn of the loop. What a caller does is in shortcut.py, compiled.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -27,7 +26,7 @@ from lockcore.shells.handshake import Shaken, shaken
 from lockcore.shells.shortcut import Shortcut
 from lockcore.shells.target import InstanceTarget
 from lockcore.shells.wire import Wire
-from lockcore.turns import Offer, Wanted
+from lockcore.turns import Wanted
 
 T = TypeVar("T")
 READ, WRITE = 1, 2
@@ -42,8 +41,9 @@ class GreenletDriver(LoopDriver):
         self._writers: list[Any] = [None] * len(targets)
         self._timer = self._hub.loop.timer(0)
         super().__init__(targets, settings)
-        self._shortcut = Shortcut(self, self._hub, self.drive, self.check_caller)
+        self._shortcut = Shortcut(self, self._hub, self.check_caller)
         self.try_acquire, self.try_release = self._shortcut.try_acquire, self._shortcut.try_release
+        self.drive = self._shortcut.drive
 
     @classmethod
     def connect(cls, targets: Sequence[InstanceTarget], settings: Settings) -> Self:
@@ -70,30 +70,6 @@ class GreenletDriver(LoopDriver):
 
     # -- callers ----------------------------------------------------------------------------------------------------
 
-    def drive(self, steps: Generator[Wanted, int, T]) -> T:
-        """Run an operation's steps in this greenlet."""
-        self.check_caller()
-        try:
-            self._shortcut.inside = True
-            wanted = next(steps)
-            while True:
-                try:
-                    self._wait(wanted)
-                    if self.engine.foreign:  # forked meanwhile: the votes that are missing say nothing
-                        self.check_usable()
-                    now_ns = monotonic_ns()
-                except BaseException as cancelled:
-                    steps.throw(cancelled)
-                    raise
-                wanted = steps.send(now_ns)
-        except StopIteration as done:
-            return done.value  # type: ignore[no-any-return]
-        except BaseException:
-            steps.close()  # an interrupt may have come between its steps
-            raise
-        finally:
-            self._shortcut.inside = False
-
     def check_home(self) -> None:
         """See LoopDriver.check_home."""
         self.check_usable()
@@ -107,21 +83,6 @@ class GreenletDriver(LoopDriver):
             raise CannotWaitError("in gevent's hub (a callback or a signal handler): spawn a greenlet there")
         if self._shortcut.inside:
             raise CannotWaitError("in the middle of another operation (a signal handler or a __del__)")
-
-    def _wait(self, wanted: Wanted) -> None:
-        if isinstance(wanted, Offer):
-            return  # the caller's, as soon as it looks at the clock
-        if not isinstance(wanted, int):
-            self.submit(wanted)
-        self._shortcut.inside = False
-        if isinstance(wanted, int):
-            gevent.sleep(max(0, wanted - monotonic_ns()) / NS_PER_S)
-        elif wanted.outcome is None:
-            wanted.waiter = getcurrent()
-            self._shortcut.park()
-        else:
-            gevent.sleep(0)  # as in try_acquire
-        self._shortcut.inside = True
 
     def background(self, steps: Generator[Wanted, int, T], done: Callable[[T], None]) -> Callable[[], object]:
         """Run steps in a greenlet of their own, then `done` with their value; returns what stops them."""

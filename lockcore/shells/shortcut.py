@@ -1,8 +1,9 @@
 """The hot path of greenlets: *a resource → a lease, a lease → an outcome, past the step generator*.
 
-Rules: the first attempt and the release of a caller that can wait are done here; whatever else comes of them is the
-driver's (greenlet.py). A caller parks by switching to the next one whose round is settled, to the hub when there is
-none: two switches fewer a cycle. `inside`: somebody is in the middle of the engine, which nobody may enter then.
+Rules: the first attempt and the release of a caller that can wait need no steps; whatever else comes of them does, and
+is driven here, too. A caller parks by switching to the next one whose round is settled, to the hub when there is none:
+two switches fewer a cycle. `inside`: somebody is in the middle of the engine, which nobody may enter then. The TTL and
+the wait that were checked last are told apart by identity: nearly always the next ones, too.
 """
 
 from collections.abc import Callable, Generator
@@ -13,38 +14,34 @@ from greenlet import getcurrent, greenlet
 
 from lockcore.arguments import NO_WAIT, check_acquire
 from lockcore.attempt import Acquisition, first_lease
-from lockcore.awaited import next_waiter
+from lockcore.awaited import Settled, next_waiter
 from lockcore.claims import Terms
-from lockcore.clock import monotonic_ns
+from lockcore.clock import NS_PER_S, monotonic_ns
 from lockcore.engine import Engine
 from lockcore.errors import CannotWaitError
 from lockcore.model import Denied, Lease, Outcome
 from lockcore.rounds import SetRound
 from lockcore.shells.driver import LoopDriver
-from lockcore.turns import Wanted
+from lockcore.turns import Offer, Wanted
 
 Steps = Generator[Wanted, int, Any]
 
 
 class Shortcut:
-    """Acquire and release for the callers of one driver, which has `drive` for an operation's steps, and `check_caller`
-    for one that may be where nobody can wait."""
+    """Operations of the callers of one driver, which has `check_caller` for one that may be where nobody can wait."""
 
-    def __init__(
-        self, driver: LoopDriver, hub: Any, drive: Callable[[Steps], Any], check_caller: Callable[[], None]
-    ) -> None:
+    def __init__(self, driver: LoopDriver, hub: Any, check_caller: Callable[[], None]) -> None:
         self.inside = False
         engine: Engine = driver.engine
-        self._drive, self._check_caller = drive, check_caller
+        self._check_caller = check_caller
+        self._ttl_ms: object = self  # none yet
+        self._wait_ms: object = NO_WAIT
+        self._terms: Terms = engine.terms(engine.settings.max_ttl_ms)
         self._driver, self._engine, self._hub = driver, engine, hub
-        self._terms_of, self._keepers = engine.terms_of, driver.keepers
+        self._keepers = driver.keepers
         self._current: Callable[[], Any] = getcurrent  # as attributes: machine code looks a module's names up each time
         self.now: Callable[[], int] = monotonic_ns
         self._switch: Callable[[Any], object] = greenlet.switch  # gevent's own wrapper costs 0.2 µs more
-
-    def park(self) -> None:
-        """Let others run until somebody switches back here."""
-        self._switch(next_waiter(self._engine) or self._hub)
 
     def try_acquire(self, resource: object, ttl_ms: object, wait_ms: object = NO_WAIT) -> Lease | Denied:
         """See Redlock.try_acquire."""
@@ -64,11 +61,12 @@ class Shortcut:
         engine, me = self._engine, self._current()
         if me.parent is not self._hub or self.inside:
             self._check_caller()
-        if wait_ms is not NO_WAIT or type(ttl_ms) is not int or type(resource) is not str:
+        if ttl_ms is not self._ttl_ms or wait_ms is not self._wait_ms or type(resource) is not str:
             check_acquire(resource, ttl_ms, wait_ms)
-        name, whole_ms = cast("str", resource), cast("int", ttl_ms)
-        terms = self._terms_of.get(whole_ms) or engine.terms(whole_ms)
-        if wait_ms and name in engine.turns:
+            self._terms = engine.terms(cast("int", ttl_ms))
+            self._ttl_ms, self._wait_ms = ttl_ms, wait_ms
+        name, terms = cast("str", resource), self._terms
+        if engine.turns and wait_ms and name in engine.turns:
             return self._in_line(name, terms, wait_ms)
         round_ = engine.set_round(name, terms, self.now())
         try:
@@ -95,16 +93,62 @@ class Shortcut:
 
     def _in_line(self, resource: str, terms: Terms, wait_ms: object) -> Lease | Denied:
         """Others wait for it here: from its place in their line."""
+        self._driver.check_open()
         now_ns, random = self.now(), self._driver.random
         acquisition = Acquisition(self._engine, resource, terms, cast("float", wait_ms), now_ns, random)
-        return cast("Lease | Denied", self._drive(acquisition.steps(now_ns)))
+        return cast("Lease | Denied", self._driven(acquisition.steps(now_ns)))
 
     def _after(self, round_: SetRound, wait_ms: object, now_ns: int) -> Lease | Denied:
         """The first attempt gave no lease."""
         driver, wait = self._driver, cast("float", wait_ms)
         driver.check_open()
         first = Acquisition(self._engine, round_.resource, round_.terms, wait, round_.started_ns, driver.random)
-        return cast("Lease | Denied", self._drive(first.after(round_, now_ns)))
+        return cast("Lease | Denied", self._driven(first.after(round_, now_ns)))
+
+    def drive(self, steps: Steps) -> Any:
+        """Run an operation's steps in this greenlet."""
+        self._check_caller()
+        return self._driven(steps)
+
+    def _driven(self, steps: Steps) -> Any:
+        engine = self._engine
+        try:
+            self.inside = True
+            wanted = next(steps)
+            while True:
+                try:
+                    self._wait(wanted)
+                    if engine.foreign:  # forked meanwhile: the votes that are missing say nothing
+                        self._driver.check_usable()
+                    now_ns = self.now()
+                except BaseException as cancelled:
+                    steps.throw(cancelled)
+                    raise
+                wanted = steps.send(now_ns)
+        except StopIteration as done:
+            return done.value
+        except BaseException:
+            steps.close()  # an interrupt may have come between its steps
+            raise
+        finally:
+            self.inside = False
+
+    def _wait(self, wanted: Wanted) -> None:
+        if isinstance(wanted, Offer):
+            return  # the caller's, as soon as it looks at the clock
+        if isinstance(wanted, int):
+            self.inside = False
+            gevent.sleep(max(0, wanted - self.now()) / NS_PER_S)
+        else:
+            settled: Settled = wanted
+            self._driver.submit(wanted)
+            self.inside = False
+            if settled.outcome is None:
+                settled.waiter = self._current()
+                self._switch(next_waiter(self._engine) or self._hub)
+            else:
+                gevent.sleep(0)  # as in `_acquire`
+        self.inside = True
 
     def try_release(self, lease: Lease) -> Outcome:
         """See Redlock.try_release."""

@@ -34,8 +34,8 @@ from bench.measure.histogram import Histogram
 from bench.scenario.quantity import parse_delay, parse_skew
 from bench.topology.child import orders, say
 from bench.topology.target import client_of, parse_targets
-from bench.workloads.alarm import PreciseAlarm
-from bench.workloads.demand import Contention, Pacer, due_between, offsets_ns
+from bench.workloads.alarm import Pacer, PreciseAlarm
+from bench.workloads.demand import Contention, due_between, offsets_ns
 from lockcore import Denied, LagCap, Outcome, Redlock, RetryPolicy
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns, monotonic_ns
 from lockcore.commands import COMPARE_AND_DELETE

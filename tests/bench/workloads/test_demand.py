@@ -9,8 +9,8 @@ import pytest
 
 from bench.errors import UsageError
 from bench.scenario import Delay, Skew
-from bench.workloads.alarm import CANCELLED, Alarm
-from bench.workloads.demand import CALLERS_PER_WORKER, CHUNK, Contention, Pacer, due_between, offsets_ns
+from bench.workloads.alarm import CANCELLED, Alarm, Pacer
+from bench.workloads.demand import CALLERS_PER_WORKER, CHUNK, Contention, due_between, offsets_ns
 from lockcore.clock import monotonic_ns
 
 NONE = Delay()
