@@ -10,9 +10,6 @@ Rules
 - The schedule is a function of its arguments: every worker computes the whole of it and takes its own stride, so the
   shares are disjoint, together complete, and the sum of any number of workers is the very same process. `fixed` spaces
   operations evenly; `poisson` draws exponential gaps, which is what many independent callers look like.
-- There is no dispatcher. A free caller takes the next arrival and waits until it is due. Three ways to start: on time;
-  *queued* (taken after it was due, or due while this process was running other callers): load, and paid for in the
-  latency; *late* (the timer fired more than 1 ms late): the generator's own fault.
 
 Source: Zipf's law P(k) ∝ 1/k^s over the resources; lognormal by its median and sigma; open-loop load (wrk2, vegeta):
 arrivals must not depend on replies.
