@@ -49,8 +49,9 @@ class CallerSetup(NamedTuple):
     """See `Worker.setup`. Times are ns but `ttl_ms` and `wait_ms`.
 
     `tell` takes an acquire's time and how it failed, `keep` for how long the caller was kept from its next operation.
-    `begun[place]`, of `Places`: when the operation in progress was begun. `lost` takes attempts that a record has no room for.
-    `write`: see `Recorder.write`. `still_open`: the votes of a round that is not closed, all of them undecided.
+    `begun[place]`, of `Places`: when the operation in progress was begun. `lost` takes attempts that a record has no
+    room for. `write`: see `Recorder.write`. `still_open`: the votes of a round that is not closed, all of them
+    undecided.
     """
 
     acquire: Acquire
