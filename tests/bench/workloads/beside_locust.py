@@ -21,7 +21,6 @@ from bench.measure.environment import versions
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, Records
 from bench.measure.section import builtins_of
 from bench.workloads import member
-from bench.workloads.alarm import CANCELLED
 from bench.workloads.conductor import Conductor, in_order_of_users
 from bench.workloads.member import LockUser
 from bench.workloads.table import Row, StockRow, acquires_of, bucket_ms, keep_fractions, releases_of
@@ -178,14 +177,6 @@ def test_a_stall_counts_as_all_the_ticks_that_nobody_looked_at() -> None:
         Worker._probe(prober)  # type: ignore[arg-type]
     assert sorted(prober._lags_ns) == [0, 0, 0, 3 * ms, 13 * ms, 23 * ms, 33 * ms]
     assert [at - due_ns[0] for at in due_ns] == [0, 10 * ms, 50 * ms, 60 * ms, 70 * ms]  # every tick is counted once
-
-
-def test_a_late_end_of_a_rest_is_kept_apart_and_counted_as_the_generators_own_time() -> None:
-    late = iter([70, 50, CANCELLED])
-    worker = SimpleNamespace(_rests=SimpleNamespace(wait_until=lambda _due: next(late)), _rests_late_ns=[], _kept_ns=0)
-    for _ in range(3):
-        Worker._rest(worker, 0)  # type: ignore[arg-type]
-    assert (worker._rests_late_ns, worker._kept_ns) == ([70, 50], 120)
 
 
 def test_workers_take_their_places_in_the_order_in_which_locust_deals_out_users() -> None:

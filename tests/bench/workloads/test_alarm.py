@@ -6,7 +6,7 @@ from pathlib import Path
 import gevent
 import pytest
 
-from bench.workloads.alarm import _LEAST_NS, _MARGIN_NS, _MOST_NS, CANCELLED, Alarm, PreciseAlarm
+from bench.workloads.alarm import _LEAST_NS, _MARGIN_NS, _MOST_NS, CANCELLED, GRAIN_NS, Alarm, PreciseAlarm, Rests
 from lockcore.clock import monotonic_ns
 
 MS = 1_000_000
@@ -114,6 +114,39 @@ def test_closing_cancels_whoever_still_waits() -> None:
     gevent.sleep(0)
     made.close()
     assert waiter.get(timeout=30) == CANCELLED
+
+
+def test_many_who_are_due_within_a_grain_wake_together_and_not_before_their_time() -> None:
+    made, woken = Alarm(), list[tuple[int, int]]()
+    start_ns = monotonic_ns() + 100 * MS
+    start_ns -= start_ns % GRAIN_NS
+
+    def wait(due_ns: int) -> None:
+        made.wait_until(due_ns)
+        woken.append((due_ns, monotonic_ns()))
+
+    times = [start_ns + number * GRAIN_NS // 10 + 1 for number in range(20)]
+    waiters = [gevent.spawn(wait, start_ns + GRAIN_NS * number) for number in range(100, 110)]  # so that there are many
+    gevent.sleep(0)
+    waiters += [gevent.spawn(wait, due_ns) for due_ns in times]
+    gevent.sleep(0)
+    assert len(made._times) == 10 + 2  # two grains
+    gevent.joinall(waiters)
+    assert len(woken) == 30
+    assert all(at_ns >= due_ns for due_ns, at_ns in woken)
+    made.close()
+
+
+def test_a_late_end_of_a_rest_is_kept_apart_and_counted_as_the_generators_own_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    late = iter([70, 50, CANCELLED])
+    monkeypatch.setattr(Rests, "wait_until", lambda _self, _due_ns: next(late))
+    made = Rests()
+    for _ in range(3):
+        made.rest(0)
+    assert (made.late_ns, made.kept_ns) == ([70, 50], 120)
+    made.close()
 
 
 @pytest.fixture
