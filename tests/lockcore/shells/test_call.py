@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lockcore.errors import InstanceClosedError
-from lockcore.model import Lease, Outcome, Tally
+from lockcore.model import Closed, Lease, Outcome, Tally
 from lockcore.shells.call import Call, ring
 from lockcore.turns import Offer
 
@@ -65,17 +65,10 @@ def waits_for(round_: Round, log: list[Any]) -> Generator[Any, int, str]:
     return "value"
 
 
-class Won:
-    """A round behind a lease."""
-
-    undecided = 0
-    tally = Tally(granted=3)
-
-
 def offers(log: list[Any]) -> Generator[Any, int, Any]:
     """Steps that offer a lease valid until 100, until one is taken in time; `log` as in `waits_for`."""
     while True:
-        lease = Lease("stock", b"token", 10, 0, 1, 100, Won())
+        lease = Lease("stock", b"token", 10, 0, 1, 100, Closed(Tally(granted=3)))
         try:
             log.append((yield Offer(lease, 100)))
         except BaseException as error:
