@@ -35,7 +35,7 @@ class PackedVotes(dict[Tally, int]):
 class Places(Protocol):
     """A page of begun operations: a memoryview of int64."""
 
-    def __setitem__(self, place: object, start_ns: object, /) -> None:
+    def __setitem__(self, place: int, start_ns: int, /) -> None:
         """The operation in progress there was begun at `start_ns`; 0: there is none."""
 
 
@@ -49,9 +49,8 @@ class CallerSetup(NamedTuple):
     """See `Worker.setup`. Times are ns but `ttl_ms` and `wait_ms`.
 
     `tell` takes an acquire's time and how it failed, `keep` for how long the caller was kept from its next operation.
-    `begun[place]`, of `Places`: when the operation in progress was begun. `lost` takes attempts that a record has no
-    room for. `write`: see `Recorder.write`. `still_open`: the votes of a round that is not closed, all of them
-    undecided.
+    `begun[place]`: when the operation in progress was begun. `lost` takes attempts that a record has no room for.
+    `write`: see `Recorder.write`. `still_open`: the votes of a round that is not closed, all of them undecided.
     """
 
     acquire: Acquire
@@ -66,7 +65,7 @@ class CallerSetup(NamedTuple):
     nap_until: Callable[[int], int]
     rest_until: Callable[[int], None]
     write: Callable[..., int]
-    begun: object
+    begun: Places
     place: int
     lost: Callable[[int, Sequence[int]], None]
     votes: PackedVotes
@@ -97,8 +96,7 @@ class Caller:
         self._caller: object = setup.caller
         self._write, self._votes = setup.write, setup.votes
         self._open: object = setup.still_open
-        self._begun, self._tell = cast("Places", setup.begun), setup.tell
-        self._place: object = setup.place
+        self._begun, self._place, self._tell = setup.begun, setup.place, setup.tell
         self._now: Callable[[], object] = monotonic_ns  # machine code looks a module's names up each time
         self._tally = Tally()  # the last one seen: nearly always the next, too
         self._packed: object = setup.votes[self._tally]
@@ -126,7 +124,7 @@ class Caller:
         lease: Lease | Denied | None = None
         ended_ns: object = 0
         sent_ns: object = 0
-        self._begun[self._place] = start_ns
+        self._begun[self._place] = cast("int", start_ns)
         try:
             lease = self._acquire(f"r{resource}", self._ttl_ms, self._wait_ms)
             if not isinstance(lease, Lease):
