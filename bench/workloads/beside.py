@@ -1,11 +1,10 @@
 """The judge of a run that plain Locust leads: *a plan → a judge's process, there before the load → its verdict*.
 
 Rules: what the servers did counts from before the first command, so a run begins when its judge is ready. Locust's own
-process judges nothing: a history of millions would stop its greenlets. Without a judge, whose sentence stands in the
-log then, a run is as good as any other. Orders hold passwords, and go by pipe.
+process judges nothing: a history of millions would stop its greenlets. Without a judge a run is as good as any other,
+and its verdict is UNKNOWN. Orders hold passwords, and go by pipe.
 """
 
-import logging
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -14,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.errors import BenchError
+from bench.measure.verdict import Kind
 from bench.topology.child import Child, Guard
 from bench.workloads.plan import Plan
 from lockcore.mask import masked_command
 
 READY_S = 20.0
 JUDGE_S = 120.0
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ class ToldVerdict:
 
 class JudgeBeside:
     """Beside one run at most: `begin` with it, `judge` once it has ended, or `close`. Made early, as it takes a second
-    to be there. Without one, as when it was killed, they do nothing, and `judge` says so in the log."""
+    to be there. Without one, as when it was killed, they do nothing, and the verdict is UNKNOWN."""
 
     def __init__(self) -> None:
         self._child: Child | None = None
@@ -81,17 +80,15 @@ class JudgeBeside:
                 return self._guard.folder
         return None
 
-    def judge(self, stop_ns: int) -> ToldVerdict | None:
+    def judge(self, stop_ns: int) -> ToldVerdict:
         """The verdict on the run, which is complete."""
         told = None
         with self._noted():
             if self._child is not None:
                 self._child.tell(Ended(stop_ns))
                 told = self._child.hear(ToldVerdict, JUDGE_S)
-        if told is None:
-            logger.warning("nobody has judged this run: %s", self.why)
         self.close()
-        return told
+        return told or ToldVerdict("UNKNOWN", Kind.UNKNOWN.value, f"nobody has judged this run: {self.why}", 0)
 
     def close(self) -> None:
         """The run is over, and its folder goes."""

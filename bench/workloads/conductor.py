@@ -251,7 +251,7 @@ class Conductor:
         """The verdict on the run of `plan`; the page shows it unless the next one has begun."""
         self.phase = "judging"
         told = judge.judge(stop_ns)
-        if told is not None and told.exit_code == VIOLATED.exit_code:
+        if told.exit_code == VIOLATED.exit_code:
             self._environment.process_exit_code = VIOLATED.exit_code
         if self._environment.web_ui is not None:
             _tell(told)
