@@ -20,7 +20,7 @@ def _schedules() -> Iterable[str]:
 @click.command(
     cls=Grouped,
     epilog="Libraries are installed below --cache, each in an environment of its own; that takes minutes, once. "
-    "Servers are started on loopback and stopped; --quick takes about 5 minutes.",
+    "Servers are started on loopback and stopped; --quick takes five minutes or more.",
 )
 @click.option(
     "--library", "libraries", metavar="L", multiple=True, help="only those with this in their name (repeatable)"

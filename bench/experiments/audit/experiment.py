@@ -19,6 +19,7 @@ from redis.exceptions import RedisError
 
 from bench.errors import BenchError, UsageError
 from bench.experiments.audit.libraries import promise_of
+from bench.experiments.audit.party import HangsError, NotApplicableError
 from bench.experiments.audit.result import (
     DOES_NOT,
     HOLDS,
@@ -31,7 +32,7 @@ from bench.experiments.audit.result import (
     CellWord,
 )
 from bench.experiments.audit.schedules import SCHEDULES, AuditSchedule, UnmetError
-from bench.experiments.audit.stage import HangsError, NotApplicableError, Stage
+from bench.experiments.audit.stage import Stage
 from bench.experiments.contest.installed import PEERS, Contestant, install, ours
 from bench.experiments.contest.result import Missing
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED, conclude_rows

@@ -6,10 +6,10 @@ come is waited for by the clock. `documented` settings are the library's own: it
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bench.experiments.audit.stage import (
+from bench.experiments.audit.party import (
     LONG_MS,
     PATIENCE_S,
     RESOURCE,
@@ -18,12 +18,14 @@ from bench.experiments.audit.stage import (
     HangsError,
     NotApplicableError,
     Party,
-    Stage,
 )
+from bench.experiments.audit.stage import Stage
+from lockcore.clock import monotonic_ns
 
 REDLOCK = "Redis, Distributed Locks"
 KLEPPMANN = "M. Kleppmann, How to do distributed locking (2016)"
 SANFILIPPO = "S. Sanfilippo, Is Redlock safe? (2016)"
+KEPT = "keys of a lock that nobody has stay for the rest of the TTL"
 CLEAN_S = 2.0  # within which nothing may be left of a lock that nobody has; a TTL is five times that
 DOWN_S = 25.0
 STEPS = 5
@@ -122,7 +124,8 @@ def _late_replies(stage: Stage, client: Party, meanwhile: Callable[[], None]) ->
     client.resume()
     said = client.acquired()
     if not said.ok:
-        return ""
+        return _in_time(client)
+    _need_held(other)
     if said.valid_ms is not None and said.valid_ms <= 0:
         return (
             "it is granted after its TTL, while another client holds the lock; only its validity, in the past, says so"
@@ -136,7 +139,7 @@ def _until_set(stage: Stage, client: Party) -> int:
     stage.stop(stage.majority)
     client.begin_acquire(SHORT_MS)
     for step in range(1, STEPS + 1):
-        need(stage.until_asked(stage.majority), "its SET was under way")
+        need(stage.until_asked(stage.majority, client), "its SET was under way")
         client.pause()
         stage.cont(stage.majority)
         if any(stage.keys()):
@@ -153,6 +156,7 @@ def _steps_to_set(stage: Stage) -> int:
         steps = _until_set(stage, probe)
         probe.resume()
     except UnmetError:
+        _in_time(probe)
         steps = 1
         stage.cont(stage.majority)
     if probe.acquired().ok:
@@ -167,7 +171,7 @@ def late_set(stage: Stage) -> str:
     client = stage.party()
     stage.stop(stage.majority)
     client.begin_acquire()
-    need(stage.until_asked(stage.majority), "its SET was under way")
+    need(stage.until_asked(stage.majority, client), "its SET was under way")
     try:
         said = client.acquired()
     except HangsError:
@@ -200,15 +204,34 @@ def _granted(stage: Stage, ttl_ms: int = LONG_MS) -> Party:
     return client
 
 
+def _taken(stage: Stage, before: Sequence[str | None], holder: Party, fault: str) -> str:
+    """`fault` if a key that was there `before` is another's now, or gone; one that came later was under way."""
+    if all(was in (None, now) for was, now in zip(before, stage.keys(), strict=True)):
+        return ""
+    _need_held(holder)
+    return fault
+
+
+def _need_held(holder: Party) -> None:
+    """A busy machine may take longer than a TTL."""
+    need(monotonic_ns() < holder.until_ns, "the lock was still held")
+
+
+def _in_time(client: Party) -> str:
+    """Nothing went wrong, if the client was cut short before it could time out by itself."""
+    need(not client.late, "the client was cut short in time")
+    return ""
+
+
 @schedule("a late release deletes a stranger's lock", REDLOCK)
 def release_after_expiry(stage: Stage) -> str:
     """A lock ends, another client is granted, the first one gives back."""
     client = _expired(stage)
-    _granted(stage)
+    holder = _granted(stage)
     before = stage.keys()
     client.resume()
     client.release()
-    return "" if stage.keys() == before else "it deletes the lock of the next holder"
+    return _taken(stage, before, holder, "it deletes the lock of the next holder")
 
 
 @schedule("an extension of a lock that has ended", REDLOCK)
@@ -219,13 +242,14 @@ def extend_after_expiry(stage: Stage) -> str:
     again = client.ask("extend", ttl_ms=LONG_MS).ok
     stage.clear()
     client = _expired(stage)
-    _granted(stage)
+    holder = _granted(stage)
     before = stage.keys()
     client.resume()
     if client.ask("extend", ttl_ms=3 * LONG_MS).ok:
+        _need_held(holder)
         return "it says that a lock is extended that another client holds"
-    if stage.keys() != before:
-        return "its extension changes the lock of the next holder"
+    if taken := _taken(stage, before, holder, "its extension changes the lock of the next holder"):
+        return taken
     return "it says that a lock is extended that had ended: somebody may have held it in between" if again else ""
 
 
@@ -242,7 +266,7 @@ def paused_holder(stage: Stage) -> str:
     """A holder is frozen until its lock has ended and another client has it; then it asks whether it still holds the
     lock, where the library can be asked, and gives it back."""
     client = _expired(stage)
-    _granted(stage)
+    holder = _granted(stage)
     before = stage.keys()
     client.resume()
     try:
@@ -250,9 +274,10 @@ def paused_holder(stage: Stage) -> str:
     except NotApplicableError:
         believes = None
     said = client.release()
-    if stage.keys() != before:
-        return "its release deletes the lock of the next holder"
+    if taken := _taken(stage, before, holder, "its release deletes the lock of the next holder"):
+        return taken
     if believes:
+        _need_held(holder)
         return "asked whether it holds the lock, it says yes while another client does"
     return "it cannot be asked, and its release reports nothing" if believes is None and said.ok else ""
 
@@ -272,10 +297,11 @@ def script_flush(stage: Stage) -> str:
 @schedule("a clock that is ahead steals a lock", SANFILIPPO)
 def clock_ahead(stage: Stage) -> str:
     """A client holds a lock; one whose wall clock is ahead by a minute asks for it; then it is given back."""
-    client = _granted(stage)
     other = stage.party_by_clock()
+    client = _granted(stage)
     stage.shift_clock(other, CLOCK_S)
     if other.acquire().ok:
+        _need_held(client)
         return "a client whose clock is a minute ahead is granted a lock that is held"
     client.release()
     return "" if stage.until_lockable(CLEAN_S) else "keys stay behind after the release"
@@ -284,38 +310,39 @@ def clock_ahead(stage: Stage) -> str:
 @schedule("Ctrl-C or a cancellation in acquire leaves keys", "Python, asyncio: task cancellation")
 def interrupted_acquire(stage: Stage) -> str:
     """A client is interrupted while its SETs are under way: SIGINT in a thread, the task's cancellation in asyncio."""
+    client = stage.party_to_interrupt()
     steps = _steps_to_set(stage)
-    client = stage.party()
     stage.stop(stage.majority)
     client.begin_acquire()
     for _ in range(steps - 1):
-        need(stage.until_asked(stage.majority), "it asked the instances")
+        need(stage.until_asked(stage.majority, client), "it asked the instances")
         client.pause()
         stage.cont(stage.majority)
         stage.stop(stage.majority)
         client.resume()
-    need(stage.until_asked(stage.majority), "its SET was under way")
+    need(stage.until_asked(stage.majority, client), "its SET was under way")
     stage.interrupt(client)
     stage.cont(stage.majority)
     said = client.acquired()
     need(said.error or said.ok, "it was interrupted, or granted all the same")
     if said.ok:
         client.release()
-    return "" if stage.until_lockable(CLEAN_S) else "keys of a lock that nobody has stay for the rest of the TTL"
+    return _in_time(client) if stage.until_lockable(CLEAN_S) else KEPT
 
 
 @schedule("Ctrl-C or a cancellation in release leaves keys", "Python, asyncio: task cancellation")
 def interrupted_release(stage: Stage) -> str:
     """A holder is interrupted while its release is under way."""
-    client = _granted(stage)
+    client = stage.party_to_interrupt()
+    need(client.acquire().ok, "the client was granted")
     everyone = range(stage.instances)
     stage.stop(everyone)
     client.begin("release")
-    need(stage.until_asked(everyone), "its release was under way")
+    need(stage.until_asked(everyone, client), "its release was under way")
     stage.interrupt(client)
     stage.cont(everyone)
     client.answer()
-    return "" if stage.until_lockable(CLEAN_S) else "keys of a lock that nobody has stay for the rest of the TTL"
+    return _in_time(client) if stage.until_lockable(CLEAN_S) else KEPT
 
 
 @schedule("an exception in the body leaks the lock", "Python, PEP 343")
@@ -331,13 +358,16 @@ def exception_in_body(stage: Stage) -> str:
 @schedule("the body runs without the lock", "Python, PEP 343")
 def body_without_lock(stage: Stage) -> str:
     """A client holds the lock; another runs a body under the library's context manager, if it is let."""
-    _granted(stage)
     other = stage.party()
+    holder = _granted(stage)
     try:
         said = other.ask("hold", resource=RESOURCE, ttl_ms=LONG_MS // 5, wait_ms=WAIT_MS)
     except HangsError:
         return ""  # it waits for the lock
-    return "the body runs though another client holds the lock" if said.ok else ""
+    if not said.ok:
+        return ""
+    _need_held(holder)
+    return "the body runs though another client holds the lock"
 
 
 @schedule("without a quorum it waits for long, or is granted", REDLOCK)
@@ -360,8 +390,9 @@ def forked(stage: Stage) -> str:
     client = _granted(stage)
     before = stage.keys()
     if client.ask("fork", resource=RESOURCE, ttl_ms=LONG_MS, wait_ms=WAIT_MS).ok:
+        _need_held(client)
         return "the child is granted what its parent holds"
-    if stage.keys() != before:
-        return "the child's end removes its parent's lock"
+    if taken := _taken(stage, before, client, "the child's end removes its parent's lock"):
+        return taken
     said = client.release()
     return "" if said.ok and stage.until_lockable(CLEAN_S) else f"the parent cannot release afterwards: {said.error}"

@@ -1,167 +1,43 @@
 """Where a schedule is played: *a library and N servers → clients that do step by step what they are told*.
 
-Rules: every client is a process of its own, told by a line and answering by a line, at whatever time it likes; nobody
-is waited for longer than `PATIENCE_S`. Servers are ours, private and empty before each schedule. What clients were
-granted is recorded as a load's operations and judged by the same oracle: a lease ends when the library says so at the
-grant, else a TTL after its acquire was begun. Every step is noted, a client's in its library's own words.
-Source: proc(5), /proc/net/tcp.
+Rules: servers are ours, private and empty before each schedule. What clients were granted is judged by the oracle of
+every run. Every step is noted. Source: proc(5), /proc/net/tcp.
 """
 
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from itertools import count
 from pathlib import Path
 from typing import Any, Self
 
-import msgspec
 from redis import Redis
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.audit.libraries import words_of
+from bench.experiments.audit.party import (
+    LONG_MS,
+    PATIENCE_S,
+    READY_S,
+    RESOURCE,
+    WAIT_MS,
+    NotApplicableError,
+    Party,
+    Said,
+)
 from bench.experiments.audit.result import CourseStep
 from bench.experiments.contest.clients.order import ClientOrder
 from bench.experiments.contest.installed import ROOT, Contestant
-from bench.recipes.operations import Operation, history_of
+from bench.recipes.operations import history_of
 from bench.safety.judge import Circumstances, judge
-from bench.topology.child import Child
 from bench.topology.fleet import Fleet, start_fleet, wait_until
 from bench.topology.shim import CONTROL_FILE, LIBRARY_FILE, Control, shim_library
-from lockcore import Denied, Lease, Outcome
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
-from lockcore.model import Closed, Tally
 
-PATIENCE_S = 8.0  # a client that says nothing for so long hangs
-READY_S = 30.0  # a client is started and connected
-RESOURCE, WARM = "audit-r", "audit-warm"
-LONG_MS, SHORT_MS = 10_000, 1000  # outlives a schedule; is outlived. python-redis-lock counts in whole seconds
-WAIT_MS = 500
-_FROM_OUTSIDE = (
-    -signal.SIGKILL,
-    -signal.SIGTERM,
-)  # whoever ends a client so, also for want of memory, is not its library
+WARM = "audit-warm"
+LOOK_S = 0.02  # between looks at keys: each asks all servers, beside plays that must not be held up
 _BRIEF = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}  # half the CPU to start; only timing differs
-_TOKENS = count(1)
-
-
-class Said(msgspec.Struct, frozen=True):
-    """What a client answers to a step; see the drivers' steps."""
-
-    ok: bool
-    absent: bool = False
-    error: str = ""
-    valid_ms: float | None = None
-
-    @property
-    def words(self) -> str:
-        """In words."""
-        valid = "" if self.valid_ms is None else f", valid for {self.valid_ms:,.0f} ms"
-        return f"yes{valid}" if self.ok else self.error or "no"
-
-
-class HangsError(Exception):
-    """A client that did not answer in time."""
-
-
-class NotApplicableError(Exception):
-    """Why a schedule says nothing of a library."""
-
-
-class Party(Child):
-    """One client: a driver's process, connected. `operations`: what it was granted and refused so far."""
-
-    def __init__(self, contestant: Contestant, order: ClientOrder, environ: Mapping[str, str], folder: Path) -> None:
-        """Start and connect it. Raises EnvironmentNotReadyError."""
-        super().__init__(f"a client of {order.name}", [*contestant.command, "steps"], environ=environ, folder=folder)
-        self.operations: list[Operation] = []
-        self.note: Callable[[str], None] = lambda _step: None
-        self._words = words_of(order.name)
-        self._asked_ns, self._ttl_ms = 0, 0
-        try:
-            self.tell(order)
-            self.hear(Said, READY_S)
-        except BaseException:
-            self.close()
-            raise
-
-    def begin(self, do: str, **words: object) -> None:
-        """Tell it a step."""
-        self._asked_ns, self._ttl_ms = monotonic_ns(), int(str(words.get("ttl_ms", 0)))
-        self.note(self._words.call(do, self._ttl_ms, WAIT_MS))
-        self.tell({"do": do, **words})
-
-    def answer(self, patience_s: float = PATIENCE_S) -> Said:
-        """What it says to the step it was told. Raises HangsError."""
-        try:
-            said = self.hear(Said, patience_s)
-        except EnvironmentNotReadyError:
-            if not self.ended:
-                self.note(f"→ nothing for {patience_s:.0f} s")
-                raise HangsError(f"no answer within {patience_s:.0f} s") from None
-            if self.process.returncode in _FROM_OUTSIDE:
-                raise
-            said = Said(ok=False, error="the process ended")
-        self.note(f"→ {said.words}")
-        return said
-
-    def ask(self, do: str, **words: object) -> Said:
-        """Tell it a step and return its answer. Raises HangsError; NotApplicableError for what it does not have."""
-        self.begin(do, **words)
-        said = self.answer()
-        if said.absent:
-            raise NotApplicableError(f"it has no {do}")
-        return said
-
-    def begin_acquire(self, ttl_ms: int = LONG_MS, wait_ms: int = WAIT_MS) -> None:
-        """Have it lock the resource."""
-        self.begin("acquire", resource=RESOURCE, ttl_ms=ttl_ms, wait_ms=wait_ms)
-
-    def acquired(self, patience_s: float = PATIENCE_S) -> Said:
-        """What came of that; it is recorded."""
-        said, now_ns = self.answer(patience_s), monotonic_ns()
-        end_ns = self._asked_ns + self._ttl_ms * NS_PER_MS
-        if said.valid_ms is not None:
-            end_ns = now_ns + int(said.valid_ms * NS_PER_MS)
-        result: Lease | Denied
-        if said.ok:
-            token = b"%d" % next(_TOKENS)
-            result = Lease(RESOURCE, token, self._ttl_ms, self._asked_ns, now_ns, end_ns, Closed(Tally(granted=1)))
-        else:
-            result = Denied(RESOURCE, Outcome.CONTENDED, Tally(refused=1), 1, 0, self._asked_ns, now_ns)
-        self.operations.append(Operation(self._asked_ns, result, now_ns))
-        return said
-
-    def acquire(self, ttl_ms: int = LONG_MS, wait_ms: int = WAIT_MS) -> Said:
-        """Have it lock the resource; what came of it."""
-        self.begin_acquire(ttl_ms, wait_ms)
-        return self.acquired()
-
-    def release(self) -> Said:
-        """Have it give back what it locked last; what came of it."""
-        self.operations[-1].sent_ns = monotonic_ns()
-        said = self.ask("release")
-        self.operations[-1].replied_ns = monotonic_ns()
-        self.operations[-1].release = Outcome.RELEASED if said.ok else Outcome.GONE
-        return said
-
-    def pause(self) -> None:
-        """Freeze it; returns when it stands still."""
-        self.process.send_signal(signal.SIGSTOP)
-        state = Path(f"/proc/{self.process.pid}/stat")
-        wait_until(lambda: state.read_text().rpartition(")")[2].split()[0] == "T", PATIENCE_S, "it did not stand still")
-        self.note("frozen (SIGSTOP)")
-
-    def resume(self) -> None:
-        """Let it go on."""
-        self.note("goes on (SIGCONT)")
-        self.process.send_signal(signal.SIGCONT)
-
-    def close(self) -> None:
-        """Kill it: a client that hangs has nothing to give back to."""
-        if not self.ended:
-            self.process.kill()
-        super().close()
 
 
 class Stage:
@@ -201,15 +77,19 @@ class Stage:
         """One more client, whose connections are there: it has locked and released something else."""
         return self._party({**self.contestant.environment}, ROOT)
 
-    def interrupt(self, party: Party) -> None:
-        """Ctrl-C in a thread, a cancellation in asyncio, the context's in Go; returns when the client has taken it.
-        Raises NotApplicableError for others."""
+    def party_to_interrupt(self) -> Party:
+        """One more client, for `interrupt`. Raises NotApplicableError where that has no meaning."""
         if self.contestant.peer.kind in ("node", "rust"):
             raise NotApplicableError("a call of it is not cancelled from outside")
+        return self.party()
+
+    def interrupt(self, party: Party) -> None:
+        """Ctrl-C in a thread, a cancellation in asyncio, the context's in Go; returns when the client has taken it."""
         party.note("interrupted (SIGINT; a task is cancelled)")
         party.process.send_signal(signal.SIGINT)
         status = Path(f"/proc/{party.process.pid}/status")
         wait_until(lambda: not _awaits(signal.SIGINT, status.read_text()), PATIENCE_S, "it was not interrupted")
+        party.caught()
 
     def party_by_clock(self) -> Party:
         """One more client, whose wall clock can be set. Raises NotApplicableError where that is out of reach."""
@@ -304,11 +184,18 @@ class Stage:
             server.script_flush()
         self.note("all servers: SCRIPT FLUSH")
 
-    def until_asked(self, which: Sequence[int]) -> bool:
-        """Return when something waits to be read by one of these frozen instances (False: nothing came in time)."""
+    def until_asked(self, which: Sequence[int], party: Party) -> bool:
+        """Return when something of the client waits to be read by one of these frozen instances (False: nothing came
+        in time)."""
         ports = {self.fleet.instances[index].port for index in which}
+
+        def asked() -> bool:
+            looked_ns, found = monotonic_ns(), bool(ports & _asked_ports())
+            party.idle_ns = party.idle_ns if found else looked_ns
+            return found
+
         with suppress(EnvironmentNotReadyError):
-            wait_until(lambda: bool(ports & _asked_ports()), PATIENCE_S / 4, "nothing came")
+            wait_until(asked, PATIENCE_S / 4, "nothing came")
             self.note("a request waits to be read at a frozen server")
             return True
         return False
@@ -327,10 +214,12 @@ class Stage:
         return lockable
 
     def _until(self, most: int, patience_s: float) -> bool:
-        with suppress(EnvironmentNotReadyError):
-            wait_until(lambda: sum(map(bool, self.keys())) <= most, patience_s, "keys stayed")
-            return True
-        return False
+        deadline_s = time.monotonic() + patience_s
+        while sum(map(bool, self.keys())) > most:
+            if time.monotonic() > deadline_s:
+                return False
+            time.sleep(LOOK_S)
+        return True
 
     def require_servers(self) -> None:
         """Raise EnvironmentNotReadyError when somebody else has killed a server."""

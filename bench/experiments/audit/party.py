@@ -1,0 +1,162 @@
+"""One client of a library: *told by a line → it answers by a line*, at whatever time it likes.
+
+Rules: a process of its own; nobody is waited for longer than `PATIENCE_S`. What it was granted is recorded as a load's
+operations: a lease ends when the library says so at the grant, else a TTL after its acquire was begun. Every step is
+noted in its library's own words.
+"""
+
+import signal
+from collections.abc import Callable, Mapping
+from itertools import count
+from pathlib import Path
+
+import msgspec
+
+from bench.errors import EnvironmentNotReadyError
+from bench.experiments.audit.libraries import words_of
+from bench.experiments.contest.clients.order import ClientOrder
+from bench.experiments.contest.installed import Contestant
+from bench.recipes.operations import Operation
+from bench.topology.child import Child
+from bench.topology.fleet import wait_until
+from lockcore import Denied, Lease, Outcome
+from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
+from lockcore.model import Closed, Tally
+
+PATIENCE_S = 8.0  # a client that says nothing for so long hangs
+READY_S = 30.0  # a client is started and connected
+RESOURCE = "audit-r"
+LONG_MS, SHORT_MS = 10_000, 1000  # outlives a schedule; is outlived. python-redis-lock counts in whole seconds
+WAIT_MS = 500
+BRIEF_S = 0.04  # below the time-outs that clients give a server: lockcore's of 50 ms is the shortest
+_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)  # for want of memory, too: what ends a client so is not its library
+_TOKENS = count(1)
+
+
+class Said(msgspec.Struct, frozen=True):
+    """What a client answers to a step; see the drivers' steps."""
+
+    ok: bool
+    absent: bool = False
+    error: str = ""
+    valid_ms: float | None = None
+
+    @property
+    def words(self) -> str:
+        """In words."""
+        valid = "" if self.valid_ms is None else f", valid for {self.valid_ms:,.0f} ms"
+        return f"yes{valid}" if self.ok else self.error or "no"
+
+
+class HangsError(Exception):
+    """A client that did not answer in time."""
+
+
+class NotApplicableError(Exception):
+    """Why a schedule says nothing of a library."""
+
+
+class Party(Child):
+    """One client: a driver's process, connected. `operations`: what it was granted and refused so far."""
+
+    def __init__(self, contestant: Contestant, order: ClientOrder, environ: Mapping[str, str], folder: Path) -> None:
+        """Start and connect it. Raises EnvironmentNotReadyError."""
+        super().__init__(f"a client of {order.name}", [*contestant.command, "steps"], environ=environ, folder=folder)
+        self.operations: list[Operation] = []
+        self.note: Callable[[str], None] = lambda _step: None
+        self._words = words_of(order.name)
+        self._asked_ns, self._ttl_ms = 0, 0
+        self.until_ns = 0  # when the keys of its last lock end
+        self.idle_ns = 0  # until when it is known to have asked no frozen server
+        self.late = False
+        try:
+            self.tell(order)
+            self.hear(Said, READY_S)
+        except BaseException:
+            self.close()
+            raise
+
+    def begin(self, do: str, **words: object) -> None:
+        """Tell it a step."""
+        self.idle_ns = self._asked_ns = monotonic_ns()
+        self._ttl_ms = int(str(words.get("ttl_ms", 0)))
+        self.note(self._words.call(do, self._ttl_ms, WAIT_MS))
+        self.tell({"do": do, **words})
+
+    def answer(self, patience_s: float = PATIENCE_S) -> Said:
+        """What it says to the step it was told. Raises HangsError."""
+        try:
+            said = self.hear(Said, patience_s)
+        except EnvironmentNotReadyError:
+            if not self.ended:
+                self.note(f"→ nothing for {patience_s:.0f} s")
+                raise HangsError(f"no answer within {patience_s:.0f} s") from None
+            if self.process.returncode in _FROM_OUTSIDE:
+                raise
+            said = Said(ok=False, error="the process ended")
+        self.note(f"→ {said.words}")
+        return said
+
+    def ask(self, do: str, **words: object) -> Said:
+        """Tell it a step and return its answer. Raises HangsError; NotApplicableError for what it does not have."""
+        self.begin(do, **words)
+        said = self.answer()
+        if said.absent:
+            raise NotApplicableError(f"it has no {do}")
+        return said
+
+    def begin_acquire(self, ttl_ms: int = LONG_MS, wait_ms: int = WAIT_MS) -> None:
+        """Have it lock the resource."""
+        self.begin("acquire", resource=RESOURCE, ttl_ms=ttl_ms, wait_ms=wait_ms)
+
+    def acquired(self, patience_s: float = PATIENCE_S) -> Said:
+        """What came of that; it is recorded."""
+        said, now_ns = self.answer(patience_s), monotonic_ns()
+        self.until_ns = end_ns = self._asked_ns + self._ttl_ms * NS_PER_MS
+        if said.valid_ms is not None:
+            end_ns = now_ns + int(said.valid_ms * NS_PER_MS)
+        result: Lease | Denied
+        if said.ok:
+            token = b"%d" % next(_TOKENS)
+            result = Lease(RESOURCE, token, self._ttl_ms, self._asked_ns, now_ns, end_ns, Closed(Tally(granted=1)))
+        else:
+            result = Denied(RESOURCE, Outcome.CONTENDED, Tally(refused=1), 1, 0, self._asked_ns, now_ns)
+        self.operations.append(Operation(self._asked_ns, result, now_ns))
+        return said
+
+    def acquire(self, ttl_ms: int = LONG_MS, wait_ms: int = WAIT_MS) -> Said:
+        """Have it lock the resource; what came of it."""
+        self.begin_acquire(ttl_ms, wait_ms)
+        return self.acquired()
+
+    def release(self) -> Said:
+        """Have it give back what it locked last; what came of it."""
+        self.operations[-1].sent_ns = monotonic_ns()
+        said = self.ask("release")
+        self.operations[-1].replied_ns = monotonic_ns()
+        self.operations[-1].release = Outcome.RELEASED if said.ok else Outcome.GONE
+        return said
+
+    def pause(self) -> None:
+        """Freeze it; returns when it stands still."""
+        self.process.send_signal(signal.SIGSTOP)
+        state = Path(f"/proc/{self.process.pid}/stat")
+        wait_until(lambda: state.read_text().rpartition(")")[2].split()[0] == "T", PATIENCE_S, "it did not stand still")
+        self.caught()
+        self.note("frozen (SIGSTOP)")
+
+    def caught(self) -> None:
+        """What it had asked is cut short now; `late`: after so long that it may have timed out before."""
+        self.late = monotonic_ns() - self.idle_ns > BRIEF_S * NS_PER_S
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self.note("goes on (SIGCONT)")
+        self.idle_ns = monotonic_ns()
+        self.process.send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """Kill it: a client that hangs has nothing to give back to."""
+        if not self.ended:
+            self.process.kill()
+        super().close()
