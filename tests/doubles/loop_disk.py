@@ -4,21 +4,26 @@ FS_IOC_SHUTDOWN stops every write to it at once, the journal's too, as when the 
 the journal. Only a file system that was made here is ever shut down. Image, loop device and mount live as long as our
 descriptors do. It needs root, loop devices, mkfs.ext4 and Linux 5.8.
 
-Source: EXT4_IOC_SHUTDOWN (fs/ext4/ioctl.c); loop(4): LOOP_CONFIGURE with LO_FLAGS_AUTOCLEAR.
+Source: EXT4_IOC_SHUTDOWN (fs/ext4/ioctl.c); loop(4): LOOP_CONFIGURE with LO_FLAGS_AUTOCLEAR; fsopen(2), fsconfig(2),
+fsmount(2), their numbers the same on every architecture.
 """
 
 import contextlib
+import ctypes
 import fcntl
 import os
 import struct
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Self
 
 from bench.errors import EnvironmentNotReadyError
-from bench.topology.disk import DetachedDisk, _mounted
 
+_FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
+_CLOSE_ON_EXEC, _SET_STRING, _CREATE = 1, 1, 6
 _LOOP_CTL_GET_FREE, _LOOP_CONFIGURE = 0x4C82, 0x4C0A
 _AUTOCLEAR = 4
 _LOOP_INFO_BYTES, _FLAGS_AT, _RESERVED_BYTES = 232, 52, 64
@@ -28,12 +33,32 @@ _MOUNT_TRIES, _MOUNT_AGAIN_S = 200, 0.01
 _DEVICE_TRIES = 20  # somebody else may take the free one first
 
 
-class LoopDisk(DetachedDisk):
+def _mounted(kind: str, settings: Mapping[str, str]) -> int:
+    """Mount a file system of this `kind` (as /proc/filesystems names it) nowhere; close what is returned. Raises
+    OSError."""
+    context = _call(_FSOPEN, kind.encode(), _CLOSE_ON_EXEC)
+    try:
+        for name, value in settings.items():
+            _call(_FSCONFIG, context, _SET_STRING, name.encode(), value.encode(), 0)
+        _call(_FSCONFIG, context, _CREATE, None, None, 0)
+        return _call(_FSMOUNT, context, _CLOSE_ON_EXEC, 0)
+    finally:
+        os.close(context)
+
+
+def _call(number: int, *arguments: int | bytes | None) -> int:
+    result: int = ctypes.CDLL(None, use_errno=True).syscall(number, *arguments)
+    if result < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+    return result
+
+
+class LoopDisk:
     """An ext4 of `size_bytes` on a loop device. Raises EnvironmentNotReadyError when none can be had."""
 
     def __init__(self, size_bytes: int = 64 << 20) -> None:
-        super().__init__()
-        self._device = -1
+        self._root = self._device = -1
         try:
             image = _image(size_bytes)
             try:
@@ -51,6 +76,16 @@ class LoopDisk(DetachedDisk):
             self.close()
             raise
         self._number = self.folder.stat().st_dev
+
+    @property
+    def folder(self) -> Path:
+        """The root of the file system as it is mounted now."""
+        return Path(f"/proc/{os.getpid()}/fd/{self._root}")
+
+    def take_the_place_of(self, folder: Path) -> None:
+        """Have the empty `folder` lead here from now on; whoever removes it removes a link, not what is here."""
+        folder.rmdir()
+        folder.symlink_to(self.folder)
 
     def cut_power(self) -> None:
         """Let nothing reach the disk from now on. Raises OSError."""
@@ -80,11 +115,17 @@ class LoopDisk(DetachedDisk):
         raise EnvironmentNotReadyError("the file system that was shut down is still in use")
 
     def close(self) -> None:
-        """Let go of the device as well."""
-        super().close()
-        if self._device >= 0:
-            os.close(self._device)
-            self._device = -1
+        """Let go of file system and device; more than once is fine."""
+        for opened in (self._root, self._device):
+            if opened >= 0:
+                os.close(opened)
+        self._root = self._device = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self.close()
 
 
 def _image(size_bytes: int) -> int:

@@ -18,7 +18,11 @@ from bench.scenario.quantity import parse_duration
     "--recipe", "recipes", metavar="R", type=RECIPE, multiple=True, help="only this recipe (repeatable)  [all]"
 )
 @click.option(
-    "--budget", metavar="TIME", type=Read("duration", parse_duration), default="10s", help="for each recipe  [10s]"
+    "--budget",
+    metavar="TIME",
+    type=Read("duration", parse_duration),
+    default=None,
+    help="for each recipe  [10s; --exhaustive: as long as it takes]",
 )
 @click.option("--schedules", metavar="N", type=click.IntRange(1), help="so many for each recipe, however long")
 @click.option(
@@ -39,11 +43,12 @@ def explore(**values: Any) -> int:
     from bench.experiments.explore.result import ExplorePlan
     from bench.recipes.registry import all_recipes, find_recipe
 
-    recipes = values["recipes"] or tuple(all_recipes())
+    recipes, exhaustive = values["recipes"] or tuple(all_recipes()), values["exhaustive"]
+    budget_s = (values["budget"] or 10_000) / 1000 if values["budget"] or exhaustive is None else None
     for recipe in recipes:
         _ = find_recipe(recipe).about  # a wrong name is refused before the work
     plan = ExplorePlan(
-        recipes=tuple(dict.fromkeys(recipes)), budget_s=values["budget"] / 1000, schedules=values["schedules"],
-        exhaustive=values["exhaustive"], processes=values["processes"], seed=values["seed"],
+        recipes=tuple(dict.fromkeys(recipes)), budget_s=budget_s, schedules=values["schedules"],
+        exhaustive=exhaustive, processes=values["processes"], seed=values["seed"],
     )  # fmt: skip
     return carry_out("explore", plan, values, run_explore)

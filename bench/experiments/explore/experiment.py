@@ -123,13 +123,14 @@ def explored(
         if total.raised or (total.broken and is_enough(total.found, len(total.broken.steps), number, first)):
             break
     whole = plan.exhaustive is not None and not total.raised and next(orders, None) is None
-    return row_of(recipe, find_recipe(recipe).about, total, whole=whole)
+    is_cut = plan.exhaustive is not None and not whole
+    return row_of(recipe, find_recipe(recipe).about, total, whole=whole, is_cut=is_cut)
 
 
 def _answers(orders: Iterator[SearchOrder], searchers: Sequence[Child], plan: ExplorePlan) -> Iterator[SearchAnswer]:
     """What comes of the orders, in their order, until there are none or the time is up."""
     patience_s = _PATIENCE_S if plan.exhaustive is None else _BRANCH_S
-    until_s = inf if plan.schedules else time.monotonic() + plan.budget_s
+    until_s = inf if plan.schedules or plan.budget_s is None else time.monotonic() + plan.budget_s
     while time.monotonic() < until_s and (block := list(islice(orders, len(searchers)))):
         for searcher, order in zip(searchers, block, strict=False):
             searcher.tell(order)

@@ -74,7 +74,7 @@ class ExplorePlan(Section, frozen=True):
     """What to explore."""
 
     recipes: Annotated[tuple[str, ...], says("only these; empty = all")]
-    budget_s: Annotated[Amount, says("for each recipe")]
+    budget_s: Annotated[Amount | None, says("for each recipe; null = as long as it takes")]
     schedules: Annotated[Count | None, says("for each recipe; null = as many as the budget allows")]
     exhaustive: Annotated[Count | None, says("every schedule with at most so many changes; null = drawn ones")]
     processes: Annotated[Count, says("that search at once")]

@@ -10,7 +10,7 @@ from bench.measure.result import Document
 from bench.measure.run_result import OwnFleet
 from bench.measure.section import Amount, Section, says
 
-MatrixPart = Literal["schedule", "claim"]
+MatrixPart = Literal["schedule", "load", "claim"]
 MatrixWord = RowWord | Literal["skipped", "not measured here"]
 Figures = Mapping[str, int | float | None]
 
@@ -35,7 +35,7 @@ class Finding(Section, frozen=True):
 class SafetyRow(Finding, frozen=True, kw_only=True):
     """One row of the matrix."""
 
-    part: Annotated[MatrixPart, says("simulated schedules, or a claim about Redlock")]
+    part: Annotated[MatrixPart, says("simulated schedules, or a claim about Redlock; until 2026-11-24 short loads, too")]
     recipe: Annotated[str, says("the lock that was looked at")]
     fault: Annotated[str, says("explored, or the claim")]
     expected: Annotated[str, says("the flaw, no flaw or confirmed")]

@@ -11,6 +11,7 @@ from bench.report.sheet import Case, Part, Sheet, Suite, made, sheet_of
 
 _PARTS = {
     "schedule": "simulated schedules, until one breaks it",
+    "load": "short loads, every operation judged",
     "claim": "what is claimed of Redlock and persistence",
 }
 HEAD = ("recipe", "fault", "expected", "seen", "figure", "verdict")

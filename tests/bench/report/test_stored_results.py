@@ -36,7 +36,7 @@ DROPPED = {  # figures that nobody reads any more
     *(f".planner.options[].crash.{name}" for name in (
         "kinds", "asked", "double_grants_abstaining", "double_grant_upper_bound_95",
     )),
-    ".safety.holders[].held_ratio",
+    ".safety.holders[].held_ratio", ".rows[].safety",
 }  # fmt: skip
 
 
