@@ -35,7 +35,7 @@ class Finding(Section, frozen=True):
 class SafetyRow(Finding, frozen=True, kw_only=True):
     """One row of the matrix."""
 
-    part: Annotated[MatrixPart, says("simulated schedules, or a claim about Redlock; until 2026-11-24 short loads, too")]
+    part: Annotated[MatrixPart, says("simulated schedules, or a claim about Redlock; once short loads, too")]
     recipe: Annotated[str, says("the lock that was looked at")]
     fault: Annotated[str, says("explored, or the claim")]
     expected: Annotated[str, says("the flaw, no flaw or confirmed")]
