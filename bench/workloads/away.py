@@ -52,10 +52,11 @@ class Away:
         self._facts = Facts(0, 0)
         self._jobs: dict[tuple[object, ...], gevent.Greenlet] = {}
         self._taken = Event()
+        self._wanted = True
         self._heard_ns = self._asked = 0
         runner.register_message(CLOCK, self._tell_clock)
         runner.register_message(WANT, self._give)
-        runner.register_message(TAKEN, self._remove)
+        runner.register_message(TAKEN, self._note_taken)
 
     def open(self, plan: Plan) -> Plan:
         """The plan with a folder of its own, whose notes the leader gets from now on."""
@@ -70,6 +71,8 @@ class Away:
 
     def leave(self) -> None:
         """This process ends: give the leader time to take the history, else say where it is."""
+        if not self._wanted:
+            self._remove()
         with suppress(OSError):  # something stands there
             if self._folder is not None:
                 self._folder.rmdir()
@@ -127,9 +130,16 @@ class Away:
         job = self._jobs[what]
         return (job.value or {"failed": str(job.exception)}) if job.ready() else {"busy": True}
 
-    def _remove(self, msg: Message, **_: object) -> None:
+    def _note_taken(self, msg: Message, **_: object) -> None:
+        """The leader has the history, or wants none of it: then this worker still works on it, and is told to quit."""
         if msg.data:
             logger.warning(msg.data["why"])
+            self._wanted = False
+            self._runner.environment.process_exit_code = EnvironmentNotReadyError.exit_code
+        else:
+            self._remove()
+
+    def _remove(self) -> None:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
         self._folder = None

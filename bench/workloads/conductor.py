@@ -202,19 +202,21 @@ class Conductor:
         return client.state == STATE_MISSING or (planned and pid is not None and not is_alive(pid))
 
     def _note_here(self, msg: Message, **_: object) -> None:
-        self._pids[msg.node_id] = msg.data["pid"]
-        if self._hosts is not None:
-            self._hosts.note_here(msg.node_id, msg.data)
-            theirs, ours = (about.partition(",")[0] for about in (msg.data["about"], versions()))
-            if theirs != ours:
-                host = msg.data["host"]
-                error = EnvironmentNotReadyError(
-                    f"{host} has {theirs}, and {ours} leads; install the same on all hosts"
-                )
-                self._fail(Message(FAILED, dict(note_of(error)), msg.node_id))
-            elif self._hosts.begun and self._plan is not None and not self._plan.plain:
+        """A worker has come, or begins its part of the run."""
+        node = msg.node_id
+        self._pids[node] = msg.data["pid"]
+        if self._hosts is None or self.phase != "running":
+            return
+        if node not in getattr(self._environment.parsed_options, FLEET) and self._plan and not self._plan.plain:
+            if self._hosts.send_away(node, f"{msg.data['host']} (pid {msg.data['pid']})"):
                 logger.warning("%s came when the run had begun, and is sent away", msg.data["host"])
-                self._hosts.send_away(msg.node_id)
+            return
+        self._hosts.note_here(node, msg.data)
+        theirs, ours = (about.partition(",")[0] for about in (msg.data["about"], versions()))
+        if theirs != ours:
+            host = msg.data["host"]
+            error = EnvironmentNotReadyError(f"{host} has {theirs}, and {ours} leads; install the same on all hosts")
+            self._fail(Message(FAILED, dict(note_of(error)), node))
 
     def _note_there(self, msg: Message, **_: object) -> None:
         self._there[msg.node_id] = msg.data["callers"]

@@ -87,6 +87,7 @@ class Hosts:
         self._folder: Path | None = None
         self._origin_ns = 0
         self.known: dict[str, Host] = {}
+        self._sent: set[str] = set()  # away
         runner.register_message(CLOCK, self._note_clock)
         runner.register_message(NOTE, self._note_note)
         runner.register_message(PIECE, self._note_piece)
@@ -94,7 +95,7 @@ class Hosts:
 
     def begin(self, folder: Path | None) -> None:
         """A run begins. `folder`: where its files belong; None: nobody judges it."""
-        self._folder, self.known, self._origin_ns = folder, {}, 0
+        self._folder, self.known, self._sent, self._origin_ns = folder, {}, set(), 0
 
     def note_here(self, node: str, facts: dict[str, object]) -> None:
         """A worker has said what it is."""
@@ -102,18 +103,16 @@ class Hosts:
         host.pid, host.name, host.about = int(str(facts["pid"])), str(facts["host"]), str(facts["about"])
         host.same_clock, host.worker = facts["clock"] == self._clock, self._runner.get_worker_index(node)
 
-    @property
-    def begun(self) -> bool:
-        """Whether the run has its origin, and every worker its part."""
-        return self._origin_ns != 0
-
-    def send_away(self, node: str) -> None:
-        """Let a worker go that has no part in the run, and name it."""
-        host = self.known.pop(node)
+    def send_away(self, node: str, name: str) -> bool:
+        """Let a worker go that has no part in the run, and name it. Whether it was not on its way already."""
+        if node in self._sent:
+            return False
+        self._sent.add(node)
         if self._folder is not None:
-            note_late(self._folder, f"{host.name} (pid {host.pid})")
+            note_late(self._folder, name)
         self._runner.send_message(TAKEN, {"why": "the run had begun when this worker came, so it goes"}, node)
         self._runner.send_message("quit", None, node)  # Locust's own: its users go back to the others
+        return True
 
     def ready(self) -> bool:
         """Whether the clock of every worker is known well enough to begin."""

@@ -164,13 +164,17 @@ class Member:
         self._away = Away(runner) if isinstance(runner, WorkerRunner) else None
         if isinstance(runner, WorkerRunner):
             runner.register_message(FINISH, self._finish, concurrent=True)
+            self._say_here()  # who comes in the middle of a run may get no user, ever
+
+    def _say_here(self) -> None:
+        about = {"host": socket.gethostname(), "clock": clock_name(), "about": versions()}
+        self._runner.send_message(HERE, {"pid": os.getpid(), **about})
 
     def _open(self, **_: object) -> None:
         environment = self._environment
         self._worker = None
         self._finished.clear()
-        about = {"host": socket.gethostname(), "clock": clock_name(), "about": versions()}
-        self._runner.send_message(HERE, {"pid": os.getpid(), **about})
+        self._say_here()
         try:
             plan = plan_of(environment.parsed_options or Namespace())
             if plan.bind is not None and self._away is not None:
