@@ -292,7 +292,8 @@ def require_declared(sides: Sequence[Settings], labels: Sequence[str], variables
                 f"{labels[0]} and {label} cannot be compared, as more than the variable differs: {said}. "
                 f"Run them alike, or declare what is meant to differ ({' '.join(f'--variable {one}' for one in wrong)})"
             )
-        declared |= dict.fromkeys(found.values())
+        echoes = {f"server.{name}" for name in found}  # the servers that a scenario's key made
+        declared |= dict.fromkeys(said for name, said in found.items() if name not in echoes)
     return list(declared)
 
 
@@ -341,8 +342,9 @@ def scenario_settings(scenario: Scenario) -> dict[str, object]:
 
 
 def _covers(variable: str, name: str) -> bool:
-    """Whether a declared variable means this setting: `retry` covers `retry.window_ms`, `hold` covers `hold.ms`."""
-    wanted, bare = variable.replace("-", "_"), name
+    """Whether a declared variable means this setting: `retry` covers `retry.window_ms`, `hold` covers `hold.ms`, and
+    `fsync` what it makes of the servers, `server.fsync`."""
+    wanted, bare = variable.replace("-", "_"), name.removeprefix("server.")
     for unit in ("_ms", "_per_s"):
         bare = bare.removesuffix(unit)
     return wanted in (name, bare) or name.startswith(wanted + ".")

@@ -22,6 +22,7 @@ def result(started: str = "2026-11-21T01:00:00Z", **scenario: Any) -> Result:
     made: Result = copy.deepcopy(SAMPLE)
     made["scenario"] |= {"ttl_ms": 10_000, **scenario}
     made["fleet"]["instances"] = [{"index": 0, "address": "h:1", "tls": False, "server": "redis", "version": "7.0.15"}]
+    made["fleet"]["instances"][0]["fsync"] = made["scenario"]["fsync"]  # a started server has it
     made["fleet"]["server"]["sha256"] = "0" * 64
     return {**made, "started_at": started}
 
