@@ -61,7 +61,7 @@ class Claims:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.terms_of: Recent[int, Terms] = Recent(TERMS_KEPT)
-        self.stems: Recent[str, bytes] = Recent(STEMS_KEPT)
+        self.stems = dict[str, bytes]()  # as a Recent, which machine code would call by name
         self._prefix = settings.key_prefix.encode()
         self.process = secrets.token_urlsafe(17)[:22].encode()  # begins every owner token
 
@@ -79,4 +79,7 @@ class Claims:
         """A claim on `resource` up to the counter of its owner token."""
         if not isinstance(resource, str) or not resource:
             raise ValueError(f"resource must be a text that is not empty, not {resource!r}")
-        return self.stems.keep(resource, claim_stem(self._prefix + resource.encode(), self.process))
+        if len(self.stems) >= STEMS_KEPT:
+            self.stems.clear()
+        self.stems[resource] = stem = claim_stem(self._prefix + resource.encode(), self.process)
+        return stem

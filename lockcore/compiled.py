@@ -20,7 +20,7 @@ MODULES = tuple(
         "shells.shortcut", "shells.tasks",
     )
 )  # fmt: skip
-LOAD = ("bench.measure.recorder", "bench.workloads.operation", "bench.workloads.alarm")
+LOAD = ("bench.measure.recorder", "bench.workloads.operation", "bench.workloads.alarm", "bench.workloads.lent")
 
 
 class CompileCore(build_ext):  # type: ignore[misc]

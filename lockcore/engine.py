@@ -27,7 +27,7 @@ from lockcore.owed import Debts
 from lockcore.pipeline import Pipeline, Transmit
 from lockcore.quorum import quorum_of
 from lockcore.resp import request
-from lockcore.rounds import ExtendRound, Part, ReleaseRound, SetRound, round_of
+from lockcore.rounds import ExtendRound, Part, ReleaseRound, RoundEngine, SetRound, round_of
 from lockcore.settings import Settings
 from lockcore.turns import Turns
 from lockcore.watched import WatchedSetRound
@@ -36,7 +36,7 @@ VOTER_SETS_KEPT = 64
 LOOK_NS = 500 * NS_PER_MS  # how often an instance that does not vote, and has not answered, is looked at
 
 
-class Engine:
+class Engine(RoundEngine):
     """The state of one Redlock. `want_flush` is called when a batch begins; the shell then calls `flush` soon."""
 
     def __init__(self, addresses: Sequence[str], settings: Settings, want_flush: Callable[[], None]) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-from lockcore.awaited import InstancePipe, Settled
+from lockcore.awaited import InstancePipe, Settled, Waking
 from lockcore.model import RELEASED, Outcome
 from lockcore.resp import TRANSIENT, error_kind
 
@@ -60,16 +60,12 @@ class InFlight(Settled):
         """It counts by itself again, or is over: news for watched rounds only."""
 
 
-class Electorate(Protocol):
-    """The engine as a flight sees it: who votes, of how many, and how many win."""
+class Electorate(Waking):
+    """The engine as a flight sees it: who votes (the connections that batches are sent on), of how many."""
 
     instances: int
     quorum: int
-    ready: list[Settled]
-
-    @property
-    def voters(self) -> Sequence[InstancePipe]:
-        """The connections that a batch is sent on."""
+    voters: tuple[InstancePipe, ...]
 
 
 class Flight:
@@ -226,7 +222,7 @@ class MergedPart(Protocol):
         """Send it again by itself."""
 
 
-class Teacher(Electorate, Protocol):
+class Teacher(Electorate):
     """The engine as a merged release sees it."""
 
     def teach_merged(self, pipe: InstancePipe) -> None:

@@ -11,8 +11,6 @@ answer is owed to it (owed.py).
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from lockcore.arguments import check_lease
 from lockcore.awaited import InstancePipe
 from lockcore.claims import Terms
@@ -23,17 +21,13 @@ from lockcore.quorum import is_lost, is_owned_settled, is_settled, outcome_of, o
 from lockcore.resp import TRANSIENT, ReplyError, error_kind
 
 
-class RoundEngine(Teacher, Protocol):
+class RoundEngine(Teacher):
     """The engine as its rounds see it. `given_back`: attempts whose release was asked for."""
 
     now_ns: int
     unanimous: Tally
     given_back: int
     retired: bool
-
-    @property
-    def voters(self) -> tuple[InstancePipe, ...]:
-        """The connections to the instances that may vote now."""
 
     def clean_up(self, round_: SetRound) -> None:
         """Release a lost or abandoned attempt everywhere it was sent."""
@@ -73,8 +67,8 @@ class SetRound(InFlight):
         self.claim = claim
         self.terms = terms
         self.started_ns = started_ns
-        self.voters = engine.voters
-        self.undecided = len(engine.voters)  # < 0: every reply through `reply` (awaited.py says why)
+        self.voters = voters = engine.voters
+        self.undecided = len(voters)  # < 0: every reply through `reply` (awaited.py says why)
         self.missing = engine.quorum  # counted down, so that the hot path needs one comparison
         self.refused = self.errored = self.silent = 0
         self.cleaned = True  # until it is sent there is nothing to clean up

@@ -24,6 +24,7 @@ from typing import Any, Final
 from gevent import get_hub
 from greenlet import getcurrent, greenlet
 
+from lockcore.awaited import StandIn
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
 CANCELLED: Final = -1  # what `wait_until` returns when somebody called it off
@@ -71,10 +72,28 @@ class Alarm:
 
     def wait_until(self, due_ns: int) -> int:
         """Park the calling greenlet until `due_ns`; return how late the timer was (ns), or CANCELLED."""
-        waiter, at_ns = self._current(), due_ns
+        waiter = self._current()
+        self._add(waiter, due_ns, waiter)
+        try:
+            cancelled = self._switch(self._hub)
+        except BaseException:
+            self.forget(waiter)
+            raise
+        return CANCELLED if cancelled else self.lateness_ns(due_ns)
+
+    def call(self, due_ns: int, stand_in: StandIn) -> None:
+        """Have `stand_in` stepped at `due_ns`; its caller, if cancelled, is switched to with True."""
+        self._add(stand_in.caller, due_ns, stand_in)
+
+    def forget(self, caller: object) -> None:
+        """It waits no more: it was killed."""
+        self._waiting.pop(caller, None)
+
+    def _add(self, caller: object, due_ns: int, waiter: object) -> None:
+        at_ns = due_ns
         if len(self._waiting) >= _CROWD:
             at_ns = -(-due_ns // self._grain_ns) * self._grain_ns
-        self._waiting[waiter] = at_ns
+        self._waiting[caller] = at_ns
         crowd = self._crowds.get(at_ns)
         if crowd is None:
             self._crowds[at_ns] = deque([waiter])
@@ -83,12 +102,6 @@ class Alarm:
                 self._first_is(at_ns)
         else:
             crowd.append(waiter)
-        try:
-            cancelled = self._switch(self._hub)
-        except BaseException:
-            self._waiting.pop(waiter, None)
-            raise
-        return CANCELLED if cancelled else self._lateness(due_ns)
 
     def cancel(self, waiter: greenlet) -> None:
         """Wake `waiter` on the next turn of the hub, if it waits here."""
@@ -129,9 +142,12 @@ class Alarm:
             crowd = self._crowds[at_ns]
             while crowd:
                 waiter = crowd.popleft()
-                if waiting.get(waiter) == at_ns:  # else cancelled or killed
-                    del waiting[waiter]
-                    self._switch(waiter)
+                stand_in = waiter if isinstance(waiter, StandIn) else None
+                caller = waiter if stand_in is None else stand_in.caller
+                if waiting.get(caller) == at_ns:  # else cancelled or killed
+                    del waiting[caller]
+                    if stand_in is None or stand_in.step():
+                        self._switch(caller)
             if times[0] == at_ns:  # else an earlier one has come
                 heappop(times)
                 del self._crowds[at_ns]
@@ -141,7 +157,8 @@ class Alarm:
             del self._waiting[waiter]
             waiter.switch(True)
 
-    def _lateness(self, due_ns: int) -> int:
+    def lateness_ns(self, due_ns: int) -> int:
+        """How late the timer is that should have ended at `due_ns`, now that it has."""
         return self._now() - due_ns
 
 
@@ -157,8 +174,12 @@ class Rests(Alarm):
         """Park the calling greenlet until `due_ns`, or until it is called off."""
         lateness_ns = self.wait_until(due_ns)
         if lateness_ns != CANCELLED:
-            self.late_ns.append(lateness_ns)
-            self.kept_ns += lateness_ns
+            self.over(lateness_ns)
+
+    def over(self, lateness_ns: int) -> None:
+        """A rest has ended, so late."""
+        self.late_ns.append(lateness_ns)
+        self.kept_ns += lateness_ns
 
 
 class PreciseAlarm(Alarm):
@@ -212,7 +233,8 @@ class PreciseAlarm(Alarm):
             self._yielding = False
             self._idle.stop()
 
-    def _lateness(self, due_ns: int) -> int:
+    def lateness_ns(self, due_ns: int) -> int:
+        """As in Alarm; 0 where the process was busy."""
         return monotonic_ns() - due_ns if self._went_ns <= due_ns <= self._came_ns else 0
 
 
@@ -243,30 +265,39 @@ class Pacer:
     def take(self) -> int:
         """Wait for the next arrival and return when it was due (ns); 0 when there is none any more or the wait was
         cancelled."""
-        due_ns = self._next()
-        if not due_ns:
-            return 0
-        if due_ns <= self._now():
-            self.queued += 1
-        else:
+        due_ns = self.next_ns()
+        if due_ns and not self.is_overdue(due_ns):
             lateness_ns = self._wait_until(due_ns)
             if lateness_ns < 0:
                 return 0
-            if due_ns >= self._measure_ns:
-                self.late += lateness_ns > LATE_NS
-                self.lateness_ns.append(lateness_ns)
-        self.started += 1
+            self.waited(due_ns, lateness_ns)
         return due_ns
+
+    def is_overdue(self, due_ns: int) -> bool:
+        """True when an arrival just taken is started at once: nobody was free."""
+        if due_ns > self._now():
+            return False
+        self.queued += 1
+        self.started += 1
+        return True
+
+    def waited(self, due_ns: int, lateness_ns: int) -> None:
+        """Somebody has waited for this arrival, and starts."""
+        if due_ns >= self._measure_ns:
+            self.late += lateness_ns > LATE_NS
+            self.lateness_ns.append(lateness_ns)
+        self.started += 1
 
     def scheduled(self, until_ns: int) -> int:
         """How many starts were due by `until_ns`, started or not. Ends the schedule: nothing is handed out after."""
         overdue = 0
-        while (due_ns := self._next()) and due_ns <= until_ns:
+        while (due_ns := self.next_ns()) and due_ns <= until_ns:
             overdue += 1
         self._over = True
         return self.started + overdue
 
-    def _next(self) -> int:
+    def next_ns(self) -> int:
+        """When the next arrival is due; 0: there is none any more."""
         if self._over:
             return 0
         due_ns = self._origin_ns + next(self._schedule_ns)

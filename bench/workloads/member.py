@@ -31,7 +31,7 @@ from bench.measure.environment import clock_name, scheduled_ns, versions
 from bench.workloads.away import Away
 from bench.workloads.demand import ALONE, Seat
 from bench.workloads.launch import note_failure, note_of
-from bench.workloads.operation import Caller, CallerSetup
+from bench.workloads.operation import CallerSetup
 from bench.workloads.plan import FLEET, Plan, plan_of, planned
 from bench.workloads.worker import Worker
 from lockcore.clock import NS_PER_S, monotonic_ns
@@ -124,7 +124,7 @@ class LockUser(User):
         try:
             if self._setup is None:
                 self._setup = worker.setup()
-            Caller(self._setup).run(self, LOCUST_STATE_RUNNING)
+            worker.caller(self._setup).run(self, LOCUST_STATE_RUNNING)
         except BenchError as error:
             worker.broke(error)
         except Exception as error:

@@ -11,7 +11,7 @@ Rules
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple, Protocol, cast
+from typing import Final, NamedTuple, Protocol, SupportsInt, cast
 
 import gevent
 
@@ -55,8 +55,8 @@ class CallerSetup(NamedTuple):
 
     acquire: Acquire
     release: Release
-    ttl_ms: int
-    wait_ms: int
+    ttl_ms: SupportsInt
+    wait_ms: SupportsInt
     caller: int
     resources: Iterator[int]
     take: Callable[[], int] | None
@@ -84,7 +84,8 @@ ACQUIRED_RELEASED: Final = ACQUIRED | OUTCOME_CODES["released"] << 8
 class Caller:
     """The operations of the caller whose setup this is, one after the other.
 
-    What goes into a record as it came is an `object`: machine code would unpack each number, and pack it again.
+    What goes into a record as it came is an `object`: machine code would unpack each number, and pack it again. TTL and
+    wait are the very objects of everybody (`SupportsInt`), which lockcore knows again: it checks others each time.
     """
 
     def __init__(self, setup: CallerSetup) -> None:
@@ -122,14 +123,13 @@ class Caller:
     def operate(self, resource: object, intended_ns: object, start_ns: object) -> None:
         """One operation, which was to start at `intended_ns`, and does at `start_ns`."""
         lease: Lease | Denied | None = None
-        ended_ns: object = 0
         sent_ns: object = 0
         self._begun[self._place] = cast("int", start_ns)
         try:
             lease = self._acquire(f"r{resource}", self._ttl_ms, self._wait_ms)
             if not isinstance(lease, Lease):
                 return self._denied(lease, resource, intended_ns, start_ns)
-            ended_ns = sent_ns = lease.granted_ns
+            sent_ns = lease.granted_ns
             if self._holds_ns is not None:
                 sent_ns = 0
                 self._setup.nap_until(lease.granted_ns + next(self._holds_ns))
@@ -139,6 +139,15 @@ class Caller:
         except BaseException:
             self._broken_off(lease, resource, intended_ns, start_ns, sent_ns)
             raise
+        self._note(lease, outcome, resource, intended_ns, start_ns, sent_ns, replied_ns)
+        return None
+
+    def _note(  # noqa: PLR0917 - as it came
+        self, lease: Lease, outcome: Outcome, resource: object, intended_ns: object, start_ns: object, sent_ns: object,
+        replied_ns: object,
+    ) -> None:  # fmt: skip
+        """Record an operation that has been given back."""
+        ended_ns: object = lease.granted_ns
         if self._tell is not None:
             self._tell(lease.granted_ns - cast("int", intended_ns), None)
         code = self._usual if outcome is RELEASED else ACQUIRED | OUTCOME_CODES[outcome.value] << 8
@@ -157,7 +166,6 @@ class Caller:
         self._begun[self._place] = 0
         if packed is self._open or lease.lost_ns:
             self._note_more(slot, lease, cast("int", resource), packed)
-        return None
 
     def _note_more(self, slot: int, lease: Lease, resource: int, packed: object) -> None:
         """What a record has no room for: attempts that lost, votes still out."""

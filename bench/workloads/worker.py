@@ -39,7 +39,8 @@ from bench.scenario import Scenario
 from bench.telemetry.settings import is_wanted
 from bench.workloads.alarm import Alarm, Pacer, PreciseAlarm, Rests
 from bench.workloads.demand import ALONE, CALLERS_PER_WORKER, Contention, Seat, offsets_ns
-from bench.workloads.operation import CallerSetup, PackedVotes
+from bench.workloads.lent import caller_of
+from bench.workloads.operation import Caller, CallerSetup, PackedVotes
 from bench.workloads.plan import Plan
 from bench.workloads.table import FOLD, Row, StockRow, acquires_of, releases_of
 from bench.workloads.turns import RingPlace
@@ -164,6 +165,10 @@ class Worker:
             keep=self._keep,
         )
 
+    def caller(self, setup: CallerSetup) -> Caller:
+        """What makes the operations of a new caller."""
+        return caller_of(setup, self._naps, self._rests, self._arrivals, self._pacer)
+
     def _lost(self, resource: int, times_ns: Sequence[int]) -> None:
         waited_ns = self.turns.waited_ns if self.turns else 0
         self._begun.lost(resource, [time_ns - waited_ns for time_ns in times_ns])
@@ -185,11 +190,8 @@ class Worker:
         return self._take if self._arrivals else self.turns.take if self.turns else None
 
     def _take(self) -> int:
-        pacer = self._pacer
-        if pacer is None:
-            self._started.wait()
-            pacer = self._pacer
-        return pacer.take() if pacer else 0
+        self._started.wait()
+        return self._pacer.take() if self._pacer else 0
 
     def wake(self, user: greenlet) -> None:
         """End the rest of a user that shall stop: a wait for others or for an arrival, a think time. A hold goes on."""
@@ -279,7 +281,6 @@ class Worker:
             if self.plan.plain:  # its table is looked at
                 for row in self.rows:
                     row.report(self._stats)
-            if self.plan.plain:
                 self._forget_history()
             if self._origin_ns:
                 if seconds % ENCODE_EVERY == 1:

@@ -14,13 +14,13 @@ from greenlet import getcurrent, greenlet
 
 from lockcore.arguments import NO_WAIT, check_acquire
 from lockcore.attempt import Acquisition, first_lease
-from lockcore.awaited import Settled, next_waiter
+from lockcore.awaited import Settled, StandIn, next_waiter
 from lockcore.claims import Terms
 from lockcore.clock import NS_PER_S, monotonic_ns
 from lockcore.engine import Engine
 from lockcore.errors import CannotWaitError
 from lockcore.model import Denied, Lease, Outcome
-from lockcore.rounds import SetRound
+from lockcore.rounds import ReleaseRound, SetRound
 from lockcore.shells.driver import LoopDriver
 from lockcore.turns import Offer, Wanted
 
@@ -58,28 +58,17 @@ class Shortcut:
         return result
 
     def _acquire(self, resource: object, ttl_ms: object, wait_ms: object) -> Lease | Denied:
-        engine, me = self._engine, self._current()
+        me = self._current()
         if me.parent is not self._hub or self.inside:
             self._check_caller()
-        if ttl_ms is not self._ttl_ms or wait_ms is not self._wait_ms or type(resource) is not str:
-            check_acquire(resource, ttl_ms, wait_ms)
-            self._terms = engine.terms(cast("int", ttl_ms))
-            self._ttl_ms, self._wait_ms = ttl_ms, wait_ms
-        name, terms = cast("str", resource), self._terms
-        if engine.turns and wait_ms and name in engine.turns:
-            return self._in_line(name, terms, wait_ms)
-        round_ = engine.set_round(name, terms, self.now())
+        round_ = self._first_round(resource, ttl_ms, wait_ms, self.now())
+        if round_ is None:
+            return self._in_line(cast("str", resource), self._terms, wait_ms)
         try:
-            try:
-                self.inside = True
-                engine.submit(round_)
-                self.inside = False
-            except BaseException:
-                self._driver.interrupted()
-                raise
+            self._send(round_)
             if round_.outcome is None:
                 round_.waiter = me
-                self._switch(next_waiter(engine) or self._hub)
+                self._switch(next_waiter(self._engine) or self._hub)
             else:
                 gevent.sleep(0)  # settled without waiting: who tries again at once must not starve the loop
             now_ns = self.now()
@@ -89,6 +78,27 @@ class Shortcut:
             return self._after(round_, wait_ms, now_ns)
         except BaseException:
             round_.abandon()
+            raise
+
+    def _first_round(self, resource: object, ttl_ms: object, wait_ms: object, now_ns: int) -> SetRound | None:
+        """A first attempt, not yet sent; None: others wait for the resource here."""
+        engine = self._engine
+        if ttl_ms is not self._ttl_ms or wait_ms is not self._wait_ms or not isinstance(resource, str):
+            check_acquire(resource, ttl_ms, wait_ms)
+            self._terms = engine.terms(cast("int", ttl_ms))
+            self._ttl_ms, self._wait_ms = ttl_ms, wait_ms
+        name = cast("str", resource)
+        if engine.turns and wait_ms and name in engine.turns:
+            return None
+        return engine.set_round(name, self._terms, now_ns)
+
+    def _send(self, round_: SetRound) -> None:
+        try:
+            self.inside = True
+            self._engine.submit(round_)
+            self.inside = False
+        except BaseException:
+            self._driver.interrupted()
             raise
 
     def _in_line(self, resource: str, terms: Terms, wait_ms: object) -> Lease | Denied:
@@ -152,37 +162,92 @@ class Shortcut:
 
     def try_release(self, lease: Lease) -> Outcome:
         """See Redlock.try_release."""
-        engine, told, begun_ns = self._engine, self._engine.listener, 0
+        told = self._engine.listener
         try:
-            if told is not None:
-                begun_ns = self.now()
             me = self._current()
             if me.parent is not self._hub or self.inside:
                 self._check_caller()
-            round_ = engine.release_round(lease, self.now())
-            if self._keepers:
-                self._driver.stop_keeping(lease)
-            if engine.retired:
-                self._driver.check_usable()
-            self.inside = True
-            engine.submit_release(round_)
-            self.inside = False
-        except CannotWaitError:
-            raise
-        except Exception:
-            self.inside = False
-            raise
-        except BaseException:
-            self._driver.release_interrupted(lease)
+            round_ = self._send_release(lease, self.now())
+        except BaseException as error:
+            self._release_failed(lease, error)
             raise
         if round_.outcome is None:
             try:
                 round_.waiter = me
-                self._switch(next_waiter(engine) or self._hub)
+                self._switch(next_waiter(self._engine) or self._hub)
             except BaseException:
                 round_.waiter = None
                 raise
         outcome = round_.outcome or Outcome.UNREACHABLE
         if told is not None:
-            told.released(lease, outcome, begun_ns)
+            told.released(lease, outcome, round_.started_ns)
         return outcome
+
+    def _send_release(self, lease: Lease, now_ns: int) -> ReleaseRound:
+        engine = self._engine
+        round_ = engine.release_round(lease, now_ns)
+        if self._keepers:
+            self._driver.stop_keeping(lease)
+        if engine.retired:
+            self._driver.check_usable()
+        self.inside = True
+        engine.submit_release(round_)
+        self.inside = False
+        return round_
+
+    def _release_failed(self, lease: Lease, error: BaseException) -> None:
+        if not isinstance(error, Exception):
+            self._driver.release_interrupted(lease)
+        elif not isinstance(error, CannotWaitError):  # that found somebody else inside
+            self.inside = False
+
+    # -- for a caller that parks once for many operations: a stand-in goes on in its place -----------------------------
+
+    def begin_acquire(
+        self, resource: str, ttl_ms: object, wait_ms: object, now_ns: int, waiter: StandIn
+    ) -> SetRound | None:
+        """Send a first attempt, begun at `now_ns`; unless that is settled already, `waiter` is stepped once it is.
+
+        None: nothing was sent, because others wait for the resource here, or somebody is told of operations: there
+        `try_acquire` is to be used. Who gives up before the round is settled calls its `abandon`.
+        """
+        if self._engine.listener is not None:
+            return None
+        round_ = self._first_round(resource, ttl_ms, wait_ms, now_ns)
+        if round_ is not None:
+            try:
+                self._send(round_)
+            except BaseException:
+                round_.abandon()
+                raise
+            if round_.outcome is None:
+                round_.waiter = waiter
+        return round_
+
+    def lease_of(self, round_: SetRound) -> Lease | None:
+        """The lease of a settled first attempt, now; None leaves it to `finish_acquire`."""
+        return first_lease(round_, self.now())
+
+    def finish_acquire(self, round_: SetRound, wait_ms: object) -> Lease | Denied:
+        """What becomes of an attempt that gave no lease at once, waiting here: as `try_acquire` from then on."""
+        self._check_caller()
+        try:
+            return self._after(round_, wait_ms, self.now())
+        except BaseException:
+            round_.abandon()
+            raise
+
+    def begin_release(self, lease: Lease, now_ns: int, waiter: StandIn) -> ReleaseRound:
+        """Send a release, begun at `now_ns`; unless that is settled already, `waiter` is stepped once it is."""
+        try:
+            round_ = self._send_release(lease, now_ns)
+        except BaseException as error:
+            self._release_failed(lease, error)
+            raise
+        if round_.outcome is None:
+            round_.waiter = waiter
+        return round_
+
+    def park(self) -> object:
+        """Have the calling greenlet wait until somebody wakes it, in the end its stand-in; returns what it is told."""
+        return self._switch(next_waiter(self._engine) or self._hub)

@@ -1,0 +1,207 @@
+"""A caller whose greenlet stays parked while all is usual: *what it waited for has come → its next step, no switch*.
+
+Rules
+- A switch copies the stack of a greenlet, which costs a third of an operation, and more where so many wait that those
+  copies are in no cache. So the greenlet parks once, and its stand-in (lockcore.awaited) goes from wait to wait: SET,
+  hold, release, rest or arrival. What it records is what `Caller` would.
+- Whatever is unusual wakes the greenlet, which goes on from there by `Caller`'s own ways: an acquire that did not win
+  at once, what is settled without a wait, an error, an end. It is there to be killed, too, wherever its operation is.
+- Only lockcore's own methods on greenlets can have it; whatever stands between, or another recipe, waits as ever.
+- Compiled with the core (lockcore/compiled.py), where a wheel is built.
+"""
+
+from collections.abc import Callable
+from typing import Final, cast
+
+from greenlet import getcurrent
+
+from bench.workloads.alarm import Alarm, Pacer, PreciseAlarm, Rests
+from bench.workloads.operation import Caller, CallerSetup, LocustUser
+from lockcore import Lease, Outcome
+from lockcore.awaited import StandIn
+from lockcore.clock import monotonic_ns
+from lockcore.rounds import ReleaseRound, SetRound
+from lockcore.shells.shortcut import Shortcut
+
+IDLE: Final = 0  # between two operations
+ASKED: Final = 1  # the SET is out
+HELD: Final = 2
+GIVING: Final = 3  # the release is out
+RESTING: Final = 4
+AWAITING: Final = 5  # an arrival
+
+
+def caller_of(
+    setup: CallerSetup, naps: Alarm, rests: Rests, arrivals: PreciseAlarm | None, pacer: Pacer | None
+) -> Caller:
+    """What makes the operations of a setup, which waits by these: the last two where starts have a schedule."""
+    lock = getattr(setup.acquire, "__self__", None)
+    return LentCaller(setup, lock, naps, rests, arrivals, pacer) if isinstance(lock, Shortcut) else Caller(setup)
+
+
+class LentCaller(Caller):
+    """A `Caller` that parks once for many operations, in the greenlet that runs it."""
+
+    def __init__(  # noqa: PLR0917 - made in one place
+        self, setup: CallerSetup, lock: Shortcut, naps: Alarm, rests: Rests, arrivals: PreciseAlarm | None,
+        pacer: Pacer | None,
+    ) -> None:  # fmt: skip
+        super().__init__(setup)
+        self._lock, self._naps, self._rests, self._arrivals, self._pacer = lock, naps, rests, arrivals, pacer
+        self._draw = cast("Callable[[], object]", setup.resources.__next__)
+        self._take, self._thinks_ns = setup.take, setup.thinks_ns
+        self._me = StandIn(None, self._step)
+        self._user: LocustUser | None = None
+        self._running: object = None
+        self._stage: int = IDLE
+        self._error: BaseException | None = None
+        self._asked: SetRound | None = None
+        self._giving: ReleaseRound | None = None
+        self._lease: Lease | None = None
+        self._resource: object = 0
+        self._intended_ns: object = 0
+        self._start_ns: object = 0
+        self._sent_ns: object = 0
+        self._due_ns = 0
+
+    def run(self, user: LocustUser, running: str) -> None:
+        """See `Caller.run`; its draws of resources have no end."""
+        self._user, self._running, self._me.caller = user, running, getcurrent()
+        try:
+            needed = self._next()
+            while True:
+                if not needed and self._lock.park() is True and self._stage != HELD:
+                    return  # called off, from a rest or an arrival
+                if self._error is not None:
+                    raise self._error
+                if self._stage != IDLE:
+                    needed = self._go_on()
+                elif self._is_over() or self._take is None or self._pacer is not None:
+                    return
+                elif intended_ns := self._take():
+                    needed = self._ask(intended_ns, self._now())
+                else:
+                    return
+        except BaseException:
+            self._cut_short()
+            raise
+
+    def _is_over(self) -> bool:
+        return cast("LocustUser", self._user)._state != self._running
+
+    # -- the stand-in: each returns True where it cannot go on -------------------------------------------------------
+
+    def _step(self) -> bool:
+        """What was waited for has come."""
+        try:
+            stage = self._stage
+            if stage == ASKED:
+                asked = self._asked
+                lease = self._lock.lease_of(asked) if asked is not None else None
+                return lease is None or self._hold(lease)
+            if stage == GIVING:
+                return self._given_back()
+            if stage == HELD:
+                return self._give_back(self._now())
+            if stage == RESTING:
+                self._rests.over(self._rests.lateness_ns(self._due_ns))
+                return self._next()
+            if self._pacer is not None and self._arrivals is not None:
+                self._pacer.waited(self._due_ns, self._arrivals.lateness_ns(self._due_ns))
+            return self._ask(self._due_ns, self._now())
+        except BaseException as error:  # noqa: BLE001 - its greenlet raises it
+            self._error = error
+            return True
+
+    def _next(self) -> bool:
+        """The next operation, now or when it is due."""
+        self._stage, pacer = IDLE, self._pacer
+        if self._is_over():
+            return True
+        if pacer is None:
+            if self._take is not None:
+                return True
+            start_ns = self._now()
+            return self._ask(start_ns, start_ns)
+        due_ns = pacer.next_ns()
+        if not due_ns:
+            return True
+        if pacer.is_overdue(due_ns):
+            return self._ask(due_ns, self._now())
+        self._due_ns, self._stage = due_ns, AWAITING
+        cast("PreciseAlarm", self._arrivals).call(due_ns, self._me)
+        return False
+
+    def _ask(self, intended_ns: object, start_ns: object) -> bool:
+        self._stage = IDLE
+        self._resource = self._draw()
+        self._intended_ns, self._start_ns = intended_ns, start_ns
+        began_ns = cast("int", start_ns)
+        self._begun[self._place] = began_ns
+        self._lease, self._asked, self._sent_ns, self._stage = None, None, 0, ASKED
+        asked = self._lock.begin_acquire(f"r{self._resource}", self._ttl_ms, self._wait_ms, began_ns, self._me)
+        self._asked = asked
+        return asked is None or asked.outcome is not None
+
+    def _hold(self, lease: Lease) -> bool:
+        self._lease = lease
+        if self._holds_ns is None:
+            return self._give_back(lease.granted_ns)
+        self._stage = HELD
+        self._naps.call(lease.granted_ns + next(self._holds_ns), self._me)
+        return False
+
+    def _give_back(self, sent_ns: object) -> bool:
+        self._stage, self._sent_ns = GIVING, sent_ns
+        self._giving = giving = self._lock.begin_release(cast("Lease", self._lease), cast("int", sent_ns), self._me)
+        return giving.outcome is not None
+
+    def _given_back(self) -> bool:
+        replied_ns, lease, giving = self._now(), self._lease, self._giving
+        self._stage = IDLE
+        if lease is not None and giving is not None:
+            outcome = giving.outcome or Outcome.UNREACHABLE
+            self._note(
+                lease, outcome, self._resource, self._intended_ns, self._start_ns, self._sent_ns, replied_ns
+            )  # fmt: skip
+        return self._rest()
+
+    def _rest(self) -> bool:
+        if self._thinks_ns is None:
+            return self._next()
+        self._due_ns, self._stage = monotonic_ns() + next(self._thinks_ns), RESTING
+        self._rests.call(self._due_ns, self._me)
+        return False
+
+    # -- its greenlet -------------------------------------------------------------------------------------------------
+
+    def _go_on(self) -> bool:
+        """What the stand-in could not: as there, True where this is not over."""
+        if self._stage == GIVING:
+            return self._given_back()
+        if self._stage == HELD:
+            return self._give_back(self._now())
+        asked = self._asked
+        if asked is None:
+            result = self._acquire(f"r{self._resource}", self._ttl_ms, self._wait_ms)
+        else:
+            result = self._lock.finish_acquire(asked, self._wait_ms)
+        if isinstance(result, Lease):
+            return self._hold(result)
+        self._denied(result, self._resource, self._intended_ns, self._start_ns)
+        self._stage = IDLE
+        return self._rest()
+
+    def _cut_short(self) -> None:
+        """Killed, or raised in the middle."""
+        stage, lease = self._stage, self._lease
+        self._stage = IDLE
+        for alarm in (self._naps, self._rests, self._arrivals):
+            if alarm is not None:
+                alarm.forget(self._me.caller)
+        if stage == GIVING and self._giving is not None:
+            self._giving.waiter = None
+        if stage == ASKED and lease is None and self._asked is not None:
+            self._asked.abandon()
+        if stage in (ASKED, HELD, GIVING):
+            self._broken_off(lease, self._resource, self._intended_ns, self._start_ns, self._sent_ns)

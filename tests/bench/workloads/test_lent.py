@@ -1,0 +1,366 @@
+"""A caller whose greenlet stays parked: its operations are those of an ordinary one, however they end.
+
+Against scripted instances, through lockcore's own methods on greenlets.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import repeat
+from types import SimpleNamespace
+from typing import Any
+
+import gevent
+import pytest
+from gevent import get_hub
+from greenlet import settrace
+
+from bench.measure.record import OUTCOME_CODES
+from bench.workloads.alarm import Alarm, Pacer, PreciseAlarm, Rests
+from bench.workloads.lent import ASKED, AWAITING, GIVING, HELD, RESTING, LentCaller, caller_of
+from bench.workloads.operation import Caller
+from lockcore import Outcome, Redlock
+from lockcore.clock import monotonic_ns
+from tests.bench.workloads.test_operation import Scene as Offered
+from tests.doubles.instance import LOSE, Instances
+from tests.lockcore.source import needs_source
+
+MS = 1_000_000
+FAR_NS = 3600 * 1000 * MS
+GIVEN_BACK = OUTCOME_CODES["acquired"] | OUTCOME_CODES["released"] << 8
+ENDED = {outcome: OUTCOME_CODES[outcome.value] for outcome in Outcome}
+STAGES = {"asked": ASKED, "held": HELD, "giving": GIVING, "resting": RESTING, "awaiting": AWAITING}
+
+
+def until(reached: Callable[[], Any], what: str) -> None:
+    deadline = time.monotonic() + 30
+    while not reached():
+        assert time.monotonic() < deadline, f"not within 30 s: {what}"
+        gevent.sleep(0.001)
+
+
+@dataclass
+class Scene:
+    """A lock on three scripted instances, what callers wait by, and everything they leave behind."""
+
+    instances: Instances
+    lock: Redlock
+    naps: Alarm = field(default_factory=Alarm)
+    rests: Rests = field(default_factory=Rests)
+    arrivals: PreciseAlarm = field(default_factory=PreciseAlarm)
+    user: Any = field(default_factory=lambda: SimpleNamespace(_state="running"))
+    left: Offered = field(default_factory=lambda: Offered(lambda: pytest.fail("the lock's own methods are called")))
+    pacer: Pacer | None = None
+
+    def start(self, kind: Callable[..., Caller] = caller_of, **setup: Any) -> tuple[Any, Any]:
+        """A caller, and the greenlet that it runs in."""
+        plain = self.left.setup()._replace(
+            acquire=self.lock.try_acquire, release=self.lock.try_release, nap_until=self.naps.wait_until,
+            rest_until=self.rests.rest, still_open=3 << 40,
+        )  # fmt: skip
+        if self.pacer is not None:
+            plain = plain._replace(take=self.pacer.take)
+        caller = kind(plain._replace(**setup), self.naps, self.rests, self.arrivals, self.pacer)
+        return caller, gevent.spawn(caller.run, self.user, "running")
+
+    def schedule(self, gap_ns: int) -> None:
+        starts = (number * gap_ns for number in range(1, 1_000_000))
+        self.pacer = Pacer(self.arrivals.wait_until, starts, monotonic_ns())
+
+    def recorded(self, number: int) -> None:
+        until(lambda: len(self.left.records) >= number, f"{number} operations")
+
+    def end(self, job: Any) -> None:
+        self.user._state = "stopping"
+        self.rests.cancel(job)
+        self.arrivals.cancel(job)
+        job.get(timeout=30)
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    with ExitStack() as stack:
+        instances = stack.enter_context(Instances.of(3))
+        settings = {"instance_timeout_ms": 2000, "rejoin": "trust"}
+        lock = stack.enter_context(Redlock.connect(instances.urls, shell="gevent", **settings))
+        made = Scene(instances, lock)
+        yield made
+        instances.resume()
+        instances.be_honest()
+        for alarm in (made.naps, made.rests, made.arrivals):
+            alarm.close()
+
+
+def whole(records: list[dict[str, int]]) -> None:
+    """Each was granted and given back, and its times are in order."""
+    for record in records:
+        assert record["outcome"] == GIVEN_BACK
+        assert record["intended_ns"] <= record["start_ns"] <= record["attempt_ns"] <= record["granted_ns"]
+        assert record["granted_ns"] <= record["release_sent_ns"] <= record["release_replied_ns"]
+        assert record["release_sent_ns"] < record["valid_until_ns"]
+    assert len({record["owner"] for record in records}) == len(records)
+
+
+def switches_to(job: Any, work: Callable[[], None]) -> int:
+    """How often somebody switched to `job` during `work`."""
+    seen = [0]
+
+    def trace(_event: str, between: tuple[Any, Any]) -> None:
+        seen[0] += between[1] is job
+
+    before = settrace(trace)
+    try:
+        work()
+    finally:
+        settrace(before)
+    return seen[0]
+
+
+def ordinary(setup: Any, *_: object) -> Caller:
+    return Caller(setup)
+
+
+USUAL: dict[str, dict[str, Any]] = {
+    "at once": {},
+    "held": {"holds_ns": repeat(MS)},
+    "resting": {"thinks_ns": repeat(MS)},
+    "both": {"holds_ns": repeat(MS // 4), "thinks_ns": repeat(MS // 4)},
+    "scheduled": {},
+}
+
+
+@pytest.mark.parametrize("what", USUAL)
+def test_usual_operations_leave_their_greenlet_parked(scene: Scene, what: str) -> None:
+    if what == "scheduled":
+        scene.schedule(2 * MS)
+    caller, job = scene.start(**USUAL[what])
+    scene.recorded(1)
+    assert isinstance(caller, LentCaller)
+    assert switches_to(job, lambda: scene.recorded(30)) == 0
+    scene.end(job)
+    whole(scene.left.records)
+    until(lambda: scene.instances.keys == [], "nothing to be held")  # a quorum has answered, not yet all
+    assert (scene.left.cuts, scene.left.begun[1]) == (0, 0)
+    assert (scene.naps.waiting, scene.rests.waiting, scene.arrivals.waiting) == (0, 0, 0)
+    if what == "scheduled":
+        assert scene.pacer is not None
+        assert scene.pacer.started == len(scene.left.records)
+    if "thinks_ns" in USUAL[what]:
+        assert len(scene.rests.late_ns) >= len(scene.left.records) - 1
+
+
+def test_an_ordinary_caller_is_switched_to_for_each(scene: Scene) -> None:
+    """What the count above would show, were nothing gained."""
+    _, job = scene.start(ordinary)
+    scene.recorded(1)
+    assert switches_to(job, lambda: scene.recorded(30)) >= 29
+    scene.end(job)
+    whole(scene.left.records)
+
+
+def test_with_something_between_it_and_the_lock_a_caller_is_an_ordinary_one(scene: Scene) -> None:
+    caller, job = scene.start(acquire=partial(scene.lock.try_acquire))
+    assert type(caller) is Caller
+    scene.recorded(3)
+    scene.end(job)
+
+
+def waiting_at(scene: Scene, stage: str) -> tuple[Any, Any]:
+    """A caller that waits there, and its greenlet."""
+    setup: dict[str, Any] = {"held": {"holds_ns": repeat(FAR_NS)}, "resting": {"thinks_ns": repeat(FAR_NS)}}.get(
+        stage, {}
+    )
+    if stage == "asked":
+        scene.instances.pause()
+    elif stage == "giving":
+        scene.instances.say("release", LOSE)
+    elif stage == "awaiting":
+        scene.schedule(FAR_NS)
+    caller, job = scene.start(**setup)
+    until(lambda: caller._stage == STAGES[stage], f"a caller {stage}")
+    gevent.sleep(0.01)
+    return caller, job
+
+
+def killed_at(scene: Scene, stage: str) -> None:
+    """Whoever is killed there leaves nothing behind, and its operation is in the record."""
+    _, job = waiting_at(scene, stage)
+    killing = gevent.spawn(job.kill)
+    gevent.sleep(0.02)
+    scene.instances.resume()
+    killing.join(timeout=30)
+    assert job.dead
+    until(lambda: scene.instances.keys == [], "nothing to be held")
+    codes = [record["outcome"] for record in scene.left.records]
+    wanted: dict[str, list[int]] = {"held": [GIVEN_BACK], "giving": [ENDED[Outcome.ACQUIRED]], "resting": [GIVEN_BACK]}
+    assert codes == wanted.get(stage, [])
+    assert scene.left.cuts == (stage == "asked")
+    assert scene.left.begun[1] == 0
+    assert (scene.naps.waiting, scene.rests.waiting, scene.arrivals.waiting) == (0, 0, 0)
+    if stage == "giving":
+        assert scene.left.records[0]["release_sent_ns"] > 0 == scene.left.records[0]["release_replied_ns"]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_whoever_is_killed_leaves_nothing_and_is_recorded_or_counted(scene: Scene, stage: str) -> None:
+    killed_at(scene, stage)
+
+
+@needs_source
+@pytest.mark.parametrize("stage", ["asked", "held", "giving"])
+def test_a_kill_that_nobody_cleans_up_after_would_be_seen(
+    scene: Scene, stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LentCaller, "_cut_short", lambda self: None)
+    monkeypatch.setattr("tests.bench.workloads.test_lent.until", once)
+    with pytest.raises(AssertionError):
+        killed_at(scene, stage)
+
+
+def once(reached: Callable[[], Any], what: str) -> None:
+    for _ in range(200):
+        if reached():
+            return
+        gevent.sleep(0.001)
+    raise AssertionError(what)
+
+
+def test_a_stop_in_the_hold_lets_it_end_and_gives_back(scene: Scene) -> None:
+    caller, job = scene.start(holds_ns=repeat(50 * MS))
+    until(lambda: caller._stage == HELD, "a lease")
+    scene.end(job)
+    (record,) = scene.left.records
+    whole([record])
+    assert record["release_sent_ns"] - record["granted_ns"] >= 50 * MS
+    assert scene.left.cuts == 0
+
+
+@pytest.mark.parametrize("stage", ["resting", "awaiting"])
+def test_a_stop_ends_a_rest_and_the_wait_for_an_arrival_at_once(scene: Scene, stage: str) -> None:
+    _, job = waiting_at(scene, stage)
+    scene.end(job)
+    assert (scene.rests.waiting, scene.arrivals.waiting) == (0, 0)
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_what_is_raised_while_an_operation_is_recorded_is_its_callers(scene: Scene, number: int) -> None:
+    def write(*values: int) -> int:
+        if len(scene.left.records) == number:
+            raise OSError("the disk is full")
+        return scene.left._write(*values)
+
+    seen: list[object] = []
+    get_hub().handle_error, before = (lambda *error: seen.append(error)), get_hub().handle_error
+    try:
+        _, job = scene.start(write=write)
+        with pytest.raises(OSError, match="the disk is full"):
+            job.get(timeout=30)
+    finally:
+        get_hub().handle_error = before
+    assert [error for error in seen if error[0] is not job] == []  # type: ignore[index]
+    until(lambda: scene.instances.keys == [], "nothing to be held")
+    assert len(scene.left.records) == number
+
+
+def test_what_is_raised_under_a_lease_gives_it_back_and_is_its_callers(scene: Scene) -> None:
+    def holds() -> Iterator[int]:
+        yield MS
+        raise RuntimeError("a bug")
+
+    _, job = scene.start(holds_ns=holds())
+    with pytest.raises(RuntimeError, match="a bug"):
+        job.get(timeout=30)
+    until(lambda: scene.instances.keys == [], "nothing to be held")
+    assert [record["outcome"] for record in scene.left.records] == [GIVEN_BACK] * 2
+    assert scene.left.begun[1] == 0
+
+
+def test_an_instance_that_dies_meanwhile_costs_no_operation(scene: Scene) -> None:
+    _, job = scene.start()
+    scene.recorded(5)
+    scene.instances[0].kill()
+    scene.recorded(len(scene.left.records) + 20)
+    scene.instances[0].start()
+    until(lambda: all(status.state == "voting" for status in scene.lock.instances), "it to vote again")
+    scene.recorded(len(scene.left.records) + 5)
+    scene.end(job)
+    whole(scene.left.records)
+    until(lambda: scene.instances.keys == [], "nothing to be held")
+
+
+def test_a_lost_majority_denies_and_what_comes_after_it_is_as_before(scene: Scene) -> None:
+    _, job = scene.start(holds_ns=repeat(MS))
+    scene.recorded(5)
+    for instance in scene.instances[1:]:
+        instance.kill()
+    until(lambda: scene.left.records[-1]["outcome"] == ENDED[Outcome.UNREACHABLE], "an acquire to find no quorum")
+    for instance in scene.instances[1:]:
+        instance.start()
+    until(lambda: all(status.state == "voting" for status in scene.lock.instances), "all to vote again")
+    before = len(scene.left.records)
+    until(lambda: scene.left.records[-1]["outcome"] == GIVEN_BACK, "a lease")
+    scene.recorded(before + 20)
+    scene.end(job)
+    assert scene.left.cuts == 0
+    assert scene.left.kept  # a turn of the hub for each that failed
+    until(lambda: scene.instances.keys == [], "nothing to be held")
+
+
+def test_who_finds_it_held_waits_as_an_ordinary_caller_does_then_goes_on(scene: Scene) -> None:
+    mine = scene.lock.acquire("r2", 10_000)
+    _, job = scene.start()
+    gevent.sleep(0.02)
+    assert scene.left.records == []
+    scene.lock.release(mine)
+    scene.recorded(10)
+    scene.end(job)
+    whole(scene.left.records)
+    assert scene.left.records[0]["attempts"] & 0xFFFFFFFF >= 2
+    assert scene.left.lost
+
+
+def test_who_finds_it_held_for_too_long_is_denied_and_comes_again(scene: Scene) -> None:
+    mine = scene.lock.acquire("r2", 10_000)
+    _, job = scene.start(wait_ms=5)
+    scene.recorded(3)
+    assert {record["outcome"] for record in scene.left.records} == {ENDED[Outcome.CONTENDED]}
+    scene.lock.release(mine)
+    scene.recorded(len(scene.left.records) + 5)
+    scene.end(job)
+    assert scene.left.records[-1]["outcome"] == GIVEN_BACK
+
+
+def test_many_callers_of_few_resources_are_all_served(scene: Scene) -> None:
+    jobs = [scene.start(resources=repeat(number % 4), caller=number)[1] for number in range(16)]
+    scene.recorded(400)
+    scene.user._state = "stopping"
+    gevent.joinall(jobs, timeout=30, raise_error=True)
+    assert {record["caller"] for record in scene.left.records} == set(range(16))
+    until(lambda: scene.instances.keys == [], "nothing to be held")
+    held: dict[int, int] = {}
+    for record in sorted(scene.left.records, key=lambda one: one["granted_ns"]):
+        if record["outcome"] & 0xFF == ENDED[Outcome.ACQUIRED]:
+            assert record["granted_ns"] >= held.get(record["resource"], 0)  # nobody holds what another does
+            held[record["resource"]] = record["release_sent_ns"]
+
+
+def test_a_take_that_may_wait_is_asked_by_the_greenlet(scene: Scene) -> None:
+    def take() -> int:
+        gevent.sleep(0.001)
+        return 0 if len(scene.left.records) == 3 else monotonic_ns()
+
+    _, job = scene.start(take=take)
+    job.get(timeout=30)
+    assert len(scene.left.records) == 3
+    whole(scene.left.records)
+
+
+def test_a_lock_that_is_closed_meanwhile_ends_its_callers_with_an_error(scene: Scene) -> None:
+    _, job = scene.start()
+    scene.recorded(3)
+    scene.lock.close()
+    with pytest.raises(Exception, match="closed"):
+        job.get(timeout=30)
+    until(lambda: scene.instances.keys == [], "nothing to be held")
