@@ -138,7 +138,7 @@ def series(folder: Path, port: int, command: str, *words: object) -> tuple[int, 
     here = ("--expect-workers", 2, "--bind", f"127.0.0.1:{port}", "--out", "out")
     leader = started(folder, command, *words, *here)
     with workers(folder, port, *map(ahead, HOURS)) as processes:
-        out, err = leader.communicate(timeout=280)
+        out, err = leader.communicate(timeout=600)  # sixteen runs of a second, on a busy machine fifteen seconds each
         family = [child for process in processes for child in process.children(recursive=True)]
         for worker in (child for process in processes for child in process.children()):  # unshare takes no signal
             worker.send_signal(signal.SIGTERM)
