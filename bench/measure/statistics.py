@@ -8,6 +8,7 @@ Mann-Kendall test rejects "no trend" at 5 % (n = 10: |S| ≥ 23 has probability 
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations, count
 from math import ceil, comb, inf, log2, sqrt
 from statistics import median
@@ -111,6 +112,7 @@ def _depth(shares: Array, confidence: float) -> int:
     return int(np.searchsorted(below, (1 - confidence) / 2 + 1e-12, side="right"))
 
 
+@cache  # one array per number of pairs, which nobody changes
 def _signed_rank_shares(pairs: int) -> Array:
     """What share of the 2ⁿ sign patterns gives each sum of positive ranks."""
     counts = np.ones(1)
