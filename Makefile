@@ -17,7 +17,7 @@ PIP := $(PY) -m pip --disable-pip-version-check --quiet install --constraint con
 export PYTHONUNBUFFERED := 1
 export PYTHONDONTWRITEBYTECODE := # else every process of a suite of hundreds compiles all of it anew
 ARGS ?=
-JOBS ?= 3
+JOBS ?= 4
 
 .PHONY: help run test test-long model lint schemas bench peers clean
 
@@ -72,8 +72,8 @@ CORE := PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/.venv/compiled
 run: .venv/.run
 	@$(PY) -m bench run $(if $(filter %.toml $(basename $(notdir $(wildcard bench/scenarios/*.toml))),$(ARGS)),,everyday) $(ARGS)
 
-# Most tests wait for servers, so three at a time fit on two cores. What measures time comes after them, alone.
-# In the order of the folders, the many short files of lockcore last: sorted by their number of tests, the heaviest came last.
+# Most tests wait for servers, so four at a time fit on two cores. What measures time comes after them, alone.
+# In the order that tests/conftest.py gives the files: what waits beside what computes, the longest first.
 # Exit code 5 of pytest: ARGS left nothing to run in that pass.
 test: .venv/.dev $(if $(ARGS),,.venv/compiled)
 	@failed=0; \

@@ -3,8 +3,9 @@
 import os
 import signal
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -64,7 +65,32 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A benchmark beside other tests measures those: whatever takes the fixture is marked for the second pass."""
+    """A benchmark beside other tests measures those: whatever takes the fixture is marked for the second pass.
+
+    Whole files are put into the order in which workers that run many at once take them up."""
     for item in items:
         if "benchmark" in getattr(item, "fixturenames", ()):
             item.add_marker("alone")
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    items[:] = [item for path in _in_turns(files) for item in files[path]]
+
+
+LONGEST = (  # of the integration tests, in whole; one that began last would go on alone
+    "test_hosts.py", "test_compare_and_gate.py", "test_explore_command.py", "test_boards.py", "test_locust.py",
+    "test_planted_faults.py", "test_recipes.py", "test_run.py", "test_hosts_share.py", "test_fsync.py",
+    "test_telemetry.py", "test_faults_in_a_run.py", "test_safety_command.py", "test_split_votes.py",
+    "test_storm_of_waiters.py", "test_audit.py", "test_crash.py", "test_locust_plan.py",
+)  # fmt: skip
+
+
+def _in_turns(files: Iterable[Path]) -> Iterator[Path]:
+    """What waits for processes (the longest first) and what computes, by turns until both are at their ends."""
+    computes, waits = list[Path](), list[Path]()
+    for path in files:
+        (waits if "integration" in path.parts else computes).append(path)
+    computes.sort(key=lambda path: path.parent.name != "tests")  # those start processes, too; lockcore's are short
+    waits.sort(key=lambda path: LONGEST.index(path.name) if path.name in LONGEST else len(LONGEST))
+    placed = [(place / len(group), path) for group in (waits, computes) for place, path in enumerate(group)]
+    yield from (path for _, path in sorted(placed, key=itemgetter(0)))

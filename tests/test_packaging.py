@@ -24,13 +24,17 @@ HEAVY = ("locust", "opentelemetry", "numpy", "scipy", "click", "rich", "jinja2",
 def run(*command: str | Path, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [str(word) for word in command],
-        cwd=cwd, env={**os.environ, **environ}, capture_output=True, text=True, timeout=300, check=False,
+        cwd=cwd, env={**os.environ, **environ}, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
 
 
 def built(source: Path, into: Path) -> Path:
     """The wheel of `source`, built without an isolated environment, hence without a network."""
-    done = run(*PIP, "wheel", "--no-deps", "--no-index", "--no-build-isolation", "-w", into, source, cwd=into)
+    words = ("wheel", "--no-deps", "--no-index", "--no-build-isolation", "-w", into, source)
+    quick = into / "cc"  # to make fast code takes a minute of a core, and whether there is some is asked here
+    quick.write_text('#!/bin/sh\nexec cc "$@" -O0\n', "utf-8")
+    quick.chmod(0o755)
+    done = run(*PIP, *words, cwd=into, CC=str(quick))
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = into.glob("*.whl")
     return wheel

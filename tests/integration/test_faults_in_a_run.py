@@ -88,7 +88,7 @@ def test_ctrl_c_undoes_a_stopped_worker_and_a_stopped_instance_first(tmp_path: P
     """Else Locust would not hear that it shall end."""
     faults = (fault("stop", "100ms", "worker:0"), fault("stop", "100ms", "instance:0"))
     run = start(tmp_path, *SHORT, "--duration", "60s", "--instances", "3", faults=faults)
-    until(lambda: bool(stopped(run.pid)), "a worker and an instance that stand still")
+    until(lambda: bool(stopped(run.pid)), "a worker and an instance that stand still", 55)
     family = stopped(run.pid)
     run.send_signal(signal.SIGINT)
     asked_s = time.monotonic()

@@ -10,7 +10,7 @@ from bench.measure.share import BUDGET_VARIABLE
 from bench.topology.fleet import Fleet
 from tests.integration import test_hosts
 from tests.integration.locust_runs import cut_short, free_port, keys, result_in, started, targets
-from tests.integration.test_hosts import LOAD, ahead, finished, left, workers
+from tests.integration.test_hosts import LOAD, ahead, counted, finished, left, workers
 
 pytestmark = test_hosts.pytestmark
 AHEAD = (7_200, 3_600)  # s
@@ -23,16 +23,6 @@ def led(folder: Path, fleet: Fleet, budget: float, *words: object) -> tuple[int,
     leader = started(folder, "run", *targets(fleet), *LOAD, *here, *words, **{BUDGET_VARIABLE: f"{budget}"})
     with workers(folder, port, *map(ahead, AHEAD)):
         return finished(leader, folder)
-
-
-def counted(result: dict[str, Any]) -> None:
-    """All that workers did is counted, whatever the oracle saw."""
-    acquired = result["totals"]["acquired"]
-    assert sum(worker["leases"] for worker in result["workers"]) == acquired > 200
-    assert result["latency_s"]["acquire"]["count"] == result["outcomes"]["acquired"]
-    assert sum(map(sum, result["over_time"]["outcomes"].values())) >= result["outcomes"]["acquired"]
-    assert not any("Locust's table" in warning for warning in result["warnings"]), "what Locust counted is all"
-    assert [worker["phase"] for worker in result["workers"]] == ["stopped"] * 2
 
 
 def test_counts_and_latencies_are_of_all_and_the_verdict_is_of_a_share(tmp_path: Path, fleet: Fleet) -> None:
@@ -61,13 +51,6 @@ def test_a_run_that_is_cut_is_folded_until_then(tmp_path: Path, fleet: Fleet) ->
     assert result["rate"]["achieved_per_s"] * result["duration_s"] <= result["totals"]["acquired"]
     assert result["outcomes"]["acquired"] > 0.5 * result["totals"]["acquired"]
     assert (keys(fleet), left(tmp_path)) == (0, [])
-
-
-def test_all_is_judged_within_the_budget(tmp_path: Path, fleet: Fleet) -> None:
-    code, result, said = led(tmp_path, fleet, 1e6, "--duration", "3s")
-    counted(result)
-    assert (code, result["safety"]["judged_ratio"]) == (0, 1), said
-    assert "the oracle saw" not in said
 
 
 @pytest.mark.parametrize("resources", [1, 16])
