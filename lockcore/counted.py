@@ -6,11 +6,16 @@ Rules
   many within a second halve it, also where nobody collects.
 - What failed, was slow or found its lease gone is told to the sink at once, in its caller's own context.
 - All is kept by class of resource, of which there are at most `CLASSES`; who knows none has one.
+- In several threads what is usual takes no lock, which would cost more than the counting: `x += 1` on an attribute
+  calls nothing, and threads change at calls and where loops turn only (in machine code not even there). Nor is a
+  dictionary's entry set or removed in parts. All else is done by one thread at a time.
 - A lease that nobody gives back is forgotten an hour after its end.
 """
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
+from threading import RLock
 from typing import Any, Final, Protocol
 
 from lockcore.attempt import newest_of
@@ -86,9 +91,15 @@ class Tallied(Listener):
         self._only = self.counts.get("")
         self._sink, self._slow_ns, self._class_of = sink, slow_ns, class_of
         self._told_every = told_every
+        self._alone: Any = nullcontext()
         self._now: Callable[[], int] = monotonic_ns
         self._paced: tuple[int, int] = monotonic_ns(), 0
         self._second_ns = self._samples = 0
+
+    def among_threads(self) -> Listener:
+        """See Listener."""
+        self._alone = RLock()  # a signal handler may take it, too
+        return self
 
     # -- OperationObserver --------------------------------------------------------------------------------------------
 
@@ -124,17 +135,19 @@ class Tallied(Listener):
             except KeyError:
                 pass  # found gone before, or got before this was there
             counts.released = number = counts.released + 1
-            if not number % self.every:
-                self._sink.release(self._class(lease.resource), lease, outcome, started_ns)
+            if number % self.every:
+                return
+        elif outcome is Outcome.GONE:
+            self.gone(lease)
         else:
-            if outcome is Outcome.GONE:
-                self.gone(lease)
             counts.held.pop(lease.round, None)
+        with self._alone:
             self._sink.release(self._class(lease.resource), lease, outcome, started_ns)
 
     def extended(self, lease: Lease, result: Lease | Denied) -> None:
         """Count an extension."""
-        self._sink.extend(self._class(lease.resource), result)
+        with self._alone:
+            self._sink.extend(self._class(lease.resource), result)
         if result.outcome is Outcome.GONE:
             self.gone(lease)
 
@@ -142,23 +155,26 @@ class Tallied(Listener):
         """Count a lease as gone, once."""
         counts = self._only or self._counts_of(lease.resource)
         if counts.held.pop(lease.round, None) is not None:
-            counts.numbers[GONE] += 1
+            with self._alone:
+                counts.numbers[GONE] += 1
 
     # -- the rare ways ------------------------------------------------------------------------------------------------
 
     def _denied(self, resource: str, counts: Counts, result: Denied, started_ns: int) -> None:
         row = DENIED, result.outcome.value
-        counts.numbers[row] += 1
-        self._noted(resource, counts, result, started_ns, sampled=not counts.numbers[row] % self.every, odd=True)
+        with self._alone:
+            counts.numbers[row] += 1
+            self._noted(resource, counts, result, started_ns, sampled=not counts.numbers[row] % self.every, odd=True)
 
     def _noted(
         self, resource: str, counts: Counts, result: Lease | Denied, started_ns: int, *, sampled: bool, odd: bool
     ) -> None:
-        counts.numbers[SPLIT] += result.split_votes
-        counts.numbers[SLOW] += odd and result.outcome is ACQUIRED
-        if sampled:
-            self._one_more(result.granted_ns if isinstance(result, Lease) else result.ended_ns)
-        self._sink.acquire(self._class(resource), result, started_ns, sampled=sampled, odd=odd)
+        with self._alone:
+            counts.numbers[SPLIT] += result.split_votes
+            counts.numbers[SLOW] += odd and result.outcome is ACQUIRED
+            if sampled:
+                self._one_more(result.granted_ns if isinstance(result, Lease) else result.ended_ns)
+            self._sink.acquire(self._class(resource), result, started_ns, sampled=sampled, odd=odd)
 
     # -- classes and samples ------------------------------------------------------------------------------------------
 
@@ -194,5 +210,7 @@ class Tallied(Listener):
         name = self._class(resource)
         counts = self.counts.get(name)
         if counts is None:
-            counts = self.counts[name] = Counts()
+            with self._alone:
+                name = self._class(resource)  # another thread may have made the last one
+                counts = self.counts.setdefault(name, Counts())
         return counts

@@ -115,8 +115,11 @@ class Deadlines:
         batches = self._batches
         while batches and not _is_open(batches[0][2][-1]):
             batches.popleft()
-        self.due_ns = min([self._singles.next_ns, *[due_ns for due_ns, _, _ in batches]])
-        return self.due_ns
+        due_ns = self._singles.next_ns
+        for batch in batches:
+            due_ns = min(due_ns, batch[0])
+        self.due_ns = due_ns
+        return due_ns
 
 
 def _is_open(round_: Part) -> bool:

@@ -68,7 +68,7 @@ class Engine(RoundEngine):
         self._batch_terms = claims.terms(settings.max_ttl_ms)  # of what was added last
         self._shortest_ns = self._batch_terms.timeout_ns  # timeout in the batch
         self._over_cap = settings.lag_cap.is_passed_by
-        self._debts = [Debts(self, pipe, self.deadlines.wake) for pipe in self.pipes]
+        self.debts = [Debts(self, pipe, self.deadlines.wake) for pipe in self.pipes]
         self._voter_sets: Recent[tuple[int, ...], tuple[Pipeline, ...]] = Recent(VOTER_SETS_KEPT)
 
     # -- starting rounds ----------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ class Engine(RoundEngine):
 
     def owe(self, pipe: InstancePipe, round_: ReleaseRound) -> None:
         """Remember a release that an instance did not take (owed.py), until its key has expired."""
-        self._debts[pipe.index].add(round_.won.claim, max(round_.started_ns, self.now_ns))
+        self.debts[pipe.index].add(round_.won.claim, max(round_.started_ns, self.now_ns))
 
     # -- bytes --------------------------------------------------------------------------------------------------------
 
@@ -301,7 +301,7 @@ class Engine(RoundEngine):
         self.now_ns = now_ns
         self.deadlines.expire(now_ns)
         self.turns.expire(now_ns)
-        for debts in self._debts:
+        for debts in self.debts:
             debts.tick(now_ns)
         if [member for member in self.members if member.abstained(now_ns)]:
             self.recount()
@@ -319,12 +319,12 @@ class Engine(RoundEngine):
 
     def next_tick_ns(self, now_ns: int) -> int:
         """When `tick` is needed next, or FAR_FUTURE_NS."""
-        due = [debts.due_ns for debts in self._debts]
-        due += [member.until_ns for member in self.members if member.state is State.ABSTAINING]
-        due += [member.retry_ns for member in self.members if member.is_due]
-        due += [self.deadlines.next_ns(), self.turns.parked.next_ns, self.amnesia.next_ns]
-        lag_ns = int(self.settings.lag_cap.age_ms * NS_PER_MS)
-        due += [now_ns + (lag_ns if pipe in self.voters else LOOK_NS) for pipe in self.pipes if pipe.pending]
+        due = [self.deadlines.next_ns(), self.turns.parked.next_ns]
+        due += [debts.due_ns for debts in self.debts]
+        due += [member.next_ns for member in self.members]
+        if waiting := [pipe for pipe in self.pipes if pipe.pending]:
+            lag_ns = int(self.settings.lag_cap.age_ms * NS_PER_MS)
+            due += [now_ns + (lag_ns if pipe in self.voters else LOOK_NS) for pipe in waiting]
         return min(due)
 
     def silent(self, now_ns: int) -> list[int]:
@@ -349,7 +349,7 @@ class Engine(RoundEngine):
             pipe.reconnects += 1
             if known.run_id == hello.run_id and known.client_id:
                 self.unicast(pipe, request(b"CLIENT", b"KILL", b"ID", b"%d" % known.client_id), Ignored(now_ns))
-        self._debts[index].connected(now_ns)
+        self.debts[index].connected(now_ns)
         self.recount()
 
     def detach(self, index: int, reason: str, now_ns: int, *, refused: bool = False) -> None:
@@ -364,7 +364,7 @@ class Engine(RoundEngine):
             for awaited in lost:
                 awaited.silence(pipe)
         else:
-            self._debts[index].forget(now_ns)
+            self.debts[index].forget(now_ns)
 
     def recount(self) -> None:
         """The voters anew: what is batched for the old ones goes to them first."""
@@ -397,4 +397,4 @@ class Engine(RoundEngine):
 
     def status(self) -> tuple[InstanceStatus, ...]:
         """Every instance as it stands now."""
-        return tuple(map(Pipeline.status, self.pipes, self.members, map(len, self._debts)))
+        return tuple(map(Pipeline.status, self.pipes, self.members, map(len, self.debts)))

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from lockcore.awaited import Awaited, Ignored, InstancePipe
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS, NS_PER_S, drift_ns
@@ -37,6 +37,10 @@ class State(Enum):
     LAGGING = "lagging"
     DOWN = "down"
     REFUSED = "refused"
+
+
+VOTING: Final = State.VOTING
+_UNCONNECTED: Final = (State.DOWN, State.REFUSED)
 
 
 class IdentityKind(Enum):
@@ -168,12 +172,12 @@ class Membership:
     @property
     def is_connected(self) -> bool:
         """True while it has a connection."""
-        return self.state not in (State.DOWN, State.REFUSED)
+        return self.state not in _UNCONNECTED
 
     @property
     def is_asked(self) -> bool:
         """True when it is connected and has to be asked whether it is still the same."""
-        return self.is_connected and self.hello is not None and not self.hello.tells
+        return self.hello is not None and not self.hello.tells and self.is_connected
 
     def lagged(self, reason: str) -> None:
         """Over the lag cap: its votes are ABSENT until it has caught up."""
@@ -198,6 +202,17 @@ class Membership:
             return False
         self.connecting = True
         return True
+
+    @property
+    def next_ns(self) -> int:
+        """When it is to be looked at, tried again or asked (ns), or FAR_FUTURE_NS."""
+        state = self.state
+        if state is VOTING:
+            return self.ask_ns if self.is_asked else FAR_FUTURE_NS
+        if self.is_due:
+            return self.retry_ns
+        ask_ns = self.ask_ns if self.is_asked else FAR_FUTURE_NS
+        return min(self.until_ns, ask_ns) if state is State.ABSTAINING else ask_ns
 
     @property
     def is_due(self) -> bool:
@@ -259,11 +274,6 @@ class Amnesia:
             engine.members[index].forgot(why, self._whole_ns, engine.now_ns)
             engine.recount()
             engine.pipes[index].void_sets()
-
-    @property
-    def next_ns(self) -> int:
-        """When to ask next (ns), or FAR_FUTURE_NS."""
-        return min((member.ask_ns for member in self._engine.members if member.is_asked), default=FAR_FUTURE_NS)
 
     def ask(self, now_ns: int) -> None:
         """Ask those who do not tell by themselves, if it is time."""

@@ -7,6 +7,7 @@ lease: its first exception of the process is printed, and all are dropped.
 """
 
 import sys
+from threading import RLock
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -19,6 +20,10 @@ class Listener:
 
     def __init__(self, observer: OperationObserver | None) -> None:
         self._observer: Any = observer
+
+    def among_threads(self) -> "Listener":
+        """This one, for callers in several threads: told of one thing at a time."""
+        return OneAtATime(self, RLock())
 
     def observe(self, record: AttemptRecord) -> None:
         self._observer.observe(record)

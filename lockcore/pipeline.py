@@ -79,7 +79,7 @@ class Pipeline:
         self._listen()
 
     def _listen(self) -> None:
-        self._replies = ReplyReader()
+        self._replies: ReplyReader | None = None  # of several lines, which are rare
         self._cut = b""  # the beginning of a line
         self._begun = 0  # bytes of a reply of several lines
         self._progress: int | None = None  # bytes of whole replies, at the last look
@@ -266,13 +266,16 @@ class Pipeline:
 
     def _read_on(self, data: bytes, at: int) -> int:
         """A reply of several lines, which no round awaits: the parser finds its end."""
+        if self._replies is None:
+            self._replies = ReplyReader()
+        replies = self._replies
         while at < len(data):
             stop = data.find(b"\r\n", at) + 2
             self._begun += stop - at
             self._bound(self._begun)
             try:
-                self._replies.feed(data[at:stop])
-                reply = self._replies.next()
+                replies.feed(data[at:stop])
+                reply = replies.next()
             except HiredisProtocolError as error:
                 raise ProtocolError(f"{self.address} does not speak RESP2: {error}") from error
             at = stop

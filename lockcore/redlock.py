@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from threading import RLock
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from lockcore.arguments import A_DAY_MS, check_lease, check_number, check_whole
@@ -18,7 +17,7 @@ from lockcore.clock import monotonic_ns
 from lockcore.errors import error_of
 from lockcore.keeper import KeepAlive
 from lockcore.model import Denied, InstanceStatus, Lease, OperationObserver, Outcome
-from lockcore.observed import Listener, OneAtATime, Unraising
+from lockcore.observed import Listener, Unraising
 from lockcore.settings import MOST_UNOBSERVED, Settings
 from lockcore.turns import Wanted
 
@@ -138,9 +137,9 @@ class _AnyRedlock(Generic[D]):
         driver = self._driver
         if driver.engine.observer is not None:
             raise ValueError("this Redlock has an observer already")
-        listener = Unraising(observer if isinstance(observer, Listener) else Listener(observer))
-        driver.engine.observer = driver.engine.listener = (
-            OneAtATime(listener, RLock()) if driver.for_threads else listener
+        listener = observer if isinstance(observer, Listener) else Listener(observer)
+        driver.engine.observer = driver.engine.listener = Unraising(
+            listener.among_threads() if driver.for_threads else listener
         )
 
     def _release_steps(self, lease: Lease) -> Generator[Wanted, int, Denied]:

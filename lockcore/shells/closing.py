@@ -52,7 +52,7 @@ class Drain:
 
     def _owes(self, now_ns: int) -> bool:
         """Whether what is owed may still go out: each instance is tried once."""
-        owed = [status.index for status in self._engine.status() if status.owed_releases]
+        owed = [index for index, debts in enumerate(self._engine.debts) if debts]
         members = self._engine.members
         for index in owed:
             if index not in self._tried:

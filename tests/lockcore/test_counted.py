@@ -1,5 +1,10 @@
 """What an application's lock is counted as: exact numbers, a bounded sample, a bounded number of classes."""
 
+import sys
+import time
+from collections.abc import Callable, Iterator
+from threading import Thread
+
 import pytest
 
 from lockcore.clock import NS_PER_S, monotonic_ns
@@ -18,6 +23,7 @@ from lockcore.counted import (
 from lockcore.model import Closed, Denied, Lease, Outcome, Tally
 
 SLOW_NS = 100_000_000
+THREADS, CYCLES = 8, 2_000
 
 
 class Told:
@@ -144,3 +150,74 @@ def test_about_so_many_cycles_a_second_are_samples(a_second: int, every: int) ->
     assert watch.pace(begun_ns + 10 * NS_PER_S) == every
     assert a_second / every <= PER_SECOND
     assert watch.pace(begun_ns + 10 * NS_PER_S + 1) == every, "asked again at once it keeps to it"
+
+
+class Alone(Told):
+    """A sink that notes whether it was told of two things at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.busy = self.met = 0
+
+    def acquire(self, name: str, result: Lease | Denied, started_ns: int, *, sampled: bool, odd: bool) -> None:
+        self.met += self.busy
+        self.busy += 1
+        time.sleep(0)
+        self.busy -= 1
+
+
+@pytest.fixture
+def hasty() -> Iterator[None]:
+    """Threads that take turns as often as they can."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(usual)
+
+
+def played_by_threads(watch: Tallied, begin: Callable[[Tallied], int]) -> None:
+    """So many cycles of so many threads: one in ten is refused, one in ten finds its lease gone."""
+
+    def cycles() -> None:
+        for number in range(CYCLES):
+            begun_ns = begin(watch)
+            won = lease(took_ns=begun_ns)
+            watch.ended("r", denied(Outcome.CONTENDED) if number % 10 == 9 else won, begun_ns)
+            if number % 10 != 9:
+                watch.released(won, Outcome.GONE if number % 10 == 4 else Outcome.RELEASED, begun_ns)
+
+    threads = [Thread(target=cycles) for _ in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def torn(watch: Tallied) -> int:
+    """A thread that is held up in the middle of its count, and while it waits."""
+    waiting = watch.waiting
+    time.sleep(1e-5)
+    watch.waiting = waiting + 1
+    time.sleep(1e-5)
+    return monotonic_ns()
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("begin", [Tallied.begun, torn])
+def test_many_threads_lose_no_count_and_one_that_is_torn_would_be_seen(begin: Callable[[Tallied], int]) -> None:
+    watch, whole = watch_of(Told(), every=7).among_threads(), THREADS * CYCLES
+    assert isinstance(watch, Tallied)
+    played_by_threads(watch, begin)
+    counts = watch.counts[""]
+    assert (counts.acquired, counts.released) == (whole * 9 // 10, whole * 8 // 10)
+    assert (counts.numbers[DENIED, "contended"], counts.numbers[SPLIT]) == (whole // 10, whole // 10)
+    assert (counts.numbers[GONE], counts.held) == (whole // 10, {})
+    assert (watch.waiting == 0) == (begin is not torn)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_the_sink_is_told_of_one_thing_at_a_time_and_two_would_be_seen() -> None:
+    alone, two = Alone(), Alone()
+    played_by_threads(watch_of(alone, every=7).among_threads(), Tallied.begun)
+    played_by_threads(watch_of(two, every=7), Tallied.begun)
+    assert alone.met == 0 < two.met

@@ -96,9 +96,7 @@ class EngineClient:
     @property
     def is_calm(self) -> bool:
         """Nothing is owed, awaited or to be connected."""
-        if not self.engine.is_idle or None in self._links:
-            return False
-        return not any(one.owed_releases for one in self.engine.status())
+        return self.engine.is_idle and None not in self._links and not any(self.engine.debts)
 
     # -- what a shell does --------------------------------------------------------------------------------------------
 
@@ -134,7 +132,7 @@ class EngineClient:
         self._wake()
 
     def _wake(self) -> None:
-        for settled in self.engine.take_ready():
+        for settled in self.engine.take_ready() if self.engine.ready else ():
             wake, settled.waiter = settled.waiter, None
             if wake is not None:
                 self._world.later(0, wake)
@@ -145,9 +143,7 @@ class EngineClient:
             self.engine.detach(index, "nobody answers", now_ns)
             return
         link: SimulatedLink
-        link = SimulatedLink(
-            self._process, server, lambda data: self._heard(index, data), lambda: self._broken(index, link)
-        )
+        link = SimulatedLink(self._process, server, partial(self._heard, index), lambda: self._broken(index, link))
         self._links[index] = link
 
         def transmit(data: bytes) -> int:

@@ -114,8 +114,10 @@ def explored(
     for number, answer in enumerate(_answers(orders, searchers, plan)):
         total.played, total.tested = total.played + answer.played, total.tested + answer.tested
         total.took_s, total.raised = total.took_s + answer.took_s, total.raised or answer.raised
+        total.small, total.small_s = total.small + answer.small, total.small_s + answer.small_s
         total.seen = Counter(total.seen) + Counter(answer.seen)
-        show(f"{recipe}: {total.played:,} schedules played")
+        rate = total.played / total.took_s if total.took_s else 0
+        show(f"{recipe}: {total.played:,} schedules played, {rate:,.0f}/s and core")
         if answer.broken:
             first, total.found = first if total.broken else number, total.found + answer.found
             if total.broken is None or len(answer.broken.steps) < len(total.broken.steps):
@@ -158,6 +160,8 @@ def row_of(recipe: str, about: About, total: SearchAnswer, *, whole: bool = Fals
         schedules=total.played,
         tested=total.tested,
         took_s=total.took_s,
+        small=total.small,
+        small_s=total.small_s,
         whole=whole,
         broken=broken,
         verdict=row_verdict(

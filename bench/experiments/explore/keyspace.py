@@ -110,16 +110,16 @@ class Keyspace:
         """SET with NX, IFEQ, PX and EX."""
         if self.is_full:
             raise ReplyError("MISCONF the disk is full")
-        held, end_ns, left = self.get(key), FAR_FUTURE_NS, list(options)
-        while left:
-            option = left.pop(0).upper()
+        held, end_ns, left = self.get(key), FAR_FUTURE_NS, iter(options)
+        for word in left:
+            option = word.upper()
             if option == b"NX":
                 if held is not None:
                     return None
             elif option in {b"PX", b"EX"}:
-                end_ns = self.end_ns(int(left.pop(0)) * (1 if option == b"PX" else 1000))
+                end_ns = self.end_ns(int(next(left, b"")) * (1 if option == b"PX" else 1000))
             elif option == b"IFEQ" and b"IFEQ" not in self._forbidden:
-                if held != left.pop(0):
+                if held != next(left, b""):
                     return None
             else:
                 raise ReplyError("ERR syntax error")

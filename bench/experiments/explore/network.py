@@ -128,16 +128,17 @@ class SimulatedLink:
 
     def serve(self) -> None:
         """The server reads and executes what has arrived."""
-        server, world, replies = self.server, self.world, []
-        while self.to_server and self.to_server[0][0] <= world.now_ns and not server.stopped and server.passes():
-            if not self.to_server:
+        server, world, arrived, replies = self.server, self.world, self.to_server, []
+        now_ns, next_command = world.now_ns, self._reader.gets
+        while arrived and arrived[0][0] <= now_ns and not server.stopped and server.passes():
+            if not arrived:
                 break
-            _, sent_ns, data = self.to_server.popleft()
+            _, sent_ns, data = arrived.popleft()
             self._reader.feed(data)
-            while (command := self._reader.gets()) is not False:
+            while (command := next_command()) is not False:
                 reply = server.execute(command)
                 replies.append(reply)
-                world.seen.append((world.now_ns, "call", self.process.number, server.index, sent_ns, command, reply))
+                world.seen.append((now_ns, "call", self.process.number, server.index, sent_ns, command, reply))
         if replies and self.is_open:
             change = world.change("reply", self.process.number)
             due_ns = world.now_ns + LATENCY_NS

@@ -107,7 +107,7 @@ class Play:
         world, setting = self.world, self.setting
         try:
             for number in range(setting.clients):
-                Process(world, number).start(partial(self._connect, number))
+                self._connect(Process(world, number))
             world.run(START_NS)
             world.seen.clear()
             world.is_begun = True
@@ -120,6 +120,7 @@ class Play:
             world.end()
             for _, locker in self.lockers.values():
                 locker.close()
+            world.seen, world.passed = [], {}  # what is in no circle need not be looked for
         return self.played
 
     def broken(self, rule: str) -> None:
@@ -131,22 +132,24 @@ class Play:
 
     # -- clients ------------------------------------------------------------------------------------------------------
 
-    def _connect(self, number: int) -> None:
-        setting, process = self.setting, here().process
+    def _connect(self, process: Process) -> None:
+        setting, number = self.setting, process.number
         process.on_kill = partial(self._kill, process)
-        locker: Any
         if setting.recipe == ENGINE:
-            locker = EngineClient(process, self.servers, setting.seed * 100 + number)
+            self.lockers[number] = process, EngineClient(process, self.servers, setting.seed * 100 + number)
         else:
-            from bench.experiments.explore.recipe_client import connect
+            process.start(partial(self._connect_recipe, process))
 
-            seed(setting.seed)
-            try:
-                locker = connect(setting.recipe, self.servers)
-            except Exception as error:  # noqa: BLE001 - as below
-                self._raised(error)
-                return
-        self.lockers[number] = process, locker
+    def _connect_recipe(self, process: Process) -> None:
+        from bench.experiments.explore.recipe_client import connect
+
+        seed(self.setting.seed)
+        try:
+            locker = connect(self.setting.recipe, self.servers)
+        except Exception as error:  # noqa: BLE001 - as below
+            self._raised(error)
+        else:
+            self.lockers[process.number] = process, locker
 
     def _begin(self, number: int) -> None:
         world, (process, locker) = self.world, self.lockers[number]
@@ -287,12 +290,15 @@ def play(setting: Setting, choose: Choose) -> Played:
 def _tested(seen: Sequence[Event]) -> list[bool]:
     """For each command, whether another client held a lock then."""
     holding: Counter[int] = Counter()
-    found = []
+    found, held = [], 0
     for event in seen:
-        if event[1] == "granted":
+        what = event[1]
+        if what == "call":
+            found.append(held > max(holding[event[2]], 0))
+        elif what == "granted":
             holding[event[2]] += 1
-        elif event[1] == "gives back":
+            held += 1
+        elif what == "gives back":
             holding[event[2]] -= 1
-        elif event[1] == "call":
-            found.append(sum(holding.values()) > max(holding[event[2]], 0))
+            held -= 1
     return found

@@ -92,12 +92,14 @@ def drawn(what: str, random: Random, shares: Sequence[float] = SHARES) -> Change
 
 def at_random(setting: Setting, random: Random, kept: dict[Place, Change]) -> Choose:
     """At each place something with a small chance; what was chosen is `kept`."""
-    chance = random.choice((0.02, 0.05, 0.15))
+    chance, draw = random.choice((0.02, 0.05, 0.15)), random.random
+    first, may = max(chance, 0.1), setting.may
 
     def choose(place: Place) -> Change | None:
-        if random.random() >= (chance if place.visit > 1 else max(chance, 0.1)) or place.where not in setting.may:
+        where, _, visit = place
+        if draw() >= (chance if visit > 1 else first) or where not in may:
             return None
-        kept[place] = change = drawn(random.choice(setting.may[place.where]), random)
+        kept[place] = change = drawn(random.choice(may[where]), random)
         return change
 
     return choose

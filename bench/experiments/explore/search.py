@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
+from time import process_time
 
 from bench.experiments.explore.diagram import steps_of
 from bench.experiments.explore.play import ENGINE, Played, play
@@ -97,11 +98,14 @@ def _branch(schedule: Schedule, most: int) -> Iterator[tuple[Schedule, Played]]:
 
 @dataclass(slots=True)
 class Hunt:
-    """What came of some schedules. `seen`: how often what came about, of lockcore; `best`: the smallest that breaks a
-    rule, its steps, and which of them it was made from; `usual`: what the usual course passed, if it was among them."""
+    """What came of some schedules. `small`: of one caller per client, in `small_s` of processor time; `seen`: how often
+    what came about, of lockcore; `best`: the smallest that breaks a rule, its steps, which of them it is made from;
+    `usual`: what the usual course passed, if it was among them."""
 
     played: int = 0
     tested: int = 0
+    small: int = 0
+    small_s: float = 0.0
     raised: str = ""
     broken: int = 0
     seen: Counter[str] = field(default_factory=Counter)
@@ -111,7 +115,7 @@ class Hunt:
 
 def hunt(schedules: Iterable[tuple[Schedule, Played]]) -> Hunt:
     """Play them until enough of them broke a rule; the smallest that was made of those counts."""
-    found = Hunt()
+    found, began_s = Hunt(), process_time()
     for number, (schedule, played) in enumerate(schedules):
         found.played, found.tested = found.played + 1, found.tested + played.tested
         found.raised = found.raised or played.raised
@@ -126,6 +130,9 @@ def hunt(schedules: Iterable[tuple[Schedule, Played]]) -> Hunt:
                 found.best = less, steps, number
             if is_enough(found.broken, len(found.best[1])):
                 break
+        elif schedule.setting.callers == 1:
+            found.small, found.small_s = found.small + 1, found.small_s + process_time() - began_s
+        began_s = process_time()
     return found
 
 

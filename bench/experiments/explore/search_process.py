@@ -29,13 +29,16 @@ class SearchOrder(Struct):
 
 
 class SearchAnswer(Struct):
-    """What came of an order. `branches`: how many there are behind the usual course; `raised`: by a recipe; `found`:
-    how many broke a rule, the smallest made of them is `broken`; `seen`: how often what came about, of lockcore;
-    `rule`: that one broken again broke."""
+    """What came of an order. `took_s`, `small_s`: processor time, of all and of the `small` ones (search.py);
+    `branches`: how many there are behind the usual course; `raised`: by a recipe; `found`: how many broke a rule, the
+    smallest made of them is `broken`; `seen`: how often what came about, of lockcore; `rule`: that one broken again
+    broke."""
 
     played: int = 0
     tested: int = 0
     took_s: float = 0.0
+    small: int = 0
+    small_s: float = 0.0
     branches: int = 0
     raised: str = ""
     found: int = 0
@@ -51,7 +54,7 @@ def main() -> None:
 
     take_over()
     gc.freeze()
-    gc.set_threshold(100_000)  # a schedule leaves circles, which are looked for every dozen of them
+    gc.set_threshold(5_000)  # a schedule leaves circles: looked for while they are in the processor's caches
     for order in orders(SearchOrder):
         say(_answer(order) if order.again is None else _replayed(order, order.again))
 
@@ -80,6 +83,8 @@ def _answer(order: SearchOrder) -> SearchAnswer:
     return SearchAnswer(
         played=found.played,
         tested=found.tested,
+        small=found.small,
+        small_s=found.small_s,
         branches=sum(1 for _ in one_more(Schedule(setting, {}), found.usual)),
         raised=found.raised,
         found=found.broken,

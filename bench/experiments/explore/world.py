@@ -5,10 +5,10 @@ Everything is in one thread and one clock; what happens at one time happens in t
 concerns it then waits. Wherever things may come differently the world asks its `choose`; None is the usual course.
 """
 
-import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
+from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
@@ -19,7 +19,7 @@ from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS
 
 START_NS = 3_000_000 * NS_PER_MS
 CONNECT_NS = 1_000 * NS_PER_MS  # before that
-_place = tuple.__new__  # a named one's own makes a dictionary of names first
+_FIRST = 200  # visits whose places are kept from world to world
 Event = tuple[Any, ...]  # what was seen: time (ns), what, and what `diagram` knows of each
 
 
@@ -29,6 +29,24 @@ class OverError(BaseException):
 
 class KilledError(BaseException):
     """A caller is killed where it waits."""
+
+
+@cache
+def _first_places(where: str, who: int) -> tuple[Place, ...]:
+    return tuple(Place(where, who, visit) for visit in range(1, _FIRST + 1))
+
+
+class _Visits(dict[tuple[str, int], Iterator[Place]]):
+    """The visits of each place that are left."""
+
+    def __missing__(self, passes: tuple[str, int]) -> Iterator[Place]:
+        left = self[passes] = iter(_first_places(*passes))
+        return left
+
+    def later(self, passes: tuple[str, int]) -> Place:
+        """The first one that is not kept."""
+        self[passes] = (Place(*passes, visit) for visit in count(_FIRST + 1))
+        return next(self[passes])
 
 
 class World:
@@ -41,27 +59,29 @@ class World:
         self.seen: list[Event] = []
         self.actors: list[Actor] = []
         self.passed: dict[Place, int] = {}  # with the time, ns, in order
-        self.until: Callable[[int], object] = bool  # returns when it is that time, for whoever plays in real time
-        self._choose, self._visits = choose, dict[tuple[str, int], int]()
+        self.until: Callable[[int], object] | None = None  # returns when it is that time, if it plays in real time
+        self._choose, self._visits = choose, _Visits()
         self._due: list[tuple[int, int, Callable[[], object]]] = []
         self._order = count()
 
     def at(self, time_ns: int, what: Callable[[], object]) -> None:
         """`what` happens at `time_ns`, or now if that is past."""
-        heapq.heappush(self._due, (max(time_ns, self.now_ns), next(self._order), what))
+        now_ns = self.now_ns
+        heappush(self._due, (time_ns if time_ns > now_ns else now_ns, next(self._order), what))
 
     def later(self, delay_ns: int, what: Callable[[], object]) -> None:
-        """`what` happens after `delay_ns`."""
-        self.at(self.now_ns + delay_ns, what)
+        """`what` happens after `delay_ns` (≥ 0)."""
+        heappush(self._due, (self.now_ns + delay_ns, next(self._order), what))
 
-    def run(self, until_ns: int, is_done: Callable[[], bool] = bool) -> None:
+    def run(self, until_ns: int, is_done: Callable[[], bool] | None = None) -> None:
         """Let everything happen that is due until then, or until it `is_done` or over."""
-        due = self._due
+        due, until = self._due, self.until
         while due and due[0][0] <= until_ns and not self.is_over:
-            self.now_ns, _, what = heapq.heappop(due)
-            self.until(self.now_ns)
+            self.now_ns, _, what = heappop(due)
+            if until is not None:
+                until(self.now_ns)
             what()
-            if is_done():
+            if is_done is not None and is_done():
                 return
         if not self.is_over:
             self.now_ns = max(self.now_ns, until_ns)
@@ -70,9 +90,7 @@ class World:
         """What is to come differently at this place, passed now."""
         if not self.is_begun:
             return None
-        passes = where, who
-        visit = self._visits[passes] = self._visits.get(passes, 0) + 1
-        place = _place(Place, (where, who, visit))
+        place = next(self._visits[where, who], None) or self._visits.later((where, who))
         self.passed[place] = self.now_ns
         return self._choose(place)
 
@@ -88,6 +106,8 @@ class World:
                 if actor.dead or not actor:
                     break
                 actor.throw(OverError)
+        self.actors.clear()
+        self._due.clear()
 
 
 class Process:
