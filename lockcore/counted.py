@@ -15,7 +15,6 @@ Rules
 from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
-from threading import RLock
 from typing import Any, Final, Protocol
 
 from lockcore.attempt import newest_of
@@ -96,9 +95,9 @@ class Tallied(Listener):
         self._paced: tuple[int, int] = monotonic_ns(), 0
         self._second_ns = self._samples = 0
 
-    def among_threads(self) -> Listener:
+    def among_threads(self, lock: Any) -> Listener:
         """See Listener."""
-        self._alone = RLock()  # a signal handler may take it, too
+        self._alone = lock
         return self
 
     # -- OperationObserver --------------------------------------------------------------------------------------------

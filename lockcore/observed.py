@@ -7,7 +7,6 @@ lease: its first exception of the process is printed, and all are dropped.
 """
 
 import sys
-from threading import RLock
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -21,9 +20,9 @@ class Listener:
     def __init__(self, observer: OperationObserver | None) -> None:
         self._observer: Any = observer
 
-    def among_threads(self) -> "Listener":
-        """This one, for callers in several threads: told of one thing at a time."""
-        return OneAtATime(self, RLock())
+    def among_threads(self, lock: Any) -> "Listener":
+        """This one, for callers in several threads; `lock`: one that a signal handler may take, too."""
+        return OneAtATime(self, lock)
 
     def observe(self, record: AttemptRecord) -> None:
         self._observer.observe(record)
@@ -104,7 +103,7 @@ class Unraising(Listener):
 
 
 class OneAtATime(Listener):
-    """A listener for callers in several threads; `lock`: one that a signal handler may take, too."""
+    """A listener that is told of one thing at a time."""
 
     def __init__(self, listener: Listener, lock: Any) -> None:
         self._listener, self._lock = listener, lock

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from lockcore.arguments import A_DAY_MS, check_lease, check_number, check_whole
@@ -139,7 +140,7 @@ class _AnyRedlock(Generic[D]):
             raise ValueError("this Redlock has an observer already")
         listener = observer if isinstance(observer, Listener) else Listener(observer)
         driver.engine.observer = driver.engine.listener = Unraising(
-            listener.among_threads() if driver.for_threads else listener
+            listener.among_threads(RLock()) if driver.for_threads else listener
         )
 
     def _release_steps(self, lease: Lease) -> Generator[Wanted, int, Denied]:

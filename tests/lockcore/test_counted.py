@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Iterator
-from threading import Thread
+from threading import RLock, Thread
 
 import pytest
 
@@ -205,7 +205,7 @@ def torn(watch: Tallied) -> int:
 @pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("begin", [Tallied.begun, torn])
 def test_many_threads_lose_no_count_and_one_that_is_torn_would_be_seen(begin: Callable[[Tallied], int]) -> None:
-    watch, whole = watch_of(Told(), every=7).among_threads(), THREADS * CYCLES
+    watch, whole = watch_of(Told(), every=7).among_threads(RLock()), THREADS * CYCLES
     assert isinstance(watch, Tallied)
     played_by_threads(watch, begin)
     counts = watch.counts[""]
@@ -218,6 +218,6 @@ def test_many_threads_lose_no_count_and_one_that_is_torn_would_be_seen(begin: Ca
 @pytest.mark.usefixtures("hasty")
 def test_the_sink_is_told_of_one_thing_at_a_time_and_two_would_be_seen() -> None:
     alone, two = Alone(), Alone()
-    played_by_threads(watch_of(alone, every=7).among_threads(), Tallied.begun)
+    played_by_threads(watch_of(alone, every=7).among_threads(RLock()), Tallied.begun)
     played_by_threads(watch_of(two, every=7), Tallied.begun)
     assert alone.met == 0 < two.met
