@@ -36,7 +36,7 @@ def _first_places(where: str, who: int) -> tuple[Place, ...]:
     return tuple(Place(where, who, visit) for visit in range(1, _FIRST + 1))
 
 
-class _Visits(dict[tuple[str, int], Iterator[Place]]):
+class _Passings(dict[tuple[str, int], Iterator[Place]]):
     """The visits of each place that are left."""
 
     def __missing__(self, passes: tuple[str, int]) -> Iterator[Place]:
@@ -60,7 +60,7 @@ class World:
         self.actors: list[Actor] = []
         self.passed: dict[Place, int] = {}  # with the time, ns, in order
         self.until: Callable[[int], object] | None = None  # returns when it is that time, if it plays in real time
-        self._choose, self._visits = choose, _Visits()
+        self._choose, self._visits = choose, _Passings()
         self._due: list[tuple[int, int, Callable[[], object]]] = []
         self._order = count()
 
