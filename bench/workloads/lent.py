@@ -6,7 +6,8 @@ Rules
   hold, release, rest or arrival. What it records is what `Caller` would.
 - Whatever is unusual wakes the greenlet, which goes on from there by `Caller`'s own ways: an acquire that did not win
   at once, what is settled without a wait, an error, an end. It is there to be killed, too, wherever its operation is.
-- Only lockcore's own methods on greenlets can have it; whatever stands between, or another recipe, waits as ever.
+- Only lockcore's own methods on greenlets can have it; whatever stands between, or another recipe, waits as ever, and
+  a lock that is observed is asked by `Caller` alone.
 - Compiled with the core (lockcore/compiled.py), where a wheel is built.
 """
 
@@ -182,6 +183,10 @@ class LentCaller(Caller):
         if self._stage == HELD:
             return self._give_back(self._now())
         asked = self._asked
+        if asked is None and self._lock.is_observed:  # which is told by the ordinary ways alone
+            self._stage = IDLE
+            self.operate(self._resource, self._intended_ns, self._start_ns)
+            return self._rest()
         if asked is None:
             result = self._acquire(f"r{self._resource}", self._ttl_ms, self._wait_ms)
         else:

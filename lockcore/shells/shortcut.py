@@ -203,6 +203,11 @@ class Shortcut:
 
     # -- for a caller that parks once for many operations: a stand-in goes on in its place -----------------------------
 
+    @property
+    def is_observed(self) -> bool:
+        """Whether somebody is told of operations, in their caller's greenlet: there `try_…` is to be used."""
+        return self._engine.listener is not None
+
     def begin_acquire(
         self, resource: str, ttl_ms: object, wait_ms: object, now_ns: int, waiter: StandIn
     ) -> SetRound | None:
@@ -238,7 +243,8 @@ class Shortcut:
             raise
 
     def begin_release(self, lease: Lease, now_ns: int, waiter: StandIn) -> ReleaseRound:
-        """Send a release, begun at `now_ns`; unless that is settled already, `waiter` is stepped once it is."""
+        """Send a release, begun at `now_ns`; unless that is settled already, `waiter` is stepped once it is. Nobody is
+        told of it (`is_observed`)."""
         try:
             round_ = self._send_release(lease, now_ns)
         except BaseException as error:

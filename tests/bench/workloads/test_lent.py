@@ -15,7 +15,7 @@ from typing import Any
 import gevent
 import pytest
 from gevent import get_hub
-from greenlet import settrace
+from greenlet import getcurrent, settrace
 
 from bench.measure.record import OUTCOME_CODES
 from bench.workloads.alarm import Alarm, Pacer, PreciseAlarm, Rests
@@ -165,6 +165,40 @@ def test_with_something_between_it_and_the_lock_a_caller_is_an_ordinary_one(scen
     assert type(caller) is Caller
     scene.recorded(3)
     scene.end(job)
+
+
+class Told:
+    """An observer who notes what it is told, and in whose greenlet."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, Any]] = []
+
+    def begun(self) -> int:
+        return monotonic_ns()
+
+    def ended(self, *_: object) -> None:
+        self.seen.append(("ended", getcurrent()))
+
+    def released(self, *_: object) -> None:
+        self.seen.append(("released", getcurrent()))
+
+    def observe(self, *_: object) -> None:
+        pass
+
+    extended = gone = observe
+
+
+@pytest.mark.parametrize("setup", [{}, {"holds_ns": repeat(MS)}, {"thinks_ns": repeat(MS)}])
+def test_an_observer_is_told_of_every_acquire_and_release_by_the_caller_itself(
+    scene: Scene, setup: dict[str, Any]
+) -> None:
+    told = Told()
+    scene.lock.observe(told)
+    _, job = scene.start(**setup)
+    scene.recorded(10)
+    scene.end(job)
+    whole(scene.left.records)
+    assert told.seen == [("ended", job), ("released", job)] * len(scene.left.records)
 
 
 def waiting_at(scene: Scene, stage: str) -> tuple[Any, Any]:
