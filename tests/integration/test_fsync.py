@@ -74,9 +74,11 @@ def test_a_matrix_that_was_cut_goes_on_where_it_stopped(lockbench: Callable[...,
     assert all(cost["pairs"] == 6 for cost in result["costs"])
     check_durability(result)
     assert (rest.returncode, result["verdict"]["status"]) in ((0, "pass"), (4, "inconclusive"))
-    if rest.returncode:
-        pytest.skip(f"not known here: {result['verdict']['reasons']}")
-    assert all(cost["low"] > 1 for cost in result["costs"])
+    costs = result["costs"]
+    if rest.returncode:  # a busy machine makes a price unknown, or its interval wide: never wrong
+        assert all(cost["high"] is None or cost["high"] > 1 for cost in costs)
+    else:
+        assert all(cost["low"] > 1 for cost in costs)
 
 
 def check_durability(result: dict[str, Any]) -> None:

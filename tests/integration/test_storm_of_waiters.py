@@ -113,7 +113,7 @@ def test_who_waits_for_a_word_gets_the_lock_alone_and_leaves_nothing(tmp_path: P
 def test_lost_words_cost_time_and_nobody_is_stuck(tmp_path: Path, share: float) -> None:
     with start_fleet(5, "none") as fleet, LossyRelay([one.port for one in fleet.instances], share) as relay:
         urls = [f"redis://{HOST}:{port}" for port in relay.ports]
-        clients = started(tmp_path, 4_000, urls)
+        clients = started(tmp_path, 8_000, urls)
         try:
             assert [one.wait(300.0) for one in clients] == [0] * CLIENTS
         finally:
