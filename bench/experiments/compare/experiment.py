@@ -78,11 +78,11 @@ def compare_now(order: Order, pairs: PairsOrder, say: Show) -> Done[ComparisonRe
 def _so_far(question: Question, rounds: Rounds) -> tuple[str, bool]:
     """What the pairs say by now, in words, and whether a gate has its answer: at its looks, but a fault at once."""
     metrics = [one for one in _judged(question, rounds) if one.role == "judged"]
-    said = {metric_text(one.metric).removeprefix("acquire."): change_text(one.ratio) for one in metrics}
+    changes = [(metric_text(one.metric).removeprefix("acquire."), change_text(one.ratio)) for one in metrics]
+    said = [f"{name} {change}, " for name, change in changes if (name, change) != ("success", "+0.0 %")]  # no news
     status = _verdict(question, rounds, None).status
     sure = status in ("violated", "invalid") or (rounds.finished in question.looks and status in ("pass", "fail"))
-    text = "".join(f"{name} {change}, " for name, change in said.items() if change != "+0.0 %")
-    return text, question.kind == "gate" and sure
+    return "".join(said), question.kind == "gate" and sure
 
 
 def compare_stored(order: Order, rounds: Rounds) -> Done[ComparisonResult]:

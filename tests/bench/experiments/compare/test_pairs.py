@@ -285,3 +285,11 @@ def test_a_gate_that_is_cut_between_two_looks_is_not_judged(
 )
 def test_a_share_of_nothing_acquired_is_a_value(values: tuple[float | None, ...], middle: float | None) -> None:
     assert pairs._middle(values) == (middle if middle is None else pytest.approx(middle))
+
+
+def test_a_change_of_nothing_is_said_but_that_of_the_share_acquired(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = [SimpleNamespace(metric=name, ratio=1.0, role="judged") for name in ("rate", "acquire.success")]
+    monkeypatch.setattr(comparison, "_judged", lambda *_: figures)
+    monkeypatch.setattr(comparison, "_verdict", lambda *_: SimpleNamespace(status="inconclusive"))
+    question, rounds = SimpleNamespace(kind="gate", looks=(7,)), SimpleNamespace(finished=2)
+    assert comparison._so_far(question, rounds) == ("rate +0.0 %, ", False)  # type: ignore[arg-type]
