@@ -13,16 +13,17 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from importlib import import_module
+from inspect import isawaitable
 from operator import methodcaller
 from typing import Any
 from urllib.parse import urlsplit
 
-from bench.experiments.contest.clients import wire
+from bench.experiments.contest.clients import loops, wire
 from bench.experiments.contest.clients.control import control
-from bench.experiments.contest.clients.loops import Lock, read_line_beside, run_greenlets, run_tasks, run_threads
+from bench.experiments.contest.clients.loops import Lock, value
 from bench.experiments.contest.clients.order import PUSH, ClientOrder, DriverAnswer
 from bench.experiments.contest.clients.steps import Answer, step_tasks, step_threads
 
@@ -80,36 +81,36 @@ def redis_by_hand(order: ClientOrder) -> Lock:
     return Lock(acquire, release)
 
 
-def redis_py(order: ClientOrder) -> Lock:
-    """redis-py's Lock, one server."""
-    client = import_module("redis").Redis.from_url(order.urls[0])
-
-    def make(resource: str, ttl_ms: int, wait_ms: int) -> Any:
-        return client.lock(resource, timeout=ttl_ms / 1000, blocking_timeout=wait_ms / 1000)
+def getting(
+    make: Callable[[str, int, int], Any], get: Callable[[Any, int], Any] = lambda lock, _wait_ms: lock.acquire()
+) -> Callable[[str, int, int], Any]:
+    """How to acquire with a library that `make`s an object per lock, which `get` tries to get for so many ms."""
 
     def acquire(resource: str, ttl_ms: int, wait_ms: int) -> object:
         lock = make(resource, ttl_ms, wait_ms)
-        return lock if lock.acquire() else None
+        got = get(lock, wait_ms)
+        return once_got(lock, got) if isawaitable(got) else lock if got else None
 
-    return Lock(acquire, RELEASE, extend=_extend_redis, is_held=methodcaller("owned"), hold=make)
-
-
-def _extend_redis(lock: Any, ttl_ms: int) -> Any:
-    return lock.extend(ttl_ms / 1000, replace_ttl=True)
+    return acquire
 
 
-async def redis_asyncio(order: ClientOrder) -> Lock:
-    """redis.asyncio's Lock, one server."""
-    client = import_module("redis.asyncio").Redis.from_url(order.urls[0])
+async def once_got(lock: object, got: Awaitable[Any]) -> object:
+    """The lock of a library of coroutines."""
+    return lock if await got else None
+
+
+def redis_lock(module: str, order: ClientOrder) -> Lock:
+    """The Lock of redis-py or redis.asyncio, one server."""
+    client = import_module(module).Redis.from_url(order.urls[0])
 
     def make(resource: str, ttl_ms: int, wait_ms: int) -> Any:
         return client.lock(resource, timeout=ttl_ms / 1000, blocking_timeout=wait_ms / 1000)
 
-    async def acquire(resource: str, ttl_ms: int, wait_ms: int) -> object:
-        lock = make(resource, ttl_ms, wait_ms)
-        return lock if await lock.acquire() else None
-
-    return Lock(acquire, RELEASE, extend=_extend_redis, is_held=methodcaller("owned"), hold=make)
+    return Lock(
+        getting(make), RELEASE,
+        extend=lambda lock, ttl_ms: lock.extend(ttl_ms / 1000, replace_ttl=True),
+        is_held=methodcaller("owned"), hold=make,
+    )  # fmt: skip
 
 
 async def coredis(order: ClientOrder) -> Lock:
@@ -121,27 +122,21 @@ async def coredis(order: ClientOrder) -> Lock:
     def make(resource: str, ttl_ms: int, wait_ms: int) -> Any:
         return make_lock(client, resource, timeout=ttl_ms / 1000, blocking_timeout=wait_ms / 1000)
 
-    async def acquire(resource: str, ttl_ms: int, wait_ms: int) -> object:
-        lock = make(resource, ttl_ms, wait_ms)
-        return lock if await lock.acquire() else None
-
-    return Lock(acquire, RELEASE, extend=lambda lock, ttl_ms: lock.extend(ttl_ms / 1000), hold=make)
+    return Lock(getting(make), RELEASE, extend=lambda lock, ttl_ms: lock.extend(ttl_ms / 1000), hold=make)
 
 
 def python_redis_lock(order: ClientOrder) -> Lock:
     """python-redis-lock, one server; it wakes a waiter by BLPOP."""
-    make = import_module("redis_lock").Lock
+    make_lock = import_module("redis_lock").Lock
     client = import_module("redis").StrictRedis.from_url(order.urls[0])
 
-    def acquire(resource: str, ttl_ms: int, wait_ms: int) -> object:
-        lock = make(client, resource, expire=ttl_ms // 1000)
-        return lock if lock.acquire(timeout=wait_ms // 1000) else None
+    def make(resource: str, ttl_ms: int, _wait_ms: int) -> Any:
+        return make_lock(client, resource, expire=ttl_ms // 1000)
 
     return Lock(
-        acquire, RELEASE,
+        getting(make, lambda lock, wait_ms: lock.acquire(timeout=wait_ms // 1000)), RELEASE,
         extend=lambda lock, ttl_ms: lock.extend(ttl_ms // 1000),
-        is_held=lambda lock: lock.get_owner_id() == lock.id,
-        hold=lambda resource, ttl_ms, _wait_ms: make(client, resource, expire=ttl_ms // 1000),
+        is_held=lambda lock: lock.get_owner_id() == lock.id, hold=make,
     )  # fmt: skip
 
 
@@ -154,52 +149,30 @@ def redlock_py(order: ClientOrder) -> Lock:
     )  # fmt: skip
 
 
-def redlock_ng(order: ClientOrder) -> Lock:
-    """redlock-ng: instances one after the other, 3 more tries 0.1 to 0.3 s apart."""
-    manager = import_module("redlock").Redlock(list(order.urls))
+def redlock_ng(kind: str, order: ClientOrder) -> Lock:
+    """redlock-ng: instances one after the other, 3 more tries 0.1 to 0.3 s apart; its AsyncRedlock extends nothing."""
+    manager = getattr(import_module("redlock"), kind)(list(order.urls))
     return Lock(
         lambda resource, ttl_ms, _wait_ms: manager.acquire(resource, ttl_ms), manager.release,
-        extend=manager.extend, is_held=lambda lock: lock.valid, valid_ms=lambda lock: lock.validity,
+        extend=getattr(manager, "extend", None), is_held=lambda lock: lock.valid, valid_ms=lambda lock: lock.validity,
         hold=lambda resource, ttl_ms, _wait_ms: manager.lock(resource, ttl_ms),
     )  # fmt: skip
 
 
-async def redlock_ng_asyncio(order: ClientOrder) -> Lock:
-    """redlock-ng's AsyncRedlock, which extends nothing."""
-    manager = import_module("redlock").AsyncRedlock(list(order.urls))
+def pottery(kind: str, module: str, order: ClientOrder) -> Lock:
+    """pottery's Redlock, a thread pool per operation, or its AIORedlock."""
+    masters = {import_module(module).Redis.from_url(url) for url in order.urls}
+    make_lock = getattr(import_module("pottery"), kind)
+
+    def make(resource: str, ttl_ms: int, wait_ms: int) -> Any:
+        return make_lock(
+            key=resource, masters=masters, auto_release_time=ttl_ms / 1000, context_manager_timeout=wait_ms / 1000
+        )
+
     return Lock(
-        lambda resource, ttl_ms, _wait_ms: manager.acquire(resource, ttl_ms), manager.release,
-        is_held=lambda lock: lock.valid, valid_ms=lambda lock: lock.validity,
-        hold=lambda resource, ttl_ms, _wait_ms: manager.lock(resource, ttl_ms),
+        getting(make, lambda lock, wait_ms: lock.acquire(timeout=wait_ms / 1000)), RELEASE,
+        extend=lambda lock, _ttl_ms: lock.extend(), is_held=methodcaller("locked"), hold=make,
     )  # fmt: skip
-
-
-def pottery(order: ClientOrder) -> Lock:
-    """pottery's Redlock: a thread pool per operation."""
-    masters = {import_module("redis").Redis.from_url(url) for url in order.urls}
-    make = partial(_pottery_lock, import_module("pottery").Redlock, masters)
-
-    def acquire(resource: str, ttl_ms: int, wait_ms: int) -> object:
-        lock = make(resource, ttl_ms, wait_ms)
-        return lock if lock.acquire(timeout=wait_ms / 1000) else None
-
-    return Lock(acquire, RELEASE, extend=lambda lock, _ttl_ms: lock.extend(), is_held=methodcaller("locked"), hold=make)
-
-
-async def pottery_asyncio(order: ClientOrder) -> Lock:
-    """pottery's AIORedlock."""
-    masters = {import_module("redis.asyncio").Redis.from_url(url) for url in order.urls}
-    make = partial(_pottery_lock, import_module("pottery").AIORedlock, masters)
-
-    async def acquire(resource: str, ttl_ms: int, wait_ms: int) -> object:
-        lock = make(resource, ttl_ms, wait_ms)
-        return lock if await lock.acquire(timeout=wait_ms / 1000) else None
-
-    return Lock(acquire, RELEASE, extend=lambda lock, _ttl_ms: lock.extend(), is_held=methodcaller("locked"), hold=make)
-
-
-def _pottery_lock(make: Any, masters: object, resource: str, ttl_ms: int, wait_ms: int) -> Any:
-    return make(key=resource, masters=masters, auto_release_time=ttl_ms / 1000, context_manager_timeout=wait_ms / 1000)
 
 
 async def aioredlock(order: ClientOrder) -> Lock:
@@ -228,15 +201,15 @@ LIBRARIES: dict[str, tuple[str, Callable[[ClientOrder], Any]]] = {  # how its ca
     "lockcore uvloop": ("uvloop", lockcore_async),
     f"lockcore gevent{PUSH}": ("gevent", partial(lockcore, "gevent")),
     f"lockcore uvloop{PUSH}": ("uvloop", lockcore_async),
-    "redis-py Lock": ("threads", redis_py),
-    "redis.asyncio Lock": ("asyncio", redis_asyncio),
+    "redis-py Lock": ("threads", partial(redis_lock, "redis")),
+    "redis.asyncio Lock": ("asyncio", partial(redis_lock, "redis.asyncio")),
     "coredis Lock": ("asyncio", coredis),
     "python-redis-lock": ("threads", python_redis_lock),
     "redlock-py": ("threads", redlock_py),
-    "redlock-ng": ("threads", redlock_ng),
-    "redlock-ng asyncio": ("asyncio", redlock_ng_asyncio),
-    "pottery": ("threads", pottery),
-    "pottery asyncio": ("asyncio", pottery_asyncio),
+    "redlock-ng": ("threads", partial(redlock_ng, "Redlock")),
+    "redlock-ng asyncio": ("asyncio", partial(redlock_ng, "AsyncRedlock")),
+    "pottery": ("threads", partial(pottery, "Redlock", "redis")),
+    "pottery asyncio": ("asyncio", partial(pottery, "AIORedlock", "redis.asyncio")),
     "aioredlock": ("asyncio", aioredlock),
     "redis-py by hand": ("threads", redis_by_hand),
     "raw": ("threads", wire.raw),
@@ -250,8 +223,8 @@ def drive(order: ClientOrder) -> DriverAnswer:
         return wire.replay(order)
     how, connect = LIBRARIES[order.name]
     if how in ("threads", "gevent"):
-        return (run_threads if how == "threads" else run_greenlets)(connect, order)
-    answer: DriverAnswer = import_module(how).run(run_tasks(connect, order))
+        return (loops.run_threads if how == "threads" else loops.run_greenlets)(connect, order)
+    answer: DriverAnswer = import_module(how).run(loops.run_tasks(connect, order))
     return answer
 
 
@@ -259,11 +232,11 @@ def step(order: ClientOrder, say: Callable[[Answer], None]) -> None:
     """Do the steps on stdin."""
     how, connect = LIBRARIES[order.name.partition(":")[0]]
     if how in ("threads", "gevent"):
-        step_threads(connect(order), say, read_line_beside if how == "gevent" else sys.stdin.readline)
+        step_threads(connect(order), say, loops.read_line_beside if how == "gevent" else sys.stdin.readline)
         return
 
     async def steps() -> None:
-        await step_tasks(await connect(order), say)
+        await step_tasks(await value(connect(order)), say)
 
     import_module(how).run(steps())
 

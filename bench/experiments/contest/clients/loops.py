@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -200,9 +200,9 @@ def _run(
     return turn.answer()
 
 
-async def run_tasks(connect: Callable[[ClientOrder], Awaitable[Lock]], order: ClientOrder) -> DriverAnswer:
+async def run_tasks(connect: Callable[[ClientOrder], Any], order: ClientOrder) -> DriverAnswer:
     """One asyncio task per caller."""
-    lock, turn = await connect(order), ClientTurn(order)
+    lock, turn = await value(connect(order)), ClientTurn(order)
     callers = [
         asyncio.create_task(call(lock, turn, number, asyncio.sleep, waits=True)) for number in range(order.callers)
     ]
