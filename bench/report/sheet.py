@@ -7,9 +7,9 @@ attributes), which Jenkins, GitLab and GitHub's reporters read.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 from xml.etree import ElementTree as ET
 
 from rich.cells import cell_len
@@ -58,6 +58,16 @@ class Part:
         """The head where a cell has room for one line; a word may be parted at soft hyphens, U+2010 is its own."""
         cells = (cell.replace("-\n", "\u00ad").replace("\u2010\n", "\u2010") for cell in self.head)
         return tuple(" ".join(cell.split()) for cell in cells)
+
+
+Row = TypeVar("Row")
+Columns = Sequence[tuple[str, Callable[[Row], str]]]  # of each its head, and what it shows of a row
+
+
+def table(name: str, about: str, columns: Columns[Row], rows: Iterable[Row], left: Collection[int] = (0,)) -> Part:
+    """Return the table that shows `rows` in these `columns`; `left`: those of words."""
+    cells = tuple(tuple(shown(row) for _, shown in columns) for row in rows)
+    return Part(name, about, tuple(head for head, _ in columns), cells, frozenset(left))
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,12 +22,36 @@ from bench.report.figures import MISSING, count, counted, decimals, latency, mil
 from bench.report.html.figure import Column, Data, Figure
 from bench.report.html.plot import X_RANGE, Y_RANGE, Axes, Band, Line, Mark, Spot, plot
 from bench.report.html.scale import duration_tick, linear, logarithmic, number_tick
-from bench.report.sheet import Case, Part, Sheet, Suite, made, sheet_of
+from bench.report.sheet import Case, Columns, Part, Sheet, Suite, made, sheet_of, table
 from bench.scenario.quantity import delay_text, duration_text, skew_text
 
-_PROBES = ("step", "offered\n/s", "done\n/s", "p50\nms", "p99\nms", "late\nms", "within", "callers", "gener-\nator", "")
-_INSTANCES = ("instance", "CPU of\na core", "CPU µs\n/command", "reply p50\nms", "p99\nms", "waited\nfor fsync")
-_CALLERS = ("callers", "leases\n/s", "p50\nms", "p99\nms", "gener-\nator")
+_PROBES: Columns[Probe] = (
+    ("step", lambda probe: probe.step),
+    ("offered\n/s", lambda probe: count(round(probe.rate_per_s))),
+    ("done\n/s", lambda probe: count(round(probe.completed_per_s or 0))),
+    ("p50\nms", lambda probe: milliseconds(probe.acquire_s.p50)),
+    ("p99\nms", lambda probe: milliseconds(probe.acquire_s.p99)),
+    ("late\nms", lambda probe: milliseconds(probe.generator.late_s)),
+    ("within", lambda probe: percent(probe.attainment.rate, 2) if probe.attainment else MISSING),
+    ("callers", lambda probe: count(probe.users)),
+    ("gener-\nator", lambda probe: percent(probe.generator.cpu_ratio, 0)),
+    ("", lambda probe: probe.seen.value),
+)
+_INSTANCES: Columns[ProbedInstance] = (
+    ("instance", lambda one: f"#{one.index} {one.address}"),
+    ("CPU of\na core", lambda one: percent(one.cpu_ratio, 0)),
+    ("CPU µs\n/command", lambda one: decimals(one.cpu_us_per_command, 1)),
+    ("reply p50\nms", lambda one: milliseconds(one.reply_p50_s)),
+    ("p99\nms", lambda one: milliseconds(one.reply_p99_s)),
+    ("waited\nfor fsync", lambda one: count(one.delayed_fsyncs)),
+)
+_CALLERS: Columns[ClosedLoop] = (
+    ("callers", lambda loop: count(loop.users)),
+    ("leases\n/s", lambda loop: count(round(loop.achieved_per_s or 0))),
+    ("p50\nms", lambda loop: milliseconds(loop.acquire_s.p50)),
+    ("p99\nms", lambda loop: milliseconds(loop.acquire_s.p99)),
+    ("gener-\nator", lambda loop: percent(loop.generator_cpu_ratio, 0)),
+)
 _SEEN = {Seen.HELD: ("good", "held the SLO")} | dict.fromkeys((Seen.MISSED, Seen.CLEARLY_MISSED), ("bad", "missed it"))
 _TABLE = ("leases/s\nwithin the SLO", "p99\nms", "attained", "knee\n/s", "next limit")
 
@@ -186,53 +210,11 @@ def _whole(ratio: float | None) -> str:
 
 
 def _parts(point: CapacityPoint) -> Iterator[Part]:
-    yield Part(
-        "probes", "open loop, from the intended start", _PROBES, tuple(map(_probe, point.probes)), frozenset({0, 9})
-    )
+    yield table("probes", "open loop, from the intended start", _PROBES, point.probes, (0, 9))
     if point.instances:
-        rows = tuple(map(_instance, point.instances))
-        yield Part("instances", "of the probe that held nearest to the capacity", _INSTANCES, rows)
+        yield table("instances", "of the probe that held nearest to the capacity", _INSTANCES, point.instances)
     if point.callers:
-        yield Part("callers", "closed loop", _CALLERS, tuple(map(_caller, point.callers)), frozenset())
-
-
-def _probe(probe: Probe) -> tuple[str, ...]:
-    attained, acquire = probe.attainment, probe.acquire_s
-    return (
-        probe.step,
-        count(round(probe.rate_per_s)),
-        count(round(probe.completed_per_s or 0)),
-        milliseconds(acquire.p50),
-        milliseconds(acquire.p99),
-        milliseconds(probe.generator.late_s),
-        percent(attained.rate, 2) if attained else MISSING,
-        count(probe.users),
-        percent(probe.generator.cpu_ratio, 0),
-        probe.seen.value,
-    )
-
-
-def _instance(instance: ProbedInstance) -> tuple[str, ...]:
-    cpu = instance.cpu_us_per_command
-    return (
-        f"#{instance.index} {instance.address}",
-        percent(instance.cpu_ratio, 0),
-        decimals(cpu, 1),
-        milliseconds(instance.reply_p50_s),
-        milliseconds(instance.reply_p99_s),
-        count(instance.delayed_fsyncs),
-    )
-
-
-def _caller(loop: ClosedLoop) -> tuple[str, ...]:
-    acquire = loop.acquire_s
-    return (
-        count(loop.users),
-        count(round(loop.achieved_per_s or 0)),
-        milliseconds(acquire.p50),
-        milliseconds(acquire.p99),
-        percent(loop.generator_cpu_ratio, 0),
-    )
+        yield table("callers", "closed loop", _CALLERS, point.callers, ())
 
 
 def _sweep(points: Sequence[CapacityPoint]) -> Part:

@@ -13,10 +13,10 @@ from bench.experiments.crash.result import CrashResult
 from bench.experiments.fsync.judge import rate_interval
 from bench.experiments.fsync.planner import plan_page
 from bench.experiments.fsync.result import (
+    AlwaysCost,
     DiskFigures,
     FsyncResult,
     FsyncRow,
-    LossesSeen,
     Option,
     PlannerPage,
     Setup,
@@ -28,11 +28,8 @@ from bench.report.figures import MISSING, count, counted, latency, milliseconds
 from bench.report.html.figure import Column, Data, Figure
 from bench.report.html.plot import RANGE, Bar, forest
 from bench.report.html.scale import logarithmic, number_tick
-from bench.report.sheet import DOUBTFUL, GOOD, Case, Part, Sentence, Sheet, Suite, made, sheet_of
+from bench.report.sheet import DOUBTFUL, GOOD, Case, Columns, Part, Sentence, Sheet, Suite, made, sheet_of, table
 
-_ROWS = ("N", "callers", "fsync", "policy", "locks/s", "95 % sure", "p50\nms", "p99\nms", "locks\n/fsync")
-_COSTS = ("N", "callers", "fsync", "always costs", "95 % sure", "pairs")
-_OPTIONS = ("N", "policy", "restart", "locks/s", "95 % sure", "p99\nms", "lost,\nmost", "double\ngrants", "no lock\ns")
 CARRY_OVER = (
     "absolute rates are this machine's, its disk's and this client's, and do not carry over; what does: the order of "
     "the policies, how the cost of always falls with callers, and the row whose latency is nearest to your own disk "
@@ -140,48 +137,64 @@ def _disk(row: FsyncRow) -> str:
 
 # -- tables ------------------------------------------------------------------------------------------------------------
 
+Measured = tuple[FsyncRow, FsyncRow | None]  # of a cell its maximum, and the open loop at 80 % of that
+_ROWS: Columns[Measured] = (
+    ("N", lambda pair: str(pair[0].instances)),
+    ("callers", lambda pair: pair[0].shape),
+    ("fsync", lambda pair: _disk(pair[0])),
+    ("policy", lambda pair: pair[0].policy),
+    ("locks/s", lambda pair: _rate(pair[0].acquired_per_s, bound=pair[0].generator.bound)),
+    ("95 % sure", lambda pair: _interval(rate_interval(pair[0]), bound=pair[0].generator.bound)),
+    ("p50\nms", lambda pair: _took(pair[1], "p50")),
+    ("p99\nms", lambda pair: _took(pair[1], "p99")),
+    ("locks\n/fsync", lambda pair: _per_fsync(pair[0].locks_per_fsync)),
+)
+_COSTS: Columns[AlwaysCost] = (
+    ("N", lambda cost: str(cost.instances)),
+    ("callers", lambda cost: cost.shape),
+    ("fsync", disk_name),
+    ("always costs", lambda cost: f"{cost.ratio:.3g}×" if cost.is_known else MISSING),
+    ("95 % sure", lambda cost: cost.interval if cost.is_known else MISSING),
+    ("pairs", lambda cost: str(cost.pairs)),
+)
+_OPTIONS: Columns[Option] = (
+    ("N", lambda one: str(one.instances)),
+    ("policy", lambda one: one.policy),
+    ("restart", lambda one: one.restart or MISSING),
+    ("locks/s", lambda one: _rate(one.acquired_per_s, bound=one.generator_bound)),
+    ("95 % sure", lambda one: _interval(one.rate_interval, bound=one.generator_bound)),
+    ("p99\nms", lambda one: milliseconds(one.p99_s) if one.sustained is not False else "queue"),
+    ("lost,\nmost", lambda one: count(one.crash.lost_per_cut.max) if one.crash else MISSING),
+    ("double\ngrants", lambda one: f"{one.crash.double_grants:,} in {one.crash.cuts:,}" if one.crash else MISSING),
+    ("no lock\ns", lambda one: f"{one.crash.unavailable_s.max:.1f}" if one.crash else MISSING),
+)
+
 
 def _prices(result: FsyncResult) -> Part:
     """What always costs, cell by cell; a dash where the load process was the limit, or pairs are too few."""
-    priced = ((cost, cost.is_known) for cost in result.costs)
-    rows = tuple(
-        (
-            *(str(cost.instances), cost.shape, disk_name(cost)),
-            *((f"{cost.ratio:.3g}×", cost.interval) if known else (MISSING, MISSING)),
-            str(cost.pairs),
-        )
-        for cost, known in priced
-    )
-    return Part("what always costs", "everysec's locks/s ÷ always's, turn by turn", _COSTS, rows, frozenset({1, 2}))
+    return table("what always costs", "everysec's locks/s ÷ always's, turn by turn", _COSTS, result.costs, (1, 2))
 
 
 def _measured(result: FsyncResult) -> Part:
-    """Every cell: its maximum, and its latency in open loop at 80 % of that."""
     opened = {_key(row): row for row in result.rows if row.load == "80%"}
-    rows = tuple(_row(row, opened.get(_key(row))) for row in result.rows if row.load == "max")
+    pairs = [(row, opened.get(_key(row))) for row in result.rows if row.load == "max"]
     about = "locks/s in closed loop, latency at 80 % of it; R: while the AOF is rewritten, R!: and not synced"
-    return Part("measured", about, _ROWS, rows, frozenset({1, 2, 3}))
+    return table("measured", about, _ROWS, pairs, (1, 2, 3))
 
 
 def _key(row: FsyncRow) -> tuple[object, ...]:
     return row.instances, row.shape, row.injected_ms, row.rewrite, row.policy
 
 
-def _row(row: FsyncRow, opened: FsyncRow | None) -> tuple[str, ...]:
-    instead = MISSING
-    if opened is not None:
-        instead = "queue" if not opened.sustained else "late" if opened.generator.reason else ""
-    took = opened.acquire_s if opened and not instead else None
-    return (
-        str(row.instances),
-        row.shape,
-        _disk(row),
-        row.policy,
-        _rate(row.acquired_per_s, bound=row.generator.bound),
-        _interval(rate_interval(row), bound=row.generator.bound),
-        *((milliseconds(took.p50), milliseconds(took.p99)) if took else (instead, instead)),
-        MISSING if row.locks_per_fsync is None else count(round(row.locks_per_fsync.median, 1)),
-    )
+def _took(opened: FsyncRow | None, figure: str) -> str:
+    if opened is None:
+        return MISSING
+    instead = "queue" if not opened.sustained else "late" if opened.generator.reason else ""
+    return instead or milliseconds(getattr(opened.acquire_s, figure))
+
+
+def _per_fsync(locks: Spread | None) -> str:
+    return MISSING if locks is None else count(round(locks.median, 1))
 
 
 def _rate(rate: Spread | None, *, bound: bool | None) -> str:
@@ -210,27 +223,9 @@ def _planner_lines(page: PlannerPage) -> Iterator[tuple[str, str]]:
 
 
 def _options(page: PlannerPage) -> Part:
-    rows = tuple((*_speed(option), *_lost(option.crash)) for option in page.options)
     load = page.reference
     at = f"{load.shape} callers, {load.disk}; " if load else ""
-    return Part("policies", f"{at}lost and no lock: per crash", _OPTIONS, rows, frozenset({1, 2}))
-
-
-def _speed(option: Option) -> tuple[str, ...]:
-    p99 = milliseconds(option.p99_s) if option.sustained else "queue" if option.sustained is False else MISSING
-    bound = option.generator_bound
-    rate, sure = _rate(option.acquired_per_s, bound=bound), _interval(option.rate_interval, bound=bound)
-    return str(option.instances), option.policy, option.restart or MISSING, rate, sure, p99
-
-
-def _lost(crash: LossesSeen | None) -> tuple[str, ...]:
-    if crash is None:
-        return (MISSING,) * 3
-    return (
-        count(crash.lost_per_cut.max),
-        f"{count(crash.double_grants)} in {count(crash.cuts)}",
-        f"{crash.unavailable_s.max:.1f}",
-    )
+    return table("policies", f"{at}lost and no lock: per crash", _OPTIONS, page.options, (1, 2))
 
 
 # -- pictures ----------------------------------------------------------------------------------------------------------

@@ -4,24 +4,45 @@ Rules: verdict first; nothing is computed here; exact and probable figures are n
 80 columns.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from bench.experiments.split_votes.result import CalibrationRow, ContentionRow, RetryRow, SplitVotesResult
 from bench.measure.statistics import Interval
 from bench.report.figures import MISSING, count, decimals, milliseconds
-from bench.report.sheet import Case, Part, Sheet, Suite, made, sheet_of
+from bench.report.sheet import Case, Columns, Part, Sheet, Suite, made, sheet_of, table
 from bench.scenario.quantity import duration_text
 
-_CALIBRATION = ("K", "rounds", "split votes,\nexact, 95 %", "closed\nform", "", "prob-\nable")
-_CONTENTION = (
-    *("K", "order", "spread\nms", "apart\np50 ms", "rounds", "nobody won,\n95 %", "split votes,\nexact, 95 %"),
-    *("prob-\nable", "closed\nform", "took\np50 ms"),
+_CALIBRATION: Columns[CalibrationRow] = (
+    ("K", lambda row: str(row.contenders)),
+    ("rounds", lambda row: count(row.rounds)),
+    ("split votes,\nexact, 95 %", lambda row: _interval(row.split_rate, digits=3)),
+    ("closed\nform", lambda row: f"{row.closed_form:.3f}"),
+    ("", lambda row: "as expected" if row.as_expected else "NOT AS EXPECTED"),
+    ("prob-\nable", lambda row: _rate(row.probable_by_outcome, 3)),
 )
-_RETRIES = (
-    *("K", "order", "retry", "first\np50 ms", "grant\np99", "\nmax", "all lost,\nof trials", "dead\np50 ms"),
-    "attempts\nper grant",
+_CONTENTION: Columns[ContentionRow] = (
+    ("K", lambda row: str(row.contenders)),
+    ("order", lambda row: row.order),
+    ("spread\nms", lambda row: f"{row.spread_s * 1000:g}"),
+    ("apart\np50 ms", lambda row: milliseconds(row.start_skew_s.p50)),
+    ("rounds", lambda row: count(row.contention_rounds)),
+    ("nobody won,\n95 %", lambda row: _interval(row.nobody_won_rate)),
+    ("split votes,\nexact, 95 %", lambda row: _interval(row.split_rate)),
+    ("prob-\nable", lambda row: _rate(row.probable_by_outcome)),
+    ("closed\nform", lambda row: f"{row.closed_form:.2f}"),
+    ("took\np50 ms", lambda row: milliseconds(row.attempt_s.p50)),
 )
-_LEFT = {"order", "retry", ""}
+_RETRIES: Columns[RetryRow] = (
+    ("K", lambda row: str(row.contenders)),
+    ("order", lambda row: row.order),
+    ("retry", lambda row: f"{row.retry.policy} {duration_text(row.retry.window_ms)}"),
+    ("first\np50 ms", lambda row: milliseconds(row.first_grant_s.p50)),
+    ("grant\np99", lambda row: milliseconds(row.first_grant_s.p99)),
+    ("\nmax", lambda row: milliseconds(row.first_grant_s.max)),
+    ("all lost,\nof trials", lambda row: f"{row.first_attempts_lost}/{row.trials}"),
+    ("dead\np50 ms", lambda row: milliseconds(row.dead_time_s.p50)),
+    ("attempts\nper grant", lambda row: decimals(row.attempts_per_grant, 1)),
+)
 
 
 def sheet(result: SplitVotesResult, place: str = "") -> Sheet:
@@ -54,59 +75,14 @@ def _conditions(result: SplitVotesResult) -> Sequence[str]:
 
 
 def _parts(result: SplitVotesResult) -> Iterator[Part]:
-    calibration = map(_calibration, result.calibration)
     about = "one driver sends each round's K·N SETs in one shuffled order"
-    yield _part("calibration", about, _CALIBRATION, calibration)
+    yield table("calibration", about, _CALIBRATION, result.calibration, (4,))
     if result.contention:
         trials = max(row.trials for row in result.contention)
         about = f"K processes released together, one attempt each, {count(trials)} trials per row"
-        yield _part("contention", about, _CONTENTION, map(_contention, result.contention))
+        yield table("contention", about, _CONTENTION, result.contention, (1,))
     if result.retries:
-        about = "the same, again and again until somebody wins"
-        yield _part("retries", about, _RETRIES, map(_retry, result.retries))
-
-
-def _part(name: str, about: str, head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Part:
-    return Part(name, about, head, tuple(rows), frozenset(n for n, cell in enumerate(head) if cell in _LEFT))
-
-
-def _calibration(row: CalibrationRow) -> tuple[str, ...]:
-    return (
-        str(row.contenders),
-        count(row.rounds),
-        _interval(row.split_rate, digits=3),
-        f"{row.closed_form:.3f}",
-        "as expected" if row.as_expected else "NOT AS EXPECTED",
-        _rate(row.probable_by_outcome, 3),
-    )
-
-
-def _contention(row: ContentionRow) -> tuple[str, ...]:
-    return (
-        str(row.contenders),
-        row.order,
-        f"{row.spread_s * 1000:g}",
-        milliseconds(row.start_skew_s.p50),
-        count(row.contention_rounds),
-        _interval(row.nobody_won_rate),
-        _interval(row.split_rate),
-        _rate(row.probable_by_outcome),
-        f"{row.closed_form:.2f}",
-        milliseconds(row.attempt_s.p50),
-    )
-
-
-def _retry(row: RetryRow) -> tuple[str, ...]:
-    first, retry = row.first_grant_s, row.retry
-    return (
-        str(row.contenders),
-        row.order,
-        f"{retry.policy} {duration_text(retry.window_ms)}",
-        *map(milliseconds, (first.p50, first.p99, first.max)),
-        f"{row.first_attempts_lost}/{row.trials}",
-        milliseconds(row.dead_time_s.p50),
-        decimals(row.attempts_per_grant, 1),
-    )
+        yield table("retries", "the same, again and again until somebody wins", _RETRIES, result.retries, (1, 2))
 
 
 def _lines(result: SplitVotesResult) -> Iterator[tuple[str, str]]:
