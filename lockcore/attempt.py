@@ -84,8 +84,8 @@ class Acquisition:
         self.turn: Turn | None = None
 
     def steps(self, now_ns: int) -> Steps:
-        """From the first attempt on; behind who waits here already, that is made when its turn comes."""
-        if self.resource in self.engine.turns and now_ns < self.deadline_ns:
+        """From the first attempt on; behind whoever has it or waits for it here, that is made when its turn comes."""
+        if self.engine.turns.is_taken(self.resource) and now_ns < self.deadline_ns:
             return (yield from self._in_line(now_ns))
         round_ = self.engine.set_round(self.resource, self.terms, now_ns)
         now_ns = yield from _settled(round_)
@@ -171,19 +171,33 @@ class Acquisition:
         turn, handoff = self.turn, self.engine.handoff
         if turn is None:
             turns = self.engine.turns
-            self.turn = turn = Turn(turns, self.resource)  # known before it stands in line: an interrupt may come
+            self.turn = turn = Turn(turns, self.resource, self.started_ns)  # known first: an interrupt may come
             turns.join(turn)
+        waits = not turn.has_come or turn.turns.held_until_ns(self.resource) > now_ns
         if not turn.has_come:
             now_ns = yield from _settled(turn.park(self.deadline_ns))
+        if waits:
+            now_ns = yield from self._while_held(turn, now_ns)
             again_ns = self._next_start_ns(Outcome.CONTENDED, now_ns)
             start_ns = self.deadline_ns if again_ns is None else again_ns
             ended = None
         heard = handoff is not None and handoff.hears and handoff.gets_through(self.resource, now_ns)
         if heard and (ended is None or ended is Outcome.CONTENDED):
             now_ns = yield from self._until_released(turn, now_ns)
-        elif not turn.poked and now_ns < start_ns:
+        elif now_ns < start_ns and not (turn.poked or self.engine.retired):
             now_ns = yield from _settled(turn.park(start_ns))
         turn.poked = False
+        return now_ns
+
+    def _while_held(self, turn: Turn, now_ns: int) -> Generator[Wanted, int, int]:
+        """Wait as long as somebody here has it: an attempt would be refused. Never beyond the deadline."""
+        while not (turn.poked or self.engine.retired):
+            until_ns = min(turn.turns.held_until_ns(self.resource), self.deadline_ns)
+            if until_ns <= now_ns:
+                break
+            turn.watches = True
+            now_ns = yield from _settled(turn.park(until_ns))
+            turn.watches = False
         return now_ns
 
     def _until_released(self, turn: Turn, now_ns: int) -> Generator[Wanted, int, int]:

@@ -1,8 +1,8 @@
-"""What is encoded once and used often: *a resource → the stem of its claims; a TTL → its terms*. Pure.
+"""What is encoded of a resource and of a TTL: *a resource and a number → its claim; a TTL → its terms*. Pure.
 
-Rules: each cache is bounded, whatever its callers name: at its bound it is emptied, and what is in use comes back. It
-is small, so that a turn can pay for that (0.1 ms) and names in the hundred thousands do not drive what is hot out of
-the processor's caches.
+Rules: a claim is made anew each time, of parts that are there: looking a name up among many costs more, as they are in
+no cache of the processor. Terms are kept, a bounded number of them: at its bound it is emptied, and what is in use
+comes back.
 """
 
 import secrets
@@ -13,19 +13,12 @@ from lockcore.commands import OWNER_TOKEN_BYTES, set_nx_px
 from lockcore.quorum import validity_ns
 from lockcore.settings import Settings
 
-_HEADS: Final = [b"$%d\r\n" % length for length in range(256)]  # of bulk strings: formatting costs five times as much
-_TOKEN_HEAD: Final = b"\r\n$%d\r\n" % OWNER_TOKEN_BYTES
-STEMS_KEPT = 1 << 11
+_LENGTHS: Final = 256  # of resources, in bytes, whose head is there
+_LAST: Final = 1_000
+_ENDINGS: Final = [b"%03d\r\n" % last for last in range(_LAST)]  # formatting a number costs five times as much
 TERMS_KEPT = 1 << 10
 K = TypeVar("K")
 V = TypeVar("V")
-
-
-def claim_stem(key: bytes, token_prefix: bytes) -> bytes:
-    """A claim without the counter of its owner token (and the line's end), which follows per attempt."""
-    length = len(key)
-    head = _HEADS[length] if length < 256 else b"$%d\r\n" % length
-    return b"%b%b%b%b" % (head, key, _TOKEN_HEAD, token_prefix)
 
 
 class Terms:
@@ -56,14 +49,15 @@ class Recent(dict[K, V]):
 
 
 class Claims:
-    """Of one Redlock. An owner token is 132 random bits, drawn here, and a counter, added per attempt."""
+    """Of one Redlock. An owner token is 132 random bits, drawn here, and a number of 15 digits, another per attempt."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.terms_of: Recent[int, Terms] = Recent(TERMS_KEPT)
-        self.stems = dict[str, bytes]()  # as a Recent, which machine code would call by name
-        self._prefix = settings.key_prefix.encode()
         self.process = secrets.token_urlsafe(17)[:22].encode()  # begins every owner token
+        self._prefix = settings.key_prefix.encode()
+        self._heads = [self._head(length) for length in range(_LENGTHS)]
+        self._middle = (-1, b"")  # between key and ending, and for which thousand
 
     def terms(self, ttl_ms: int) -> Terms:
         """The terms of a TTL, checked once. Raises ValueError or TypeError when the fleet does not grant it."""
@@ -75,11 +69,20 @@ class Claims:
             self.terms_of.keep(ttl_ms, terms)
         return terms
 
-    def stem(self, resource: str) -> bytes:
-        """A claim on `resource` up to the counter of its owner token."""
+    def claim(self, resource: str, number: int) -> bytes:
+        """Key and owner token of attempt `number` on `resource`, as every command has them (commands.py)."""
         if not isinstance(resource, str) or not resource:
             raise ValueError(f"resource must be a text that is not empty, not {resource!r}")
-        if len(self.stems) >= STEMS_KEPT:
-            self.stems.clear()
-        self.stems[resource] = stem = claim_stem(self._prefix + resource.encode(), self.process)
-        return stem
+        key = resource.encode()
+        length = len(key)
+        head = self._heads[length] if length < _LENGTHS else self._head(length)
+        thousand, middle = self._middle  # at once: other threads make claims, too
+        if thousand != number // _LAST:
+            thousand = number // _LAST
+            middle = b"\r\n$%d\r\n%b%012d" % (OWNER_TOKEN_BYTES, self.process, thousand)
+            self._middle = (thousand, middle)
+        return head + key + middle + _ENDINGS[number % _LAST]
+
+    def _head(self, length: int) -> bytes:
+        """What comes before a resource of so many bytes."""
+        return b"$%d\r\n%b" % (len(self._prefix) + length, self._prefix)

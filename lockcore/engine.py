@@ -54,8 +54,7 @@ class Engine(RoundEngine):
         self.want_flush, self._counter = want_flush, count(FIRST_NUMBER)
         self.dirty = self.followed = self._flushing = self.foreign = self.retired = self._merges = False
         claims = Claims(settings)
-        self.terms, self.terms_of = claims.terms, claims.terms_of
-        self._new_stem, self._known_stem = claims.stem, claims.stems.get
+        self.terms, self.terms_of, self._claims = claims.terms, claims.terms_of, claims
         self.handoff = handoff = Handoff(self, claims.process) if settings.retry.policy == "push" else None
         self._crowds = {} if handoff is None else handoff.crowds
         self._released = self.turns.poke if handoff is None else handoff.released
@@ -78,7 +77,7 @@ class Engine(RoundEngine):
     ) -> SetRound:
         """A new attempt with an owner token of its own, not yet sent; of the acquire begun at `acquire_ns` (0: now)."""
         number = next(self._counter)
-        claim = (self._known_stem(resource) or self._new_stem(resource)) + b"%d\r\n" % number
+        claim = self._claims.claim(resource, number)
         if self.observer is None or (number % self.observe_every and not observe):
             return SetRound(self, resource, claim, terms, now_ns)
         return WatchedSetRound(self, resource, claim, terms, now_ns, self.observer, attempt, acquire_ns or now_ns)
@@ -102,6 +101,7 @@ class Engine(RoundEngine):
             self._merge()  # the release of a key goes before the next SET on it
         self.asked += 1
         round_.cleaned = False
+        self.turns.sent(round_)
         terms = round_.terms
         self.batch.append(terms.set_head + round_.claim + terms.set_tail)
         self.batch_rounds.append(round_)
@@ -118,6 +118,7 @@ class Engine(RoundEngine):
             self.given_back += 1
             if self.turns or self._crowds:
                 self._released(won.resource)
+        self.turns.given_back(won)
         if targets is self.voters and self._uniform_release is not None:
             round_.undecided = len(targets)
             if self._merges:

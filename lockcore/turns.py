@@ -3,9 +3,10 @@
 Rules: the lock on the servers stays the only truth; a line only saves commands that would be refused. One line per
 resource, first come, first served: its head retries by the retry policy, everybody behind it waits without a command
 until its turn or its deadline comes; whoever's time comes is found without a look at the others (deadlines.py).
-Whoever leaves, in whatever way, passes the turn on. A release of a held key wakes the head at once: its SET is queued
-right behind the release. A head that finds no quorum reachable sets the whole line free, so that an outage is found by
-all at once and not by one after the other.
+Whoever leaves, in whatever way, passes the turn on. While somebody here has the key, or asks for it, who comes stands
+in line at once and its head sends nothing: it would be refused. A release of a held key wakes the head at once: its SET
+is queued right behind the release. A head that finds no quorum reachable sets the whole line free, so that an outage is
+found by all at once and not by one after the other.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from lockcore.awaited import Settled, Waking
 from lockcore.clock import FAR_FUTURE_NS
 from lockcore.deadlines import Timetable
 from lockcore.model import ACQUIRED, Lease, Outcome
-from lockcore.rounds import Round
+from lockcore.rounds import Round, SetRound
+
+HOLDERS_KEPT = 1 << 13  # leases that nobody gives back are forgotten here, too
 
 
 class Turn(Settled):
@@ -25,15 +28,16 @@ class Turn(Settled):
 
     `outcome`: None while its caller is parked (until `due_ns`, at the latest). `has_come`: it may try. `poked`: the
     key was released while it was not parked, so it tries again without waiting. `follows`: who stood before it got the
-    lock, so its release will be noticed here.
+    lock, so its release will be noticed here. `since_ns`: when its caller came. `watches`: for who has it.
     """
 
-    __slots__ = ("due_ns", "follows", "has_come", "poked", "resource", "turns")
+    __slots__ = ("due_ns", "follows", "has_come", "poked", "resource", "since_ns", "turns", "watches")
 
-    def __init__(self, turns: Turns, resource: str) -> None:
+    def __init__(self, turns: Turns, resource: str, since_ns: int) -> None:
         self.turns = turns
         self.resource = resource
-        self.has_come = self.poked = self.follows = False
+        self.since_ns = since_ns
+        self.has_come = self.poked = self.follows = self.watches = False
         self.due_ns = FAR_FUTURE_NS
         self.outcome = Outcome.CONTENDED
         self.waiter = None
@@ -83,6 +87,8 @@ Line = OrderedDict[Turn, None]
 class Turns(dict[str, Line]):
     """The lines by resource; an empty one is not kept. `want_wake` asks the shell to wake who is ready.
 
+    `holders`: by resource, the attempt that was sent last and is not given back; a saving, nothing depends on it.
+
     `parked`: whose time comes when; each costs the same however many wait. Of a line, those whose turn has come stand
     before those whose has not.
     """
@@ -90,15 +96,46 @@ class Turns(dict[str, Line]):
     def __init__(self, engine: Waking) -> None:
         super().__init__()
         self.engine = engine
+        self.holders: dict[str, SetRound] = {}
         self.parked: Timetable[Turn] = Timetable(lambda due_ns, turn: turn.outcome is None and turn.due_ns == due_ns)
         self.want_wake: Callable[[], object] = int  # nothing, until a shell says what
         self.emptied: Callable[[str], object] = str  # nothing, where no other process is to hear of it
 
     def join(self, turn: Turn) -> None:
-        """To the end of the line; at its head it has come."""
+        """To the end of the line; at its head it has come. Its caller may have asked before the head's came."""
         line = self.setdefault(turn.resource, Line())
-        turn.has_come = not line
+        turn.has_come = not line or turn.since_ns < next(iter(line)).since_ns
         line[turn] = None
+        line.move_to_end(turn, last=len(line) == 1 or not turn.has_come)
+
+    def is_taken(self, resource: str) -> bool:
+        """Somebody here has it, asks for it or waits for it."""
+        return resource in self.holders or resource in self
+
+    def sent(self, round_: SetRound) -> None:
+        """An attempt goes out."""
+        if len(self.holders) >= HOLDERS_KEPT:
+            self.holders.clear()
+        self.holders[round_.resource] = round_
+
+    def given_back(self, round_: SetRound) -> None:
+        """It is released, or was lost: the head waits for it no more."""
+        if self.holders.get(round_.resource) is round_:
+            line = self.get(round_.resource)
+            head = next(iter(line)) if line else None
+            if head is not None and head.watches:
+                head.settle()
+            del self.holders[round_.resource]  # last: an interrupt may come
+
+    def held_until_ns(self, resource: str) -> int:
+        """Until when somebody here has it; 0 when nobody does, as far as is known."""
+        round_ = self.holders.get(resource)
+        if round_ is None or round_.cleaned or (round_.outcome is not None and round_.outcome is not ACQUIRED):
+            return 0
+        if round_.outcome is None:
+            return FAR_FUTURE_NS
+        newest: SetRound | Lease = getattr(round_, "newest", round_)
+        return newest.valid_until_ns
 
     def leave(self, turn: Turn, *, unreachable: bool = False, granted: bool = False) -> None:
         """Pass the turn on; to all when a quorum is `unreachable`. Twice is once."""
@@ -136,7 +173,7 @@ class Turns(dict[str, Line]):
 
     def hold_place(self, resource: str, until_ns: int) -> None:
         """Who comes until then stands in line, though nobody does yet."""
-        place = Absent(self, resource)
+        place = Absent(self, resource, 0)
         self.join(place)
         place.park(until_ns)
 

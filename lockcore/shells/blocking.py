@@ -83,7 +83,7 @@ class ThreadDriver(PolledDriver):
         if wait_ms is not NO_WAIT or type(ttl_ms) is not int or type(resource) is not str:
             check_acquire(resource, ttl_ms, wait_ms)
         started_ns = monotonic_ns()
-        if wait_ms and resource in self.engine.turns:
+        if wait_ms and self.engine.turns.is_taken(resource):
             steps = self._wait_in_line(resource, ttl_ms, wait_ms, started_ns)
             return self._carry(steps, judged=True, undo=_give_back)
         round_: SetRound | None = None

@@ -88,7 +88,7 @@ class Shortcut:
             self._terms = engine.terms(cast("int", ttl_ms))
             self._ttl_ms, self._wait_ms = ttl_ms, wait_ms
         name = cast("str", resource)
-        if engine.turns and wait_ms and name in engine.turns:
+        if wait_ms and engine.turns.is_taken(name):
             return None
         return engine.set_round(name, self._terms, now_ns)
 

@@ -59,7 +59,7 @@ class TaskShortcut:
         engine = self._engine
         name, whole_ms = cast("str", resource), cast("int", ttl_ms)
         terms = self._terms_of.get(whole_ms) or engine.terms(whole_ms)
-        if wait_ms and name in engine.turns:
+        if wait_ms and engine.turns.is_taken(name):
             return None
         return engine.set_round(name, terms, self.now())
 

@@ -13,12 +13,13 @@ from tests.doubles.keyspace import OK
 from tests.lockcore.scripted import ScriptedFleet, name_of, settings_of
 
 
-def test_the_stems_kept_are_new_ones_and_not_the_first() -> None:
-    kept = claims.Claims(settings_of())
-    for number in range(3 * claims.STEMS_KEPT + 5):
-        kept.stem(f"r{number}")
-        assert len(kept.stems) <= claims.STEMS_KEPT
-    assert list(kept.stems) == [f"r{3 * claims.STEMS_KEPT + number}" for number in range(5)]
+@pytest.mark.parametrize("resource", ["r", "ä€😀", "x" * 254, "x" * 255, "x" * 256, "ä" * 128, "x" * 70_000])
+def test_a_claim_says_key_and_owner_token_with_their_lengths(resource: str) -> None:
+    made = claims.Claims(settings_of(key_prefix="lb:"))
+    key, numbers = f"lb:{resource}".encode(), (10**14, 10**14 + 999, 10**14 + 1_000, 10**14 + 7, 10**15 - 1)
+    for number in numbers:
+        expected = b"$%d\r\n%b\r\n$37\r\n%b%d\r\n" % (len(key), key, made.process, number)
+        assert made.claim(resource, number) == expected
 
 
 def test_the_terms_kept_are_bounded_and_those_forgotten_are_made_again() -> None:
@@ -115,7 +116,7 @@ def test_a_timetable_gives_everything_that_is_open_in_order_once(seed: int) -> N
 
 def test_parking_again_and_again_keeps_no_more_than_twice_who_is_parked() -> None:
     turns = ScriptedFleet(1).engine.turns
-    parked = [Turn(turns, "stock") for _ in range(10)]
+    parked = [Turn(turns, "stock", 0) for _ in range(10)]
     for number in range(5_000):
         turn = parked[number % 10]
         turn.settle()
@@ -135,7 +136,7 @@ def looked_at(callers: int) -> int:
         return still_parked(due_ns, turn)
 
     for number in range(callers):
-        turn = Turn(turns, f"r{number}")
+        turn = Turn(turns, f"r{number}", 0)
         turns.join(turn)
         turn.park(fleet.now_ns + (number + 1) * NS_PER_MS)
     turns.parked._is_open = counting

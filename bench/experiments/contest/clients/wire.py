@@ -27,14 +27,15 @@ def _sockets(order: ClientOrder) -> list[socket.socket]:
 def _batches(order: ClientOrder) -> tuple[bytes, bytes]:
     """The SETs and the releases of all callers, as lockcore would send them to the instances of `order`."""
     from lockcore import Redlock  # peers' environments have none
-    from lockcore.claims import claim_stem
+    from lockcore.claims import Claims
     from lockcore.commands import FIRST_NUMBER, Dialect, set_nx_px
+    from lockcore.settings import Settings
 
     with Redlock.connect(order.urls, shell="threads", key_prefix=KEY_PREFIX, rejoin="trust-first") as lock:  # noqa: S604 - a way of waiting
         encode_release = Dialect(lock.instances[0].release_command, native_extend=False).encode_release
     head, tail = set_nx_px(order.ttl_ms)
-    keys = (f"{KEY_PREFIX}{order.resource(caller)}".encode() for caller in range(order.callers))
-    claims = [claim_stem(key, b"r" * 22) + b"%d\r\n" % number for number, key in enumerate(keys, FIRST_NUMBER)]
+    claim, first = Claims(Settings(key_prefix=KEY_PREFIX)).claim, FIRST_NUMBER
+    claims = [claim(order.resource(caller), first + caller) for caller in range(order.callers)]
     return b"".join(head + claim + tail for claim in claims), b"".join(map(encode_release, claims))
 
 
