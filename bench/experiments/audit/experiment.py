@@ -18,8 +18,7 @@ from msgspec import structs
 from redis.exceptions import RedisError
 
 from bench.errors import BenchError, UsageError
-from bench.experiments.audit.libraries import promise_of
-from bench.experiments.audit.party import HangsError, NotApplicableError
+from bench.experiments.audit.party import HangsError, NotApplicableError, promise_of
 from bench.experiments.audit.result import (
     DOES_NOT,
     HOLDS,

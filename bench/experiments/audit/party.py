@@ -2,18 +2,22 @@
 
 Rules: a process of its own; nobody is waited for longer than `PATIENCE_S`. What it was granted is recorded as a load's
 operations: a lease ends when the library says so at the grant, else a TTL after its acquire was begun. Every step is
-noted in its library's own words.
+noted in its library's own words: its calls as its README writes them, with what was asked for in `$ttl_ms`, `$ttl_s`
+and `$wait_s`. `libraries.toml` says nothing that the drivers do not do.
 """
 
 import signal
+import tomllib
 from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import resources
 from itertools import count
 from pathlib import Path
+from string import Template
 
 import msgspec
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.audit.libraries import words_of
 from bench.experiments.contest.clients.order import ClientOrder
 from bench.experiments.contest.installed import Contestant
 from bench.recipes.operations import Operation
@@ -31,6 +35,43 @@ WAIT_MS = 500
 BRIEF_S = 0.04  # below the time-outs that clients give a server: lockcore's of 50 ms is the shortest
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)  # for want of memory, too: what ends a client so is not its library
 _TOKENS = count(1)
+
+
+class LibraryWords(msgspec.Struct, frozen=True):
+    """The code of each step. `promise`: what its documentation says, and where; `promises`: nearer, by schedule."""
+
+    connect: str = "connects"
+    acquire: str = "acquire, for $ttl_ms ms"
+    release: str = "release"
+    extend: str = "extend, by $ttl_ms ms"
+    held: str = "is it held?"
+    hold: str = "with lock: body, for $ttl_ms ms"
+    fork: str = "a forked child: acquire"
+    promise: str = ""
+    promises: Mapping[str, str] = {}
+
+    def call(self, do: str, ttl_ms: int, wait_ms: int) -> str:
+        """The code of a step."""
+        text: str = getattr(self, do)
+        return Template(text).substitute(ttl_ms=ttl_ms, ttl_s=f"{ttl_ms / 1000:g}", wait_s=f"{wait_ms / 1000:g}")
+
+
+def promise_of(name: str, schedule: str) -> str:
+    """What the documentation of a library says to a schedule; "" if nothing was found."""
+    own, algorithm = words_of(name), words_of("algorithm").promises.get(schedule)
+    page = f'Distributed Locks with Redis: "{algorithm}"' if algorithm else ""
+    return own.promises.get(schedule) or "; ".join(filter(None, (own.promise, page)))
+
+
+def words_of(name: str) -> LibraryWords:
+    """Return the words of a peer or control called `name`."""
+    return _all().get(name, LibraryWords())
+
+
+@cache
+def _all() -> dict[str, LibraryWords]:
+    text = (resources.files(__package__) / "libraries.toml").read_text("utf-8")
+    return msgspec.convert(tomllib.loads(text), dict[str, LibraryWords])
 
 
 class Said(msgspec.Struct, frozen=True):

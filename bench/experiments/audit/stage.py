@@ -15,7 +15,6 @@ from typing import Any, Self
 from redis import Redis
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.audit.libraries import words_of
 from bench.experiments.audit.party import (
     LONG_MS,
     PATIENCE_S,
@@ -25,6 +24,7 @@ from bench.experiments.audit.party import (
     NotApplicableError,
     Party,
     Said,
+    words_of,
 )
 from bench.experiments.audit.result import CourseStep
 from bench.experiments.contest.clients.order import ClientOrder

@@ -12,7 +12,7 @@ from rich.console import Console
 from bench.errors import UsageError
 from bench.experiments.audit import experiment
 from bench.experiments.audit.experiment import CONTROL, TRIES, AuditPlan, _Playing, chosen, judge_cells, known
-from bench.experiments.audit.libraries import promise_of, words_of
+from bench.experiments.audit.party import promise_of, words_of
 from bench.experiments.audit.result import AuditConditions, AuditedSchedule, AuditResult, Cell, CellWord, CourseStep
 from bench.experiments.audit.schedules import SCHEDULES, AuditSchedule
 from bench.experiments.audit.words import evidence, sheet, suite
