@@ -82,8 +82,8 @@ def redis_by_hand(order: ClientOrder) -> Lock:
 
 
 def getting(
-    make: Callable[[str, int, int], Any], get: Callable[[Any, int], Any] = lambda lock, _wait_ms: lock.acquire()
-) -> Callable[[str, int, int], Any]:
+    make: Callable[[str, int, int], object], get: Callable[[Any, int], object] = lambda lock, _wait_ms: lock.acquire()
+) -> Callable[[str, int, int], object]:
     """How to acquire with a library that `make`s an object per lock, which `get` tries to get for so many ms."""
 
     def acquire(resource: str, ttl_ms: int, wait_ms: int) -> object:
@@ -94,7 +94,7 @@ def getting(
     return acquire
 
 
-async def once_got(lock: object, got: Awaitable[Any]) -> object:
+async def once_got(lock: object, got: Awaitable[object]) -> object:
     """The lock of a library of coroutines."""
     return lock if await got else None
 
@@ -103,7 +103,7 @@ def redis_lock(module: str, order: ClientOrder) -> Lock:
     """The Lock of redis-py or redis.asyncio, one server."""
     client = import_module(module).Redis.from_url(order.urls[0])
 
-    def make(resource: str, ttl_ms: int, wait_ms: int) -> Any:
+    def make(resource: str, ttl_ms: int, wait_ms: int) -> object:
         return client.lock(resource, timeout=ttl_ms / 1000, blocking_timeout=wait_ms / 1000)
 
     return Lock(
@@ -119,7 +119,7 @@ async def coredis(order: ClientOrder) -> Lock:
     client = import_module("coredis").Redis.from_url(order.urls[0])
     await client.__aenter__()
 
-    def make(resource: str, ttl_ms: int, wait_ms: int) -> Any:
+    def make(resource: str, ttl_ms: int, wait_ms: int) -> object:
         return make_lock(client, resource, timeout=ttl_ms / 1000, blocking_timeout=wait_ms / 1000)
 
     return Lock(getting(make), RELEASE, extend=lambda lock, ttl_ms: lock.extend(ttl_ms / 1000), hold=make)
@@ -130,7 +130,7 @@ def python_redis_lock(order: ClientOrder) -> Lock:
     make_lock = import_module("redis_lock").Lock
     client = import_module("redis").StrictRedis.from_url(order.urls[0])
 
-    def make(resource: str, ttl_ms: int, _wait_ms: int) -> Any:
+    def make(resource: str, ttl_ms: int, _wait_ms: int) -> object:
         return make_lock(client, resource, expire=ttl_ms // 1000)
 
     return Lock(
@@ -164,7 +164,7 @@ def pottery(kind: str, module: str, order: ClientOrder) -> Lock:
     masters = {import_module(module).Redis.from_url(url) for url in order.urls}
     make_lock = getattr(import_module("pottery"), kind)
 
-    def make(resource: str, ttl_ms: int, wait_ms: int) -> Any:
+    def make(resource: str, ttl_ms: int, wait_ms: int) -> object:
         return make_lock(
             key=resource, masters=masters, auto_release_time=ttl_ms / 1000, context_manager_timeout=wait_ms / 1000
         )
