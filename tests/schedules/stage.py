@@ -13,11 +13,11 @@ from itertools import count
 from random import seed
 from typing import Any
 
+from bench.experiments.audit.party import Operation, history_of
 from bench.experiments.explore.network import SimulatedServer
 from bench.experiments.explore.sockets import Scene, url_of
 from bench.experiments.explore.world import Process, World, here
 from bench.measure.run_result import SafetyReport
-from bench.recipes.operations import Operation, history_of
 from bench.recipes.protocol import RecipeSettings
 from bench.recipes.registry import find_recipe
 from bench.safety.judge import Circumstances, judge

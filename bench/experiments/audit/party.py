@@ -8,7 +8,8 @@ and `$wait_s`. `libraries.toml` says nothing that the drivers do not do.
 
 import signal
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from itertools import count
@@ -16,11 +17,12 @@ from pathlib import Path
 from string import Template
 
 import msgspec
+import numpy as np
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.contest.clients.order import ClientOrder
 from bench.experiments.contest.installed import Contestant
-from bench.recipes.operations import Operation
+from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, History
 from bench.topology.child import Child
 from bench.topology.fleet import wait_until
 from lockcore import Denied, Lease, Outcome
@@ -72,6 +74,42 @@ def words_of(name: str) -> LibraryWords:
 def _all() -> dict[str, LibraryWords]:
     text = (resources.files(__package__) / "libraries.toml").read_text("utf-8")
     return msgspec.convert(tomllib.loads(text), dict[str, LibraryWords])
+
+
+@dataclass(slots=True)
+class Operation:
+    """One acquire of a client and, 0 or None until then, its release. Times in ns."""
+
+    start_ns: int
+    result: Lease | Denied
+    ended_ns: int
+    sent_ns: int = 0
+    replied_ns: int = 0
+    release: Outcome | None = None
+
+    def record(self, caller: int, sequence: int) -> tuple[int, ...]:
+        """The fields of a record, in their order."""
+        result, release = self.result, self.release.value if self.release else "none"
+        attempt_ns, granted_ns, valid_until_ns, owner = 0, 0, 0, 0
+        if isinstance(result, Lease):
+            attempt_ns, granted_ns, valid_until_ns = result.started_ns, result.granted_ns, result.valid_until_ns
+            owner = hash(result.owner_token)
+        elif result.lost_ns:
+            attempt_ns = result.lost_ns[-1]
+        work_end_ns = (self.sent_ns or monotonic_ns()) if granted_ns else 0
+        votes = sum(number << 8 * place for place, number in enumerate(result.tally))
+        outcome = OUTCOME_CODES[result.outcome.value] | OUTCOME_CODES[release] << 8
+        attempts = result.attempts | result.split_votes << 32
+        return (
+            self.start_ns, self.start_ns, attempt_ns, granted_ns, valid_until_ns, work_end_ns, self.sent_ns,
+            self.replied_ns, self.ended_ns, 0, caller, outcome, votes, attempts, owner, sequence,
+        )  # fmt: skip
+
+
+def history_of(operations: Iterable[tuple[int, Operation]]) -> History:
+    """A history of each caller's number and operation."""
+    rows = [one.record(caller, sequence) for sequence, (caller, one) in enumerate(operations, 1)]
+    return History(np.array(rows, dtype=RECORD_DTYPE), torn=0, missing_segments=0)
 
 
 class Said(msgspec.Struct, frozen=True):

@@ -24,12 +24,12 @@ from bench.experiments.audit.party import (
     NotApplicableError,
     Party,
     Said,
+    history_of,
     words_of,
 )
 from bench.experiments.audit.result import CourseStep
 from bench.experiments.contest.clients.order import ClientOrder
 from bench.experiments.contest.installed import ROOT, Contestant
-from bench.recipes.operations import history_of
 from bench.safety.judge import Circumstances, judge
 from bench.topology.fleet import Fleet, start_fleet, wait_until
 from bench.topology.shim import CONTROL_FILE, LIBRARY_FILE, Control, shim_library
