@@ -17,7 +17,7 @@ from bench.measure.statistics import Spread
 from bench.measure.verdict import Verdict, word_of
 from bench.report.figures import MISSING, count, decimals, milliseconds, percent, share
 from bench.report.generated import put_between_marks
-from bench.report.sheet import Case, Part, Sentence, Sheet, Suite, part_markdown, sheet_of
+from bench.report.sheet import Case, Columns, Part, Sentence, Sheet, Suite, part_markdown, sheet_of, table
 
 Key = TypeVar("Key", int, str)
 IN_README = 5  # instances; the other tables stand in the result
@@ -25,8 +25,6 @@ _CYCLES = (
     *("N={}", "1 caller\ncycles/s", "p50\nµs", "p99\nµs", "64 callers\ncycles/s", "p50\nms", "p99\nms"),
     *("client\nµs", "server\nµs", "errors"),
 )
-_HOT = ("hot key, N={}", "leases\n/s", "wait p50\nms", "p99\nms", "Jain", "commands\nper lease", "gave up", "errors")
-_STOPPED = ("one of 3 stopped", "before\n/s", "stopped\n/s", "after\n/s", "kept", "keys\nleft", "errors")
 
 
 def sheet(result: PeersResult, place: str = "") -> Sheet:
@@ -107,14 +105,13 @@ def _parts(result: PeersResult) -> Iterator[Part]:
     for instances in sorted(by_n):
         both = _by(by_n[instances], lambda row: row.name)
         fastest = sorted(both.values(), key=lambda rows: -max(row.cycles_per_s for row in rows))
-        yield _part(_CYCLES, instances, map(_cycles, fastest))
-    hot: dict[str, list[TurnRow]] = {}
-    for row in sorted(result.hot, key=lambda row: (row.instances, row.processes, -row.cycles_per_s)):
-        hot.setdefault(f"{row.instances}{in_processes(row.processes)}", []).append(row)
-    for where, rows in hot.items():
-        yield _part(_HOT, where, map(_hot, rows))
+        head = tuple(cell.format(instances) for cell in _CYCLES)
+        yield Part("", "", head, tuple(map(_cycles, fastest)))
+    hot = sorted(result.hot, key=lambda row: (row.instances, row.processes, -row.cycles_per_s))
+    for where, rows in _by(hot, lambda row: f"{row.instances}{in_processes(row.processes)}").items():
+        yield table("", "", _hot(where), rows)
     if result.stopped:
-        yield _part(_STOPPED, 3, map(_stopped, sorted(result.stopped, key=lambda row: -row.before_per_s)))
+        yield table("", "", _STOPPED, sorted(result.stopped, key=lambda row: -row.before_per_s))
 
 
 def _by(rows: Iterable[TurnRow], key: Callable[[TurnRow], Key]) -> dict[Key, list[TurnRow]]:
@@ -122,10 +119,6 @@ def _by(rows: Iterable[TurnRow], key: Callable[[TurnRow], Key]) -> dict[Key, lis
     for row in rows:
         found.setdefault(key(row), []).append(row)
     return found
-
-
-def _part(head: Sequence[str], where: object, rows: Iterable[tuple[str, ...]]) -> Part:
-    return Part("", "", tuple(cell.format(where) for cell in head), tuple(rows))
 
 
 def _cycles(rows: Sequence[TurnRow]) -> tuple[str, ...]:
@@ -145,27 +138,28 @@ def _waits(row: TurnRow | None, shown: Callable[[float | None], str]) -> tuple[s
     return decimals(row.cycles_per_s, 0), _wait(row, row.p50_us, shown), _wait(row, row.p99_us, shown)
 
 
-def _hot(row: TurnRow) -> tuple[str, ...]:
+def _hot(where: str) -> Columns[TurnRow]:
     return (
-        row.name,
-        *_waits(row, _ms),
-        decimals(row.jain),
-        decimals(row.commands_per_lease, 1),
-        share(row.gave_up, row.gave_up + row.leases),
-        count(sum(row.errors.values())),
+        (f"hot key, N={where}", lambda row: row.name),
+        ("leases\n/s", lambda row: decimals(row.cycles_per_s, 0)),
+        ("wait p50\nms", lambda row: _wait(row, row.p50_us, _ms)),
+        ("p99\nms", lambda row: _wait(row, row.p99_us, _ms)),
+        ("Jain", lambda row: decimals(row.jain)),
+        ("commands\nper lease", lambda row: decimals(row.commands_per_lease, 1)),
+        ("gave up", lambda row: share(row.gave_up, row.gave_up + row.leases)),
+        ("errors", lambda row: count(sum(row.errors.values()))),
     )
 
 
-def _stopped(row: StopRow) -> tuple[str, ...]:
-    return (
-        row.name,
-        decimals(row.before_per_s, 0),
-        decimals(row.stopped_per_s, 0),
-        decimals(row.after_per_s, 0),
-        percent(row.kept_ratio, 0),
-        count(row.keys_left),
-        count(sum(row.errors.values())),
-    )
+_STOPPED: Columns[StopRow] = (
+    ("one of 3 stopped", lambda row: row.name),
+    ("before\n/s", lambda row: decimals(row.before_per_s, 0)),
+    ("stopped\n/s", lambda row: decimals(row.stopped_per_s, 0)),
+    ("after\n/s", lambda row: decimals(row.after_per_s, 0)),
+    ("kept", lambda row: percent(row.kept_ratio, 0)),
+    ("keys\nleft", lambda row: count(row.keys_left)),
+    ("errors", lambda row: count(sum(row.errors.values()))),
+)
 
 
 def _ms(us: float | None) -> str:
@@ -184,10 +178,6 @@ def speed_sheet(result: SpeedResult, verdict: Verdict, place: str) -> Sheet:
     """Return the summary of `make bench`, whose JSON is at `place`."""
     about, word, top = result.conditions, word_of("bench", verdict), result.rows[0].name
     servers = " · ".join(f"{kind}: {server}" for kind, server in about.servers.items())
-    head = (
-        *(f"N={about.instances}, acquire + release", "cycles/s", "client\nµs", "server\nµs", "p50\nµs", "CPU\nratio"),
-        *("range", "bar", "wall\nratio", "cores\nused"),
-    )
     lines = [
         *(
             Sentence(
@@ -205,7 +195,7 @@ def speed_sheet(result: SpeedResult, verdict: Verdict, place: str) -> Sheet:
     return Sheet(
         word.text, word.colour, f"{about.rounds} rounds of {about.seconds:g} s, medians; 200 callers unless said",
         f"lockcore: {result.environment.lockcore} · {about.cores} cores shared with the servers · no AOF · {servers}",
-        (Part("", "", head, tuple(map(_cells, result.rows))),), tuple(lines),
+        (table("", "", _speed(about.instances), result.rows),), tuple(lines),
         tables_first=True,
     )  # fmt: skip
 
@@ -223,19 +213,18 @@ def _machine(rows: Sequence[SpeedRow]) -> Iterator[Sentence]:
         )
 
 
-def _cells(row: SpeedRow) -> tuple[str, ...]:
-    ratio, bar = row.ratio, row.bar
+def _speed(instances: int) -> Columns[SpeedRow]:
     return (
-        row.name,
-        decimals(row.cycles_per_s, 0),
-        decimals(row.client_us),
-        decimals(row.server_us),
-        decimals(row.p50_us, 0),
-        f"{ratio.median:.3f}",
-        f"{ratio.low:.2f}–{ratio.high:.2f}",
-        "" if bar is None else f"{bar:.2f} {_side(ratio, bar, busy=row.busy)}",
-        f"{row.wall_ratio.median:.2f}",
-        decimals(row.cores_used, 1),
+        (f"N={instances}, acquire + release", lambda row: row.name),
+        ("cycles/s", lambda row: decimals(row.cycles_per_s, 0)),
+        ("client\nµs", lambda row: decimals(row.client_us)),
+        ("server\nµs", lambda row: decimals(row.server_us)),
+        ("p50\nµs", lambda row: decimals(row.p50_us, 0)),
+        ("CPU\nratio", lambda row: f"{row.ratio.median:.3f}"),
+        ("range", lambda row: f"{row.ratio.low:.2f}–{row.ratio.high:.2f}"),
+        ("bar", lambda row: "" if row.bar is None else f"{row.bar:.2f} {_side(row.ratio, row.bar, busy=row.busy)}"),
+        ("wall\nratio", lambda row: f"{row.wall_ratio.median:.2f}"),
+        ("cores\nused", lambda row: decimals(row.cores_used, 1)),
     )
 
 
