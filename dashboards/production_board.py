@@ -113,6 +113,7 @@ _WHOM = row(
 )
 _voting = _now("redlock.instance.voting", INSTANCE, function="min")
 _abstains = _now("redlock.instance.abstaining", INSTANCE, function="max")
+_replies = _p99(_REPLY, INSTANCE, db_system_name="redis", db_operation_name="SET")  # not of the application's databases
 _errors = _rate("redlock.instance.errors", (*INSTANCE, "error_type"))
 _INSTANCES = row(
     "Which instance?",
@@ -120,7 +121,7 @@ _INSTANCES = row(
         8,
         lines("Votes for its clients", "1: for every process. 0: down, lagging or abstaining for one.", _voting),
         lines("Abstaining", "1 while it may have forgotten locks; it votes again after one TTL.", _abstains),
-        lines("Reply to a SET, p99", "One above the others: its AOF policy, disk, machine.", _p99(_REPLY, INSTANCE)),
+        lines("Reply to a SET, p99", "One above the others: its AOF policy, disk, machine.", _replies),
     ),
     line(
         7,

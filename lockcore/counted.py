@@ -14,7 +14,6 @@ Rules
 
 from collections import deque
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any, Final, Protocol
 
 from lockcore.attempt import newest_of
@@ -90,15 +89,8 @@ class Tallied(Listener):
         self._only = self.counts.get("")
         self._sink, self._slow_ns, self._class_of = sink, slow_ns, class_of
         self._told_every = told_every
-        self._alone: Any = nullcontext()
-        self._now: Callable[[], int] = monotonic_ns
         self._paced: tuple[int, int] = monotonic_ns(), 0
         self._second_ns = self._samples = 0
-
-    def among_threads(self, lock: Any) -> Listener:
-        """See Listener."""
-        self._alone = lock
-        return self
 
     # -- OperationObserver --------------------------------------------------------------------------------------------
 
@@ -106,10 +98,9 @@ class Tallied(Listener):
         """Keep an observed attempt until it is collected."""
         self.attempts.append(record)
 
-    def begun(self) -> int:
+    def begun(self) -> None:
         """One more waits."""
         self.waiting += 1
-        return self._now()
 
     def ended(self, resource: Any, result: Lease | Denied | None, started_ns: int) -> None:
         """Count an acquire."""

@@ -226,11 +226,11 @@ class OperationObserver(Observer, Protocol):
     Extensions, and releases by `release`, are told where the I/O is done. Never two calls at once.
     """
 
-    def begun(self) -> int:
-        """An acquire begins; return the time (ns), which `ended` gets."""
+    def begun(self) -> object:
+        """An acquire begins."""
 
     def ended(self, resource: str, result: Lease | Denied | None, started_ns: int) -> None:
-        """That acquire is over; None: it raised."""
+        """That acquire, begun at `started_ns`, is over; None: it raised."""
 
     def released(self, lease: Lease, outcome: Outcome, started_ns: int) -> None:
         """A release begun at `started_ns` has ended; of one that raised nothing is told."""

@@ -7,10 +7,10 @@ lease: its first exception of the process is printed, and all are dropped.
 """
 
 import sys
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
-from lockcore.clock import monotonic_ns
 from lockcore.model import AttemptRecord, Denied, Lease, OperationObserver, Outcome
 
 
@@ -19,29 +19,36 @@ class Listener:
 
     def __init__(self, observer: OperationObserver | None) -> None:
         self._observer: Any = observer
+        self._alone: Any = nullcontext()
 
     def among_threads(self, lock: Any) -> "Listener":
         """This one, for callers in several threads; `lock`: one that a signal handler may take, too."""
-        return OneAtATime(self, lock)
+        self._alone = lock
+        return self
 
     def observe(self, record: AttemptRecord) -> None:
-        self._observer.observe(record)
+        with self._alone:
+            self._observer.observe(record)
 
-    def begun(self) -> int:
-        begun_ns: int = self._observer.begun()
-        return begun_ns
+    def begun(self) -> None:
+        with self._alone:
+            self._observer.begun()
 
     def ended(self, resource: Any, result: Lease | Denied | None, started_ns: int) -> None:
-        self._observer.ended(resource, result, started_ns)
+        with self._alone:
+            self._observer.ended(resource, result, started_ns)
 
     def released(self, lease: Lease, outcome: Outcome, started_ns: int) -> None:
-        self._observer.released(lease, outcome, started_ns)
+        with self._alone:
+            self._observer.released(lease, outcome, started_ns)
 
     def extended(self, lease: Lease, result: Lease | Denied) -> None:
-        self._observer.extended(lease, result)
+        with self._alone:
+            self._observer.extended(lease, result)
 
     def gone(self, lease: Lease) -> None:
-        self._observer.gone(lease)
+        with self._alone:
+            self._observer.gone(lease)
 
 
 _dropped: list[BaseException] = []
@@ -70,12 +77,11 @@ class Unraising(Listener):
         except Exception as error:  # noqa: BLE001
             _drop(error)
 
-    def begun(self) -> int:
+    def begun(self) -> None:
         try:
-            return self._listener.begun()
+            self._listener.begun()
         except Exception as error:  # noqa: BLE001
             _drop(error)
-            return monotonic_ns()
 
     def ended(self, resource: Any, result: Lease | Denied | None, started_ns: int) -> None:
         try:
@@ -100,34 +106,3 @@ class Unraising(Listener):
             self._listener.gone(lease)
         except Exception as error:  # noqa: BLE001
             _drop(error)
-
-
-class OneAtATime(Listener):
-    """A listener that is told of one thing at a time."""
-
-    def __init__(self, listener: Listener, lock: Any) -> None:
-        self._listener, self._lock = listener, lock
-
-    def observe(self, record: AttemptRecord) -> None:
-        with self._lock:
-            self._listener.observe(record)
-
-    def begun(self) -> int:
-        with self._lock:
-            return self._listener.begun()
-
-    def ended(self, resource: Any, result: Lease | Denied | None, started_ns: int) -> None:
-        with self._lock:
-            self._listener.ended(resource, result, started_ns)
-
-    def released(self, lease: Lease, outcome: Outcome, started_ns: int) -> None:
-        with self._lock:
-            self._listener.released(lease, outcome, started_ns)
-
-    def extended(self, lease: Lease, result: Lease | Denied) -> None:
-        with self._lock:
-            self._listener.extended(lease, result)
-
-    def gone(self, lease: Lease) -> None:
-        with self._lock:
-            self._listener.gone(lease)

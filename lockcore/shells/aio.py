@@ -57,13 +57,13 @@ class AsyncDriver(LoopDriver):
     async def try_acquire(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Lease | Denied:
         """See AsyncRedlock.try_acquire."""
         short, engine, told, result = self._shortcut, self.engine, self.engine.listener, None
-        begun_ns = 0 if told is None else told.begun()
+        begun_ns = 0
         try:
-            round_ = short.set_round(resource, ttl_ms, wait_ms)
+            round_ = short.set_round(resource, ttl_ms, wait_ms, told)
             if round_ is None:
-                now_ns = monotonic_ns()
-                line = Acquisition(engine, resource, engine.terms(ttl_ms), wait_ms, now_ns, self.random)
-                result = await self.drive(line.steps(now_ns))
+                begun_ns = monotonic_ns()
+                line = Acquisition(engine, resource, engine.terms(ttl_ms), wait_ms, begun_ns, self.random)
+                result = await self.drive(line.steps(begun_ns))
                 return result
             try:
                 try:
@@ -76,11 +76,14 @@ class AsyncDriver(LoopDriver):
                 else:
                     self.check_open()
                     await asyncio.sleep(0)  # settled without waiting: who tries again at once must not starve the loop
-                result = short.lease(round_)
-                if result is None:
-                    self.check_open()
-                    first = Acquisition(engine, resource, round_.terms, wait_ms, round_.started_ns, self.random)
-                    result = await self.drive(first.after(round_, short.now()))
+                result = short.lease(round_, told)
+                if result is not None:
+                    told = None  # was told
+                    return result
+                self.check_open()
+                begun_ns = round_.started_ns
+                first = Acquisition(engine, resource, round_.terms, wait_ms, begun_ns, self.random)
+                result = await self.drive(first.after(round_, short.now()))
                 return result
             except BaseException:
                 round_.abandon()
@@ -91,10 +94,7 @@ class AsyncDriver(LoopDriver):
 
     async def try_release(self, lease: Lease) -> Outcome:
         """See AsyncRedlock.try_release."""
-        told, begun_ns = self.engine.listener, 0
         try:
-            if told is not None:
-                begun_ns = monotonic_ns()
             round_ = self._shortcut.release(lease)
         except Exception:
             raise
@@ -107,10 +107,7 @@ class AsyncDriver(LoopDriver):
         except BaseException:
             round_.waiter = None
             raise
-        outcome = round_.outcome or Outcome.UNREACHABLE
-        if told is not None:
-            told.released(lease, outcome, begun_ns)
-        return outcome
+        return self._shortcut.outcome(lease, round_)
 
     async def drive(self, steps: Generator[Wanted, int, T]) -> T:
         """Run an operation's steps in this task."""

@@ -67,22 +67,22 @@ class ThreadDriver(PolledDriver):
 
     def try_acquire(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Lease | Denied:
         """See Redlock.try_acquire."""
-        told, result = self.engine.listener, None
-        begun_ns = 0 if told is None else told.begun()
+        told, result, begun_ns = self.engine.listener, None, monotonic_ns()
+        if told is not None:
+            told.begun()
         try:
-            result = self._try_acquire(resource, ttl_ms, wait_ms)
+            result = self._try_acquire(resource, ttl_ms, wait_ms, begun_ns)
             return result
         finally:
             if told is not None:
                 told.ended(resource, result, begun_ns)
 
-    def _try_acquire(self, resource: str, ttl_ms: int, wait_ms: float) -> Lease | Denied:
+    def _try_acquire(self, resource: str, ttl_ms: int, wait_ms: float, started_ns: int) -> Lease | Denied:
         if self.engine.retired or threading.get_ident() == self._io:
             self.check_caller()
             self.check_open()
         if wait_ms is not NO_WAIT or type(ttl_ms) is not int or type(resource) is not str:
             check_acquire(resource, ttl_ms, wait_ms)
-        started_ns = monotonic_ns()
         if wait_ms and self.engine.turns.is_taken(resource):
             steps = self._wait_in_line(resource, ttl_ms, wait_ms, started_ns)
             return self._carry(steps, judged=True, undo=_give_back)
@@ -107,14 +107,12 @@ class ThreadDriver(PolledDriver):
 
     def try_release(self, lease: Lease) -> Outcome:
         """See Redlock.try_release."""
-        told, begun_ns = self.engine.listener, 0
+        told, begun_ns = self.engine.listener, monotonic_ns()
         try:
-            if told is not None:
-                begun_ns = monotonic_ns()
             self.check_caller()
             if self.keepers:
                 self.stop_keeping(lease)
-            outcome = self._carry(self._release(lease, monotonic_ns()))
+            outcome = self._carry(self._release(lease, begun_ns))
         except Exception:
             raise
         except BaseException:

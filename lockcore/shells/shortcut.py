@@ -45,23 +45,23 @@ class Shortcut:
 
     def try_acquire(self, resource: object, ttl_ms: object, wait_ms: object = NO_WAIT) -> Lease | Denied:
         """See Redlock.try_acquire."""
-        told = self._engine.listener
+        told, begun_ns = self._engine.listener, self.now()
         if told is None:
-            return self._acquire(resource, ttl_ms, wait_ms)
-        begun_ns = told.begun()
+            return self._acquire(resource, ttl_ms, wait_ms, begun_ns)
+        told.begun()
         try:
-            result = self._acquire(resource, ttl_ms, wait_ms)
+            result = self._acquire(resource, ttl_ms, wait_ms, begun_ns)
         except BaseException:  # no `finally`: in it, machine code believes what it was assigned
             told.ended(resource, None, begun_ns)
             raise
         told.ended(resource, result, begun_ns)
         return result
 
-    def _acquire(self, resource: object, ttl_ms: object, wait_ms: object) -> Lease | Denied:
+    def _acquire(self, resource: object, ttl_ms: object, wait_ms: object, now_ns: int) -> Lease | Denied:
         me = self._current()
         if me.parent is not self._hub or self.inside:
             self._check_caller()
-        round_ = self._first_round(resource, ttl_ms, wait_ms, self.now())
+        round_ = self._first_round(resource, ttl_ms, wait_ms, now_ns)
         if round_ is None:
             return self._in_line(cast("str", resource), self._terms, wait_ms)
         try:

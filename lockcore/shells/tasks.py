@@ -2,7 +2,7 @@
 
 Rules: a future has its task stepped in the loop's next turn, by a handle made for it; `step` does it straight from the
 I/O callback, where no task of the loop is being stepped (else: `later`). Only for a future that one task awaits and
-nobody else knows. The first attempt and the release are begun here; whatever else comes of them is the driver's
+nobody else knows. The first attempt and the release are here, and told of; whatever else comes of them is the driver's
 (aio.py). Source: asyncio's futures.py, `_callbacks`, which its C twin has as well.
 """
 
@@ -15,7 +15,8 @@ from lockcore.arguments import NO_WAIT, check_acquire
 from lockcore.attempt import first_lease
 from lockcore.clock import monotonic_ns
 from lockcore.engine import Engine
-from lockcore.model import Lease
+from lockcore.model import Lease, Outcome
+from lockcore.observed import Listener
 from lockcore.rounds import ReleaseRound, SetRound
 from lockcore.shells.driver import LoopDriver
 
@@ -50,8 +51,10 @@ class TaskShortcut:
         self._home = get_ident()
         self.now: Callable[[], int] = monotonic_ns
 
-    def set_round(self, resource: object, ttl_ms: object, wait_ms: object) -> SetRound | None:
-        """A first attempt, not yet sent; None: there is a line for it."""
+    def set_round(self, resource: object, ttl_ms: object, wait_ms: object, told: Listener | None) -> SetRound | None:
+        """A first attempt, not yet sent; None: others wait for it. Who is `told` hears of it, also where it raises."""
+        if told is not None:
+            told.begun()
         if self._ident() != self._home or not self._is_running():
             self._driver.check_home()
         if wait_ms is not NO_WAIT or type(ttl_ms) is not int or type(resource) is not str:
@@ -71,9 +74,12 @@ class TaskShortcut:
         round_.waiter = future = self._new_future()
         return future
 
-    def lease(self, round_: SetRound) -> Lease | None:
-        """What the attempt gave, as its task runs again."""
-        return first_lease(round_, self.now())
+    def lease(self, round_: SetRound, told: Listener | None) -> Lease | None:
+        """What the attempt gave, as its task runs again: with a lease the acquire has ended, and who was `told`, is."""
+        lease = first_lease(round_, self.now())
+        if told is not None and lease is not None:
+            told.ended(round_.resource, lease, round_.started_ns)
+        return lease
 
     def release(self, lease: Lease) -> ReleaseRound:
         """Begin a release. Its `waiter` is what its task awaits; none: it is settled."""
@@ -89,3 +95,10 @@ class TaskShortcut:
         if round_.outcome is None:
             round_.waiter = self._new_future()
         return round_
+
+    def outcome(self, lease: Lease, round_: ReleaseRound) -> Outcome:
+        """What came of a release, as its task runs again."""
+        outcome, told = round_.outcome or Outcome.UNREACHABLE, self._engine.listener
+        if told is not None:
+            told.released(lease, outcome, round_.started_ns)
+        return outcome

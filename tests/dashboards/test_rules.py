@@ -82,6 +82,16 @@ def test_the_alerts_are_there_each_with_severity_summary_runbook_and_a_test() ->
         assert [one for one in paragraphs if one.split("\n")[0].lower() == heading], f"{heading} has no paragraph"
 
 
+def test_an_alert_silences_those_of_its_own_run_or_service_only() -> None:
+    manager = yaml.safe_load((FOLDER / "alertmanager.yml").read_text("utf-8"))
+    (inhibition,) = manager["inhibit_rules"]
+    assert set(inhibition["equal"]) | {"alertname"} == set(manager["route"]["group_by"])
+    named = "|".join((*inhibition["source_matchers"], *inhibition["target_matchers"]))
+    for rule in (one for one in RULES if one.get("alert", "?") in named):
+        text = " ".join(one["expr"] for one in RULES if one is rule or one.get("record", "?") in rule["expr"])
+        assert ("by (job" if rule["alert"].startswith("Locks") else "by (redlock_run_id") in text, rule["alert"]
+
+
 def test_a_rule_asks_for_metrics_of_the_table_only() -> None:
     known = {f"{one.prometheus}{part}" for one in BY_NAME.values() for part in ("", "_bucket", "_sum", "_count")}
     for rule in RULES:

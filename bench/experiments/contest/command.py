@@ -4,6 +4,7 @@ Rules: progress goes to stderr; stdout holds the tables, or with --json the resu
 """
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +37,17 @@ def contest() -> None:
 @click.option("--seconds", default=2.0, show_default=True, type=FiniteRange(0.1, 600), help="Load per contestant.")
 @click.option("--seed", default=1, show_default=True, help="Of the order within the rounds.")
 @click.option("--grow", is_flag=True, help="Is the cost of `lockbench run` flat? (5 minutes a round, and one of 10.)")
+@click.option("--telemetry", is_flag=True, help="What does `lockcore.otel` add to a cycle, on each way of waiting?")
 @click.option("--out", type=PLACE, default=None, help="Where the JSON goes.")
-def bench(rounds: int, seconds: float, seed: int, grow: bool, out: Path | None) -> int:
+def bench(*, rounds: int, seconds: float, seed: int, grow: bool, telemetry: bool, out: Path | None) -> int:
     """Measure how close lockcore comes to what the servers can bear; print the table and write the JSON."""
     path = out or Path("results") / f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-speed.json"
-    result = measure(rounds, seconds, seed, lambda line: click.echo(line, err=True), grow=grow)
+    if telemetry:
+        from bench.experiments.contest.instrumented import measure_telemetry  # which needs OpenTelemetry
+
+        result = measure_telemetry(rounds, partial(click.echo, err=True))
+    else:
+        result = measure(rounds, seconds, seed, partial(click.echo, err=True), grow=grow)
     with writing(path, "choose another --out"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")

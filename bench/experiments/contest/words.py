@@ -176,7 +176,7 @@ def _wait(row: TurnRow, us: float | None, shown: Callable[[float | None], str]) 
 
 def speed_sheet(result: SpeedResult, verdict: Verdict, place: str) -> Sheet:
     """Return the summary of `make bench`, whose JSON is at `place`."""
-    about, word, top = result.conditions, word_of("bench", verdict), result.rows[0].name
+    about, word = result.conditions, word_of("bench", verdict)
     servers = " · ".join(f"{kind}: {server}" for kind, server in about.servers.items())
     lines = [
         *(
@@ -187,21 +187,23 @@ def speed_sheet(result: SpeedResult, verdict: Verdict, place: str) -> Sheet:
             )
             for bar in result.bars
         ),
-        Sentence("client", "CPU per cycle, as of the servers; p50 is that of acquire"),
-        Sentence("CPU ratio", f"client + server of {top} ÷ those of the row; wall: cycles/s ÷ those of {top}"),
-        *_machine(result.rows),
+        *_of_rows(result.rows),
         Sentence("result", place),
     ]
     return Sheet(
         word.text, word.colour, f"{about.rounds} rounds of {about.seconds:g} s, medians; 200 callers unless said",
         f"lockcore: {result.environment.lockcore} · {about.cores} cores shared with the servers · no AOF · {servers}",
-        (table("", "", _speed(about.instances), result.rows),), tuple(lines),
+        (table("", "", _speed(about.instances), result.rows),) if result.rows else (), tuple(lines),
         tables_first=True,
     )  # fmt: skip
 
 
-def _machine(rows: Sequence[SpeedRow]) -> Iterator[Sentence]:
-    """How far the cores were ours."""
+def _of_rows(rows: Sequence[SpeedRow]) -> Iterator[Sentence]:
+    """What their figures are, and how far the cores were ours."""
+    for top in rows[:1]:
+        yield Sentence("client", "CPU per cycle, as of the servers; p50 is that of acquire")
+        of = f"client + server of {top.name} ÷ those of the row; wall: cycles/s ÷ those of {top.name}"
+        yield Sentence("CPU ratio", of)
     shares = [turn.elsewhere_ratio for row in rows for turn in row.rounds if turn.elsewhere_ratio is not None]
     if shares:
         busy = sum(share >= BUSY_RATIO for share in shares)

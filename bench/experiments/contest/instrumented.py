@@ -1,0 +1,134 @@
+"""`make bench ARGS=--telemetry`: *lockcore on each way of waiting → what `lockcore.otel` adds to a cycle's CPU*.
+
+Rules: three locks of one process take turns in every round, in random order, on the same servers: as they are,
+instrumented without an SDK, and with one. A turn is a short load; what making and counting it takes, and collecting
+between turns, is not in it. The estimate over the rounds is Hodges and Lehmann's, its interval of 95 % Wilcoxon's.
+`forked`: all happens in a forked child, through providers that its parent has used.
+"""
+
+import json
+import os
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+
+from opentelemetry.metrics import MeterProvider as Meters
+from opentelemetry.metrics import NoOpMeterProvider
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.trace import NoOpTracerProvider
+from opentelemetry.trace import TracerProvider as Traces
+
+from bench.experiments.contest.clients.loops import Lock, at_once, run_greenlets, run_tasks, run_threads
+from bench.experiments.contest.clients.order import ClientOrder
+from bench.experiments.contest.judge import INSTANCES
+from bench.experiments.contest.result import BUSY_RATIO, SpeedBar, SpeedConditions, SpeedResult
+from bench.experiments.contest.speed import Elsewhere
+from bench.experiments.contest.turn import TTL_MS, servers_by_kind, two_cores
+from bench.measure.environment import describe_environment
+from bench.measure.statistics import paired_shift
+from bench.run.experiment import Show
+from bench.topology.child import Child
+from bench.topology.fleet import start_fleet
+from lockcore import AsyncRedlock, Denied, Outcome, Redlock
+from lockcore.otel import instrument
+
+SHELLS = {"gevent": 200, "uvloop": 200, "asyncio": 200, "threads": 8, "asyncio forked": 200}  # and its callers
+TURNS = 12  # of each lock, for each of the rounds asked for
+TURN_S, WARMUP_S, PATIENCE_S = 0.15, 0.03, 120.0
+BARS = {"without an SDK": 0.5, "with one": 1.0}  # µs
+CONFIDENCE = 0.95
+WARM_UP = 3  # rounds
+RUNS = {"gevent": run_greenlets, "threads": run_threads}
+
+
+def measure_telemetry(rounds: int, show: Show) -> SpeedResult:
+    """Take `TURNS` × `rounds` turns of each lock on each shell. Raises EnvironmentNotReadyError."""
+    kind, server = next(iter(servers_by_kind().items()))
+    with two_cores() as cores, start_fleet(INSTANCES, "none", server=server) as fleet:
+        bars = [bar for shell in SHELLS for bar in _bars(shell, rounds * TURNS, fleet.urls, show)]
+    conditions = SpeedConditions(
+        instances=INSTANCES, cores=cores, rounds=rounds * TURNS, seconds=TURN_S, seed=0,
+        servers={kind: f"{server.name} {server.version}"},
+    )  # fmt: skip
+    return SpeedResult(conditions=conditions, environment=describe_environment(), rows=(), bars=tuple(bars))
+
+
+def _bars(shell: str, rounds: int, urls: Sequence[str], show: Show) -> Iterator[SpeedBar]:
+    show(f"what lockcore.otel adds: {shell}, {rounds} rounds")
+    way, *forked = shell.split()
+    order = ClientOrder(shell, urls, [], TURN_S, WARMUP_S, SHELLS[shell], True, 0.0, TTL_MS, 0)
+    with Elsewhere() as machine, Child(shell, [sys.executable, "-m", __name__, way, str(rounds), *forked]) as child:
+        child.tell(order)
+        took = child.hear(list[list[float]], rounds + PATIENCE_S)
+    plain_us = paired_shift([us[0] for us in took], CONFIDENCE).shift
+    for index, (how, bar) in enumerate(BARS.items(), 1):
+        added = paired_shift([us[index] - us[0] for us in took], CONFIDENCE)
+        name = f"{shell}, {SHELLS[shell]} callers, {plain_us:.1f} µs a cycle: what lockcore.otel adds {how}, µs"
+        spread = {"median": added.shift, "low": added.low, "high": added.high}
+        yield SpeedBar(name=name, bar=bar, at_least=False, busy=machine.ratio >= BUSY_RATIO, **spread)
+
+
+# -- in the shell's process --------------------------------------------------------------------------------------------
+
+
+class _Locks:
+    """Its three locks: as they are, and by providers in the order of `BARS`."""
+
+    def __init__(self, order: ClientOrder) -> None:
+        self._order, self._reader = order, InMemoryMetricReader()
+        self._providers: list[tuple[Meters, Traces] | None] = [
+            None, (NoOpMeterProvider(), NoOpTracerProvider()), (MeterProvider([self._reader]), TracerProvider())
+        ]  # fmt: skip
+
+    async def rounds(self, shell: str, rounds: int) -> list[list[float]]:
+        """The CPU of a cycle of each lock (µs) in each round."""
+        locks, found = [await self._connected(shell, each) for each in self._providers], []
+        for _ in range(WARM_UP + rounds):
+            us = [0.0] * len(locks)
+            for index in random.sample(range(len(locks)), len(locks)):
+                us[index] = await self._turn(shell, locks[index])
+                self._reader.get_metrics_data()
+            found.append(us)
+        return found[WARM_UP:]
+
+    async def _connected(self, shell: str, providers: tuple[Meters, Traces] | None) -> Lock:
+        lock: Redlock | AsyncRedlock
+        if shell in RUNS:
+            lock = Redlock.connect(
+                self._order.urls, shell="gevent" if shell == "gevent" else "threads", rejoin="trust-first"
+            )
+        else:
+            lock = await AsyncRedlock.connect(self._order.urls, rejoin="trust-first")
+        if providers:
+            instrument(lock, meter_provider=providers[0], tracer_provider=providers[1])
+        return Lock(lock.try_acquire, lock.try_release, Denied, Outcome.RELEASED)
+
+    async def _turn(self, shell: str, lock: Lock) -> float:
+        async def connected(_: ClientOrder) -> Lock:
+            return lock
+
+        run, order = RUNS.get(shell), self._order
+        answer = run(lambda _: lock, order) if run else await run_tasks(connected, order)
+        return answer.client_us / answer.cycles
+
+
+def main() -> None:
+    """Run the order on stdin in the shell, and so often, as the words say."""
+    (shell, rounds, *forked), order = sys.argv[1:], ClientOrder(**json.loads(sys.stdin.readline()))
+    locks = _Locks(order)
+    if forked:
+        at_once(locks.rounds("threads", 1))
+        if child := os.fork():
+            os.waitpid(child, 0)
+            os._exit(0)
+    work = locks.rounds(shell, int(rounds))
+    said = at_once(work) if shell in RUNS else import_module(shell).run(work)
+    print(json.dumps(said), flush=True)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
