@@ -67,6 +67,7 @@ GAUGES = {
     "redlock.instance.voting": ("{instance}", "1 while it votes, else 0"),
     "redlock.instance.abstaining": ("{instance}", "1 while it must not vote: may have forgotten"),
 }
+_NO_ERRORS = {"TIMEOUT": 0, "CLOSED": 0}  # the usual ones: the first of a series that begins with it is in no rate
 _NO_VOTE = (Vote.ERRORED, Vote.SILENT)
 _SET = {"db.system.name": "redis", "db.operation.name": "SET"}
 _ROUTINE = (Outcome.ACQUIRED, Outcome.CONTENDED, Outcome.RELEASED)
@@ -313,7 +314,7 @@ def _exchanged(statuses: Sequence[InstanceStatus], fleet: str) -> Iterator[tuple
         where = tuple(_where(status, fleet).items())
         yield ("redlock.instance.commands", where), status.commands
         yield ("redlock.instance.reconnects", where), status.reconnects
-        for kind, number in dict(status.errors).items():
+        for kind, number in {**_NO_ERRORS, **dict(status.errors)}.items():
             yield ("redlock.instance.errors", (*where, ("error.type", kind))), number
 
 

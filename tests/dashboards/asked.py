@@ -10,7 +10,8 @@ import re
 import urllib.error
 import urllib.parse
 import urllib.request
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,16 @@ class Watched:
     def step_s(self) -> float:
         return float(max(1, math.ceil((self.end_s - self.start_s) / 240)))
 
+    @property
+    def rate_s(self) -> float:
+        """Over how long a rate is taken."""
+        return float(math.ceil(max(RATE_SCRAPES * self.scrape_s, self.step_s + self.scrape_s)))
+
+    @property
+    def whole(self) -> "Watched":
+        """The same, looked at so that a rate is that of all of it."""
+        return replace(self, scrape_s=self.end_s - self.start_s)
+
 
 def resolve(expr: str, board: Board, watched: Watched) -> str:
     """`expr` with its variables replaced. Raises KeyError for a variable that the board does not have."""
@@ -50,7 +61,7 @@ def resolve(expr: str, board: Board, watched: Watched) -> str:
     } | {
         "run": watched.run,
         "baseline": watched.baseline,
-        "__rate_interval": f"{math.ceil(max(RATE_SCRAPES * watched.scrape_s, watched.step_s + watched.scrape_s))}s",
+        "__rate_interval": f"{watched.rate_s:.0f}s",
         "__range": f"{math.ceil(watched.end_s - watched.start_s)}s",
     }
     return re.sub(r"\$(\w+)", lambda found: values[found[1]], expr)
@@ -104,3 +115,34 @@ def _texts(series: dict[str, Any]) -> list[str]:
     histograms = series.get("histograms") or [series[key] for key in ("histogram",) if key in series]
     values = series.get("values") or [series[key] for key in ("value",) if key in series]
     return [text for _, text in values] + [one["count"] for _, one in histograms]
+
+
+@dataclass(frozen=True)
+class Right:
+    """The series with these labels shows a figure between `low` and `high`."""
+
+    low: float
+    high: float
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+def near(figure: float, factor: float = 1.0, off: float = 0.0, **labels: str) -> Right:
+    """It may be off by a factor, and by so much."""
+    return Right(figure / factor - off, figure * factor + off, labels)
+
+
+def wrong(prometheus: Prometheus, board: Board, watched: Watched, rights: Mapping[str, Sequence[Right]]) -> list[str]:
+    """Which queries of panels show other figures at the end of the whole of what was watched than is right; of every
+    one (its panel's title and letter) something must be known."""
+    found = []
+    for panel in panels_of(board):
+        for target in panel["targets"]:
+            name = f"{panel['title']} {target['refId']}"
+            series = prometheus.at(resolve(target["expr"], board, watched.whole), watched.end_s).series
+            for right in rights[name]:
+                shown = [n for labels, numbers in series if right.labels.items() <= labels.items() for n in numbers]
+                if len(shown) != 1 or not right.low <= shown[0] <= right.high:
+                    found.append(f"{name}: {shown} for {right}")
+            if len(series) != len(rights[name]):
+                found.append(f"{name}: {series}")
+    return found

@@ -1,20 +1,25 @@
-"""An application with `lockcore.otel` in a real Prometheus: every panel of its board answers, and rightly."""
+"""An application with `lockcore.otel` in a real Prometheus: every panel of its board shows what the application saw."""
 
+import json
+import os
 import shutil
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("opentelemetry.sdk")
+from bench.telemetry.table import ACQUIRE_OUTCOMES
 from bench.topology.fleet import HOST, KeptPort, start_fleet
-from tests.dashboards.asked import Board, Prometheus, Watched, panels_of, read_boards
-from tests.dashboards.prometheus3 import EXPONENTIAL, WAYS, program_of
+from tests.dashboards.asked import Board, Prometheus, Right, Watched, near, panels_of, read_boards, wrong
+from tests.dashboards.prometheus3 import EXPONENTIAL, NATIVE, WAYS, program_of
 from tests.integration.locust_runs import until
 
 pytestmark = [
@@ -36,21 +41,36 @@ scrape_configs: [{{job_name: orders, static_configs: [{{targets: ["127.0.0.1:{po
 """
 
 
+Cycle = tuple[
+    str, str, int, int, str, float, float
+]  # resource, outcome, rounds, split votes, given back; got, ended after (s)
+Instance = tuple[str, int, dict[str, int]]  # address, commands, errors
+
+
 @dataclass(frozen=True)
 class Seen:
-    """What the application counted itself, and Prometheus, over what time."""
+    """What the application saw itself, and Prometheus, over what time; which instance was killed."""
 
-    acquired: int
-    denied: int
+    cycles: Sequence[Cycle]
+    instances: Sequence[Instance]
     prometheus: Prometheus
     span: Watched
+    killed: str
+
+    @property
+    def outcomes(self) -> Counter[str]:
+        return Counter(outcome for _, outcome, *_ in self.cycles) + Counter(acquired=2)  # which nobody gives back
+
+    def gone(self) -> Counter[str]:
+        """By class; of the application's two leases one is asked for."""
+        return Counter(one[0].partition(":")[0] for one in self.cycles if one[4] == "gone") + Counter(stock=1)
 
     def value(self, query: str) -> float:
         (number,) = self.prometheus.at(query, self.span.end_s).numbers
         return number
 
 
-@pytest.fixture(scope="module", params=[way for way in WAYS if way != EXPONENTIAL])  # it has a page, and no OTLP
+@pytest.fixture(scope="module", params=WAYS)
 def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
     folder, ports = tmp_path_factory.mktemp("production"), [KeptPort() for _ in range(2)]
     page, web = (port.number for port in ports)
@@ -60,38 +80,61 @@ def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         f"--storage.tsdb.path={folder / 'data'}",
         f"--web.listen-address={HOST}:{web}", "--log.level=error",
     ]  # fmt: skip
-    with start_fleet(3, "no") as fleet, subprocess.Popen(watching) as prometheus:
-        words = [sys.executable, str(APP), str(page), *fleet.urls]
-        app = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    with start_fleet(3, "no") as fleet, subprocess.Popen(watching) as process:
+        prometheus, words = Prometheus(f"http://{HOST}:{web}"), [sys.executable, str(APP), str(page), *fleet.urls]
+        until(
+            lambda: _answers(prometheus) and bool(prometheus.at("up", time.time()).series), "Prometheus, which scrapes"
+        )
+        environ = os.environ | (_exponential(prometheus.url) if request.param == EXPONENTIAL else {})
+        app = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environ)
         try:
-            yield _watched(app, Prometheus(f"http://{HOST}:{web}"), fleet, page)
+            seen = _watched(app, prometheus, fleet)
+            if request.param in NATIVE:
+                assert not prometheus.at('count_over_time({__name__=~".*_bucket"}[1h])', time.time()).series
+            yield seen
         finally:
-            for process in (app, prometheus):
-                process.terminate()
+            for each in (app, process):
+                each.terminate()
             app.communicate()
             for port in ports:
                 port.release()
 
 
-def _watched(app: subprocess.Popen[str], prometheus: Prometheus, fleet, page: int) -> Seen:
-    until(lambda: _answers(prometheus), "Prometheus")
+def _exponential(url: str) -> dict[str, str]:
+    """What has an application send its metrics straight to Prometheus, every second."""
+    aggregation = "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION"
+    return {
+        "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"{url}/api/v1/otlp/v1/metrics",
+        aggregation: "base2_exponential_bucket_histogram",
+        "OTEL_METRIC_EXPORT_INTERVAL": "1000",
+        "OTEL_SERVICE_NAME": "orders",
+        "OTEL_RESOURCE_ATTRIBUTES": "service.instance.id=1",
+    }
+
+
+def _watched(app: subprocess.Popen[str], prometheus: Prometheus, fleet) -> Seen:
     start_s = time.time()
+    assert app.stdin
+    assert app.stdout
     acquired = 'redlock_acquire_outcomes_total{redlock_outcome="acquired"}'
     until(lambda: sum(prometheus.at(f"count_over_time({acquired}[1m])", time.time()).numbers) >= 5, "five scrapes")
+    app.stdin.write("a lease that has run out\n")
+    app.stdin.flush()
     fleet.stop(0)  # with commands on their way, which are errors when it is killed
     voting = "sum(redlock_instance_voting)"
     until(lambda: prometheus.at(voting, time.time()).numbers == [2.0], "the loss of an instance")
     fleet.kill(0)
-    errors = "sum(count_over_time(redlock_instance_errors_total[1m]))"
-    until(lambda: sum(prometheus.at(errors, time.time()).numbers) >= 3, "errors, scraped often enough for a rate")
-    assert app.stdin
-    assert app.stdout
+    errors = "sum(redlock_instance_errors_total) > 0"
+    until(lambda: bool(prometheus.at(errors, time.time()).numbers), "errors")
+    time.sleep(3)
     app.stdin.write("enough\n")
     app.stdin.flush()
-    counted = [int(word) for word in app.stdout.readline().split()]
+    told, instances = json.loads(app.stdout.readline())
+    cycles = [(*cycle, got_s - begun_s, ended_s - got_s) for *cycle, begun_s, got_s, ended_s in told]
     total = "sum(redlock_acquire_outcomes_total)"
-    until(lambda: prometheus.at(total, time.time()).numbers == [float(sum(counted))], "the last scrape")
-    return Seen(*counted, prometheus, Watched("", start_s, time.time(), 1.0))
+    until(lambda: prometheus.at(total, time.time()).numbers == [len(cycles) + 2.0], "the last scrape")
+    killed = fleet.urls[0].rpartition(":")[2]
+    return Seen(cycles, instances, prometheus, Watched("", start_s, time.time(), 1.0), killed)
 
 
 def _answers(prometheus: Prometheus) -> bool:
@@ -109,17 +152,132 @@ def test_a_panel_has_data_and_no_warning(seen: Seen, target: Board) -> None:
     assert answer.numbers
 
 
+class Rights:
+    """What each query of the board must show of all the time. A rate begins with the first scrape, and its ends are
+    guessed; histograms are of samples, so quantiles are between others of what the application measured itself."""
+
+    def __init__(self, seen: Seen) -> None:
+        self.seen, self.over_s = seen, seen.span.whole.rate_s
+        self.got = [one for one in seen.cycles if one[1] == "acquired"]
+        self.of_class = {name: [one for one in self.got if one[0].startswith(name)] for name in ("order", "stock")}
+
+    def rate(self, number: float, factor: float = 1.3, **labels: str) -> Right:
+        return near(number / self.over_s, factor, 3 / self.over_s, **labels)
+
+    def between(self, values: Sequence[float], low: float, high: float) -> Right:
+        least, most = np.quantile(values, (low, high))
+        return Right(least / 1.6, most * 1.6)  # a bucket
+
+    def slow(self, cycles: Sequence[Cycle], **labels: str) -> Right:
+        most, least = (sum(took_s > limit_s for *_, took_s, _ in cycles) for limit_s in (0.019, 0.025))
+        return Right(least / len(cycles) / 1.4 - 0.01, most / len(cycles) * 1.4 + 0.01, labels)
+
+    def hold(self, cycles: Sequence[Cycle], **labels: str) -> Right:
+        return Right(0.002 / 1.6, max(rest_s for *_, rest_s in cycles) * 1.6, labels)
+
+    def of_classes(self, make: Callable[..., Right]) -> list[Right]:
+        return [make(cycles, redlock_resource_class=name) for name, cycles in self.of_class.items()]
+
+    def glance(self) -> dict[str, list[Right]]:
+        outcomes, took_s = self.seen.outcomes, [took_s for *_, took_s, _ in self.got]
+        failed = sum(outcomes[way] for way in ("split_vote", "unreachable", "too_late")) / outcomes.total()
+        p99 = self.between(took_s, 0.95, 1)
+        return {
+            "Failed A": [near(failed, 1.4, 0.005)],
+            "Failed, by service A": [near(failed, 1.4, 0.005)],
+            "Slow A": [self.slow(self.got)],
+            "Acquire p99 A": [p99],
+            "Instances beyond the quorum A": [near(0)],
+            "Leases overdue A": [near(1)],
+            "Leases gone A": [near(self.seen.gone().total() / self.over_s, 1.4)],
+            "Outcomes A": [self.rate(outcomes[way], redlock_outcome=way) for way in ACQUIRE_OUTCOMES],
+            "Acquire latency A": [self.between(took_s, 0.2, 0.8)],
+            "Acquire latency B": [p99],
+            "Callers A": [near(0)],
+            "Callers B": [near(0)],
+        }
+
+    def whom(self) -> dict[str, list[Right]]:
+        gone = [(self.seen.gone()[name] / self.over_s, name) for name in self.of_class]
+        return {
+            "Slow, by class A": self.of_classes(self.slow),
+            "Leases gone, by class A": [near(number, 1.4, redlock_resource_class=name) for number, name in gone],
+            "Leases overdue, by class A": [near(name == "stock", redlock_resource_class=name) for _, name in gone],
+            "Hold p99 A": self.of_classes(self.hold),
+            "Release p99 A": [Right(1e-5, max(rest_s for *_, rest_s in self.got))],
+            "Rounds per acquire, p99 A": [self.between([one[2] for one in self.seen.cycles], 0.9, 1)],
+            "Split votes A": [self.rate(sum(one[3] for one in self.seen.cycles))],
+        }
+
+    def instances(self) -> dict[str, list[Right]]:
+        places = [(address.rpartition(":")[2], commands, errors) for address, commands, errors in self.seen.instances]
+        ports = [port for port, *_ in places]
+        return {
+            "Votes for its clients A": [near(port != self.seen.killed, server_port=port) for port in ports],
+            "Abstaining A": [near(0, server_port=port) for port in ports],
+            "Reply to a SET, p99 A": [
+                Right(1e-5, 0.068, {"server_port": port}) for port in ports
+            ],  # the time-out's bucket
+            "Errors A": [
+                self.rate(errors.get(kind, 0), server_port=port, error_type=kind)
+                for port, _, errors in places
+                for kind in {"TIMEOUT", "CLOSED", *errors}
+            ],
+            "Reconnects A": [near(0, server_port=port) for port in ports],
+            "Commands A": [
+                self.rate(commands, 2.0 if port == self.seen.killed else 1.3, server_port=port)
+                for port, commands, _ in places  # a killed one's first second is more of its time
+            ],
+            "Votes A": [Right(0, 3 * 3 * len(self.seen.cycles) / self.over_s, {"redlock_vote": "granted"})],
+        }
+
+
+def _wrong(seen: Seen, board: Board) -> list[str]:
+    """Votes are of a share of the attempts, and which there are nobody else knows."""
+    rights = Rights(seen)
+    found = wrong(seen.prometheus, board, seen.span, rights.glance() | rights.whom() | rights.instances())
+    return [one for one in found if not one.startswith("Votes A: [(")]
+
+
+def test_every_panel_shows_what_the_application_saw_itself(seen: Seen) -> None:
+    assert _wrong(seen, BOARD) == []
+    callers = next(panel for panel in panels_of(BOARD) if panel["title"] == "Callers")["targets"][0]
+    held = seen.prometheus.panel(BOARD, callers, seen.span).numbers
+    busy_s = sum(one[6] for one in seen.cycles if one[1] == "acquired")
+    assert 0 < np.mean(held) <= 2 * busy_s / (seen.span.end_s - seen.span.start_s) + 2
+
+
+@pytest.mark.parametrize(
+    "title, was, now",
+    [
+        ("Outcomes A", "redlock_acquire_outcomes_total", "redlock_instance_commands_total"),
+        ("Acquire latency A", "histogram_quantile(0.5, ", "histogram_quantile(1, "),
+        ("Leases overdue A", "redlock_leases_overdue", "redlock_leases_held"),
+    ],
+)
+def test_a_panel_that_shows_another_figure_would_be_noticed(seen: Seen, title: str, was: str, now: str) -> None:
+    assert was in json.dumps(BOARD)
+    found = _wrong(seen, json.loads(json.dumps(BOARD).replace(was, now)))
+    assert any(one.startswith(title) for one in found)
+
+
+def test_a_lease_that_was_lost_is_an_alert(seen: Seen) -> None:
+    fired = seen.prometheus.at('last_over_time(ALERTS{alertname=~"Locks?[A-Z].*"}[1h])', seen.span.end_s).series
+    assert {labels["alertname"] for labels, _ in fired if labels["alertstate"] == "firing"} >= {"LocksLost"}
+    assert not {labels["alertname"] for labels, _ in fired} & {"LockQuorumLost", "LockInstanceSlow", "LocksQuorumLost"}
+
+
 def test_prometheus_counts_what_the_application_counted_itself(seen: Seen) -> None:
     total = "redlock_acquire_outcomes_total"
-    assert seen.value(f'sum({total}{{redlock_outcome="acquired"}})') == seen.acquired
-    assert seen.value(f'sum({total}{{redlock_outcome!="acquired"}})') == seen.denied
+    for way in ACQUIRE_OUTCOMES:
+        assert seen.value(f'sum({total}{{redlock_outcome="{way}"}})') == seen.outcomes[way]
     assert seen.value("sum(redlock_leases_held)") == seen.value("sum(redlock_callers_waiting)") == 0
-    assert seen.value("sum(redlock_leases_gone_total)") == 0
+    assert seen.value("sum(redlock_leases_gone_total)") == seen.gone().total()
     assert seen.value("redlock_quorum_size") == 2
     duration = 'redlock_acquire_duration_seconds{redlock_outcome="acquired"}'  # a native one, where it was converted
     classic = f"sum({duration.replace('seconds', 'seconds_count')})"
     sampled = seen.value(f"{classic} or histogram_count(sum({duration}))")
-    assert 0 < sampled <= seen.acquired
+    assert 0 < sampled <= seen.outcomes["acquired"]
     classes = seen.prometheus.at("count by (redlock_resource_class) (redlock_leases_held)", seen.span.end_s).series
     assert {labels["redlock_resource_class"] for labels, _ in classes} == {"order", "stock"}
 

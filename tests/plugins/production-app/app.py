@@ -1,40 +1,40 @@
-"""A service whose work is guarded by a lock, with its telemetry: `python app.py PORT URL…`, until a line of stdin.
+"""A service whose work a lock guards, and its telemetry: `python app.py PORT URL…`; its last line is its own view."""
 
-Its page is http://127.0.0.1:PORT/metrics; what it did by its own count is its last line."""
-
+import json
 import sys
 import threading
-import time
+from time import monotonic, sleep
 
 from opentelemetry import metrics
 from opentelemetry.sdk.metrics import MeterProvider
-from page import PageReader
-from prometheus_client import start_http_server
+from page import reader_of
 
 from lockcore import Redlock
 from lockcore.otel import instrument
 
-metrics.set_meter_provider(MeterProvider([PageReader()]))
-start_http_server(int(sys.argv[1]), "127.0.0.1")
+metrics.set_meter_provider(MeterProvider([reader_of(int(sys.argv[1]))]))
 lock = Redlock.connect(sys.argv[2:], max_ttl_ms=2000, rejoin="trust-first")
 instrument(lock, slow_s=0.02, class_of=lambda resource: resource.partition(":")[0])
-over, counting, done = threading.Event(), threading.Lock(), {"acquired": 0, "denied": 0}
+_, late = (lock.acquire(f"stock:{name}", ttl_ms=200) for name in ("forgotten", "late"))  # nobody gives these back
+over, seen = threading.Event(), []
 
 
-def work(number: int) -> None:
+def work(resource: str) -> None:
     while not over.is_set():
-        lease = lock.try_acquire(f"order:{number % 3}" if number else "stock:1", 2000, wait_ms=20)
-        with counting:
-            done["acquired" if lease else "denied"] += 1
-        if lease:
-            time.sleep(0.002)
-            lock.try_release(lease)
+        at_s = monotonic()
+        got, got_s = lock.try_acquire(resource, 2000, wait_ms=20), monotonic()
+        if got:
+            sleep(0.002)
+        back = lock.try_release(got).value if got else ""
+        seen.append((resource, got.outcome.value, got.attempts, got.split_votes, back, at_s, got_s, monotonic()))
 
 
-threads = [threading.Thread(target=work, args=(number,)) for number in range(7)]
+threads = [threading.Thread(target=work, args=(f"order:{number % 3}" if number else "stock:1",)) for number in range(7)]
 list(map(threading.Thread.start, threads))
+sys.stdin.readline()
+lock.try_extend(late)  # and this one is asked for, when it has run out
 sys.stdin.readline()
 over.set()
 list(map(threading.Thread.join, threads))
-print(done["acquired"], done["denied"], flush=True)
+print(json.dumps((seen, [(one.address, one.commands, dict(one.errors)) for one in lock.instances])), flush=True)
 sys.stdin.readline()

@@ -1,13 +1,29 @@
-"""A page of OpenTelemetry's metrics for Prometheus: a reader that does what `opentelemetry-exporter-prometheus` does.
+"""How an application's metrics leave it: by OTLP where OTEL_EXPORTER_OTLP_METRICS_ENDPOINT says so, else a page.
 
-That package is not used here: where it is installed, Locust's workers sometimes start no users (seen 2026-11-23).
+The page's reader does what `opentelemetry-exporter-prometheus` does. That package is not used here: where it is
+installed, Locust's workers sometimes start no users (seen 2026-11-23).
 """
 
+import os
 from collections.abc import Iterator
 
-from opentelemetry.sdk.metrics.export import Histogram, InMemoryMetricReader, Sum
-from prometheus_client import REGISTRY
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.sdk.metrics.export import (
+    Histogram,
+    InMemoryMetricReader,
+    MetricReader,
+    PeriodicExportingMetricReader,
+    Sum,
+)
+from prometheus_client import REGISTRY, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+
+def reader_of(port: int) -> MetricReader:
+    if os.environ.get("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"):
+        return PeriodicExportingMetricReader(OTLPMetricExporter())
+    start_http_server(port, "127.0.0.1")
+    return PageReader()
 
 
 class PageReader(InMemoryMetricReader):
