@@ -107,8 +107,9 @@ class ThreadDriver(PolledDriver):
 
     def try_release(self, lease: Lease) -> Outcome:
         """See Redlock.try_release."""
-        told, begun_ns = self.engine.listener, monotonic_ns()
-        try:
+        told = self.engine.listener
+        try:  # from the first line on: an interrupt may come with any
+            begun_ns = monotonic_ns()
             self.check_caller()
             if self.keepers:
                 self.stop_keeping(lease)
