@@ -187,6 +187,7 @@ def speed_sheet(result: SpeedResult, verdict: Verdict, place: str) -> Sheet:
             )
             for bar in result.bars
         ),
+        *(Sentence("no figures", reason) for row in result.rows for reason in row.errors),
         *_of_rows(result.rows),
         Sentence("result", place),
     ]

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace as replace_load
 from math import inf
 from pathlib import Path
@@ -31,8 +32,8 @@ from bench.experiments.contest.result import (
 )
 from bench.experiments.contest.speed import Elsewhere, SpeedEntry, Spent, bars_of, figures_of_run, rows_of
 from bench.experiments.contest.turn import TurnLoad, figures_of, rate_between, together
-from bench.experiments.contest.words import sheet, write_readme
-from bench.measure.run_result import RunResult
+from bench.experiments.contest.words import sheet, speed_sheet, write_readme
+from bench.measure.run_result import RunResult, ServerBinary
 from bench.measure.section import typed
 
 ROOT = Path(__file__).parents[4]
@@ -268,6 +269,24 @@ def test_a_run_that_does_not_stand_by_its_figures_is_made_again_and_is_no_row(
     assert figures_of_run(entry, None, 1.0).cycles_per_s == good.rate.achieved_per_s
     with pytest.raises(EnvironmentNotReadyError, match="lockbench run gave no figures"):
         figures_of_run(entry, None, 1.0)
+
+
+def test_who_gives_no_figures_misses_its_bars_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def turn(entry: SpeedEntry, *_: object) -> TurnFigures:
+        if entry.share:
+            raise EnvironmentNotReadyError("open loop gave no figures")
+        return replace(NOTHING, cycles_per_s=100.0, client_us=4.0, server_us=1.0, elsewhere_ratio=0.0)
+
+    monkeypatch.setattr(speeds, "_turn", turn)
+    monkeypatch.setattr(speeds, "servers_by_kind", lambda: {"plain": ServerBinary("there", "redis", "7.0.15")})
+    monkeypatch.setattr(speeds, "start_fleet", lambda *_, **__: nullcontext("a fleet"))
+    result = speeds.measure(2, 1.0, 1, lambda _: None, grow=True)
+    missed = [bar for bar in result.bars if bar.median > bar.bar]
+    assert [bar.name.partition(":")[0] for bar in missed] == ["open loop at 60 % of it"]
+    assert len(result.bars) == len(speeds.GROWN_BARS)
+    verdict = judge_speed(result)
+    assert verdict.exit_code == 1
+    assert "open loop gave no figures" in str(speed_sheet(result, verdict, "there").lines)
 
 
 def test_what_cannot_be_installed_is_a_reason_and_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
