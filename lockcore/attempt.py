@@ -86,7 +86,10 @@ class Acquisition:
     def steps(self, now_ns: int) -> Steps:
         """From the first attempt on; behind whoever has it or waits for it here, that is made when its turn comes."""
         if self.engine.turns.is_taken(self.resource) and now_ns < self.deadline_ns:
-            return (yield from self._in_line(now_ns))
+            return self._in_line(now_ns)
+        return self._from_first(now_ns)
+
+    def _from_first(self, now_ns: int) -> Steps:
         round_ = self.engine.set_round(self.resource, self.terms, now_ns)
         now_ns = yield from _settled(round_)
         return (yield from self.after(round_, now_ns))
@@ -94,9 +97,10 @@ class Acquisition:
     def after(self, round_: SetRound, now_ns: int) -> Steps:
         """From the end of the first attempt on: the hot path sends that one itself."""
         self.round, self.attempts = round_, 1
-        return (yield from self._in_line(now_ns))
+        return self._in_line(now_ns)
 
     def _in_line(self, now_ns: int) -> Steps:
+        """Whoever is cancelled where it waits is not woken by that later, and its attempt is cleaned up."""
         try:
             try:
                 return (yield from self._attempts(now_ns))
@@ -104,7 +108,9 @@ class Acquisition:
                 self._leave()
         except BaseException:
             if self.round is not None:
-                self.round.abandon()  # interrupted between its grant and its caller
+                self.round.abandon()  # also when interrupted between its grant and its caller
+            if self.turn is not None:
+                self.turn.abandon()
             self._leave()  # once more, should that have been interrupted
             raise
 
@@ -140,7 +146,7 @@ class Acquisition:
             self.round = self.engine.set_round(
                 self.resource, self.terms, now_ns, self.attempts, self.started_ns, observe
             )
-            now_ns = yield from _settled(self.round)
+            now_ns = yield self.round
 
     def _ended(self, round_: SetRound, now_ns: int) -> Generator[Wanted, int, Lease | Outcome]:
         """What became of an attempt when its caller runs again."""
@@ -175,9 +181,12 @@ class Acquisition:
             turns.join(turn)
         waits = not turn.has_come or turn.turns.held_until_ns(self.resource) > now_ns
         if not turn.has_come:
-            now_ns = yield from _settled(turn.park(self.deadline_ns))
+            now_ns = yield turn.park(self.deadline_ns)
         if waits:
-            now_ns = yield from self._while_held(turn, now_ns)
+            while (until_ns := self._held_until_ns(turn)) > now_ns:  # an attempt would be refused
+                turn.watches = True
+                now_ns = yield turn.park(until_ns)
+                turn.watches = False
             again_ns = self._next_start_ns(Outcome.CONTENDED, now_ns)
             start_ns = self.deadline_ns if again_ns is None else again_ns
             ended = None
@@ -185,20 +194,15 @@ class Acquisition:
         if heard and (ended is None or ended is Outcome.CONTENDED):
             now_ns = yield from self._until_released(turn, now_ns)
         elif now_ns < start_ns and not (turn.poked or self.engine.retired):
-            now_ns = yield from _settled(turn.park(start_ns))
+            now_ns = yield turn.park(start_ns)
         turn.poked = False
         return now_ns
 
-    def _while_held(self, turn: Turn, now_ns: int) -> Generator[Wanted, int, int]:
-        """Wait as long as somebody here has it: an attempt would be refused. Never beyond the deadline."""
-        while not (turn.poked or self.engine.retired):
-            until_ns = min(turn.turns.held_until_ns(self.resource), self.deadline_ns)
-            if until_ns <= now_ns:
-                break
-            turn.watches = True
-            now_ns = yield from _settled(turn.park(until_ns))
-            turn.watches = False
-        return now_ns
+    def _held_until_ns(self, turn: Turn) -> int:
+        """Until when its head waits for somebody here who has it; 0: it does not. Never beyond the deadline."""
+        if turn.poked or self.engine.retired:
+            return 0
+        return min(turn.turns.held_until_ns(self.resource), self.deadline_ns)
 
     def _until_released(self, turn: Turn, now_ns: int) -> Generator[Wanted, int, int]:
         """Wait for word that it is free; look now and then whether that was lost. Never beyond the deadline."""
@@ -212,7 +216,7 @@ class Acquisition:
                 again = True
             turn.follows = False
             due_ns = now_ns + int(pause_ns * (0.75 + 0.5 * self.random.random()))
-            now_ns = yield from _settled(turn.park(min(due_ns, self.deadline_ns)))
+            now_ns = yield turn.park(min(due_ns, self.deadline_ns))
             pause_ns = min(2 * pause_ns, LONGEST_LOOK_NS)
         return now_ns
 

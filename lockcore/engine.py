@@ -116,7 +116,7 @@ class Engine(RoundEngine):
         if not won.cleaned:  # a lease's, not a lost attempt's
             won.cleaned = True
             self.given_back += 1
-            if self.turns or self._crowds:
+            if self.turns.lines or self._crowds:
                 self._released(won.resource)
         self.turns.given_back(won)
         if targets is self.voters and self._uniform_release is not None:

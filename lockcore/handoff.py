@@ -123,13 +123,13 @@ class Handoff:
         turns, crowd = self.engine.turns, self.crowds.get(resource)
         if crowd is None:
             turns.poke(resource)
-        elif crowd.left > 0 and resource in turns:
+        elif crowd.left > 0 and resource in turns.lines:
             crowd.left -= 1
             turns.poke(resource)
             self.engine.followed = True  # whoever waits elsewhere has been heard: needs no gap between
         else:
             self.passing.append(resource)
-            if resource not in turns and not self.engine.retired:
+            if resource not in turns.lines and not self.engine.retired:
                 turns.hold_place(resource, self.engine.now_ns + FIRST_LOOK_NS)
 
     def pass_all(self) -> None:
@@ -204,7 +204,7 @@ class Handoff:
 
     def _waits(self, process: bytes, resource: str) -> None:
         self._tell(process, b"heard", b"", resource, Ignored(self.engine.now_ns))
-        line = self.engine.turns.get(resource)
+        line = self.engine.turns.lines.get(resource)
         self._crowd(resource, len(line or ()), (process,))
         if not line:  # it may have been released before this was heard
             self._ask(resource, self._checked)
@@ -217,7 +217,7 @@ class Handoff:
         """It is free, and nobody comes before us."""
         turns, waiting = self.engine.turns, self.crowds.pop(resource, None)
         turns.take_place(resource)
-        line = turns.get(resource)
+        line = turns.lines.get(resource)
         left = max(0, len(line or ()) - 1)
         self._crowd(resource, left, others)
         if waiting is not None:

@@ -16,11 +16,11 @@ from collections.abc import Callable
 
 from lockcore.awaited import Settled, Waking
 from lockcore.clock import FAR_FUTURE_NS
-from lockcore.deadlines import Timetable
+from lockcore.deadlines import FEWEST, Timetable
 from lockcore.model import ACQUIRED, Lease, Outcome
 from lockcore.rounds import Round, SetRound
 
-HOLDERS_KEPT = 1 << 13  # leases that nobody gives back are forgotten here, too
+HOLDERS_KEPT = 1 << 13  # of leases that nobody gives back, the newest
 
 
 class Turn(Settled):
@@ -84,48 +84,53 @@ Line = OrderedDict[Turn, None]
 """Who waits for a resource, in order; who leaves its middle costs no more than who leaves its head."""
 
 
-class Turns(dict[str, Line]):
-    """The lines by resource; an empty one is not kept. `want_wake` asks the shell to wake who is ready.
+class Turns:
+    """`lines`: by resource; an empty one is not kept. `want_wake` asks the shell to wake who is ready.
 
-    `holders`: by resource, the attempt that was sent last and is not given back; a saving, nothing depends on it.
+    `holders`: by resource, the attempt that was sent last; a saving, nothing depends on it. Those that have been given
+    back leave together, when there are twice as many as at the last time: to delete each costs more.
 
     `parked`: whose time comes when; each costs the same however many wait. Of a line, those whose turn has come stand
     before those whose has not.
     """
 
     def __init__(self, engine: Waking) -> None:
-        super().__init__()
         self.engine = engine
+        self.lines: dict[str, Line] = {}
         self.holders: dict[str, SetRound] = {}
+        self._room = FEWEST
         self.parked: Timetable[Turn] = Timetable(lambda due_ns, turn: turn.outcome is None and turn.due_ns == due_ns)
         self.want_wake: Callable[[], object] = int  # nothing, until a shell says what
         self.emptied: Callable[[str], object] = str  # nothing, where no other process is to hear of it
 
     def join(self, turn: Turn) -> None:
         """To the end of the line; at its head it has come. Its caller may have asked before the head's came."""
-        line = self.setdefault(turn.resource, Line())
+        line = self.lines.setdefault(turn.resource, Line())
         turn.has_come = not line or turn.since_ns < next(iter(line)).since_ns
         line[turn] = None
         line.move_to_end(turn, last=len(line) == 1 or not turn.has_come)
 
     def is_taken(self, resource: str) -> bool:
         """Somebody here has it, asks for it or waits for it."""
-        return resource in self.holders or resource in self
+        holder = self.holders.get(resource)
+        return (holder is not None and not holder.cleaned) or (bool(self.lines) and resource in self.lines)
 
     def sent(self, round_: SetRound) -> None:
         """An attempt goes out."""
-        if len(self.holders) >= HOLDERS_KEPT:
-            self.holders.clear()
-        self.holders[round_.resource] = round_
+        holders = self.holders
+        holders[round_.resource] = round_
+        if len(holders) > self._room:
+            kept = [(resource, holder) for resource, holder in holders.items() if not holder.cleaned]
+            self.holders = dict(kept[-HOLDERS_KEPT:])
+            self._room = FEWEST + 2 * len(self.holders)
 
     def given_back(self, round_: SetRound) -> None:
         """It is released, or was lost: the head waits for it no more."""
-        if self.holders.get(round_.resource) is round_:
-            line = self.get(round_.resource)
+        if self.lines and self.holders.get(round_.resource) is round_:
+            line = self.lines.get(round_.resource)
             head = next(iter(line)) if line else None
             if head is not None and head.watches:
                 head.settle()
-            del self.holders[round_.resource]  # last: an interrupt may come
 
     def held_until_ns(self, resource: str) -> int:
         """Until when somebody here has it; 0 when nobody does, as far as is known."""
@@ -139,12 +144,12 @@ class Turns(dict[str, Line]):
 
     def leave(self, turn: Turn, *, unreachable: bool = False, granted: bool = False) -> None:
         """Pass the turn on; to all when a quorum is `unreachable`. Twice is once."""
-        line = self.get(turn.resource)
+        line = self.lines.get(turn.resource)
         if line is None:
             return
         line.pop(turn, None)
         if not line:
-            self.pop(turn.resource, None)
+            self.lines.pop(turn.resource, None)
             if not granted:
                 self.emptied(turn.resource)
             return
@@ -159,13 +164,13 @@ class Turns(dict[str, Line]):
 
     def end(self) -> None:
         """Nobody may wait any more: the Redlock is closed, as each will be told at its next step."""
-        for line in list(self.values()):
+        for line in list(self.lines.values()):
             for turn in list(line):
                 turn.settle()
 
     def poke(self, resource: str) -> None:
         """The key is being released: the head of its line tries at once."""
-        line = self.get(resource)
+        line = self.lines.get(resource)
         if line:
             head = next(iter(line))
             head.poked = True
@@ -179,7 +184,7 @@ class Turns(dict[str, Line]):
 
     def take_place(self, resource: str) -> None:
         """The turn has come back."""
-        for turn in list(self.get(resource, ()))[:1]:
+        for turn in list(self.lines.get(resource, ()))[:1]:
             if isinstance(turn, Absent):
                 turn.settle()
 

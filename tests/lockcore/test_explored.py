@@ -58,13 +58,13 @@ def test_when_all_is_answered_the_engines_remember_nothing() -> None:
                 calm += 1
                 client.engine.tick(one.world.now_ns + NS_PER_S)
                 client.engine.take_ready()
-                assert not client.engine.turns
+                assert not client.engine.turns.lines
                 assert rounds_kept(client.engine) == []
     assert calm > 60
 
 
 def test_a_turn_that_is_not_passed_on_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    keeping = lambda self, turn, **_told: self[turn.resource].pop(turn, None)  # noqa: E731
+    keeping = lambda self, turn, **_told: self.lines[turn.resource].pop(turn, None)  # noqa: E731
     monkeypatch.setattr(Turns, "leave", keeping)
     with pytest.raises(AssertionError):
         test_when_all_is_answered_the_engines_remember_nothing()

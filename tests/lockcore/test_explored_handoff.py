@@ -91,7 +91,7 @@ def test_when_all_is_answered_nothing_is_kept() -> None:
                 calm += 1
                 client.engine.tick(one.world.now_ns + NS_PER_S)
                 client.engine.take_ready()
-                assert not client.engine.turns
+                assert not client.engine.turns.lines
                 assert rounds_kept(client.engine) == []
     assert calm > 40
 

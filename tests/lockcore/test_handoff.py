@@ -316,7 +316,7 @@ def test_when_all_have_been_served_nothing_is_kept() -> None:
     assert places == {0: 3, 1: 1, 2: 2}
     for house in town.houses:
         assert house.engine.handoff is not None
-        assert not house.engine.turns
+        assert not house.engine.turns.lines
         assert not house.engine.handoff.crowds
         assert house.engine.is_idle
     assert not any(server.keys for server in town.servers)

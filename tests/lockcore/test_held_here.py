@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from lockcore.attempt import extend_steps
+from lockcore.deadlines import FEWEST
 from lockcore.errors import InstanceClosedError
 from lockcore.model import Denied, Lease, Outcome
 from lockcore.turns import HOLDERS_KEPT, Turn, Turns
@@ -84,8 +85,8 @@ def test_who_asked_before_stands_before_those_who_came_meanwhile() -> None:
 
 def test_an_order_by_who_was_refused_first_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def last(self: Turns, turn: Turn) -> None:
-        turn.has_come = turn.resource not in self
-        self.setdefault(turn.resource, OrderedDict())[turn] = None
+        turn.has_come = turn.resource not in self.lines
+        self.lines.setdefault(turn.resource, OrderedDict())[turn] = None
 
     monkeypatch.setattr(Turns, "join", last)
     with pytest.raises(AssertionError):
@@ -137,11 +138,22 @@ def test_a_closed_redlock_keeps_nobody_waiting_for_its_own_lease() -> None:
         line.callers[0].go_on()
 
 
+def test_of_what_is_given_back_hardly_more_is_kept_than_is_held() -> None:
+    line = held(0)
+    for number in range(1_000):
+        line.fleet.give_back(line.fleet.won(f"r{number}"))
+        line.fleet.drain()
+        assert len(line.fleet.engine.turns.holders) <= 2 * 2 + FEWEST
+    assert line.fleet.engine.turns.is_taken("stock")
+
+
 def test_holders_are_few_and_nothing_depends_on_them() -> None:
     line = held(0)
-    for number in range(HOLDERS_KEPT + 10):
-        line.fleet.engine.turns.sent(line.fleet.engine.set_round(f"r{number}", line.lease.round.terms, 0))
-        assert len(line.fleet.engine.turns.holders) <= HOLDERS_KEPT
+    for number in range(5 * HOLDERS_KEPT):
+        kept = line.fleet.engine.set_round(f"r{number}", line.lease.round.terms, 0)
+        kept.cleaned = False
+        line.fleet.engine.turns.sent(kept)
+        assert len(line.fleet.engine.turns.holders) <= 2 * HOLDERS_KEPT + FEWEST + 1
     line.join()  # its lease is forgotten: what is asked is refused
     line.later(2.5)
     assert line.trying == [0]

@@ -87,7 +87,7 @@ def test_a_line_is_served_first_come_first_served_each_time_at_the_release() -> 
         lease = line.callers[served[-1]].result
         assert isinstance(lease, Lease)
     assert served == [0, 1, 2, 3]
-    assert not line.fleet.engine.turns
+    assert not line.fleet.engine.turns.lines
 
 
 @pytest.mark.parametrize("dialect", [None, EVALSHA])
@@ -209,7 +209,7 @@ def test_an_interrupt_at_any_moment_of_who_waits_holds_nobody_up(number: int, re
         if not where:
             break
         assert len(serve(line)) >= (2 if reply is not MISCONF else 0), where
-        assert not line.fleet.engine.turns, where
+        assert not line.fleet.engine.turns.lines, where
         assert not any(line.fleet.unanswered), where
     assert moment > 15
 
@@ -268,13 +268,13 @@ def test_at_his_deadline_who_never_had_a_turn_makes_one_attempt() -> None:
     denied = waiting.result
     assert (denied.outcome, denied.attempts, denied.tally) == (Outcome.CONTENDED, 1, (0, 3, 0, 0, 0, 0))
     assert denied.ended_ns - denied.started_ns == 10 * NS_PER_MS
-    assert len(line.fleet.engine.turns["stock"]) == 1
+    assert len(line.fleet.engine.turns.lines["stock"]) == 1
 
 
 def test_without_a_wait_nobody_stands_in_line() -> None:
     line = Line(2)
     assert line.join(wait_ms=0).result.attempts == 1
-    assert len(line.fleet.engine.turns["stock"]) == 2
+    assert len(line.fleet.engine.turns.lines["stock"]) == 2
 
 
 def test_without_a_reachable_quorum_nobody_waits_for_the_others() -> None:
@@ -292,12 +292,12 @@ def test_the_lease_of_a_first_attempt_leaves_no_line() -> None:
     line.callers.append(caller)
     line.answer(OK)
     assert isinstance(caller.result, Lease)
-    assert not line.fleet.engine.turns
+    assert not line.fleet.engine.turns.lines
 
 
 def test_a_turn_that_is_not_passed_on_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def keeping(self: Turns, turn: Turn, **_told: bool) -> None:
-        self[turn.resource].pop(turn, None)
+        self.lines[turn.resource].pop(turn, None)
 
     monkeypatch.setattr(Turns, "leave", keeping)
     with pytest.raises(AssertionError):

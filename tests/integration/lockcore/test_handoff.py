@@ -66,7 +66,8 @@ def test_a_release_and_the_set_of_the_next_one_here_leave_together_once_who_wait
     held, waiting = shell.won(lock), []
     for place in (1, 2):
         waiting.append(shell.start(shell.raw(lock).acquire, "stock", TTL_MS, 60_000))
-        shell.until(lambda place=place: len(lock._driver.engine.turns.get("stock", ())) == place, "a place in line")
+        line = lock._driver.engine.turns.lines.get
+        shell.until(lambda line=line, place=place: len(line("stock", ())) == place, "a place in line")
     if heard:
         elsewhere = shell.start(shell.raw(there).acquire, "stock", TTL_MS, 60_000)
         shell.until(lambda: handoff_of(lock).crowds, "word that somebody waits")

@@ -163,7 +163,7 @@ def test_who_stands_in_line_is_told_in_a_forked_child(shell: Shell, connect: Con
     lock = connect(instances.urls)
     lease = lock.acquire("stock", TTL_MS)
     jobs = [shell.start(lock.try_acquire, "stock", TTL_MS, 60_000) for _ in range(3)]
-    shell.until(lambda: len(lock._driver.engine.turns.get("stock", ())) == 3, "all to stand in line")
+    shell.until(lambda: len(lock._driver.engine.turns.lines.get("stock", ())) == 3, "all to stand in line")
     instances[0].pause()
     shell.until(lambda: lock.instances[0].pending, "the first in line to be in a round")
 
@@ -214,7 +214,7 @@ def test_who_is_refused_while_it_closes_gave_nothing_back(shell: Shell, lock: An
     engine = lock._driver.engine
     lock.acquire("held", TTL_MS)
     waiting = [shell.start(shell.raw(lock).acquire, "held", TTL_MS, 60_000) for _ in range(3)]
-    shell.until(lambda: len(engine.turns.get("held", ())) == 3, "all to stand in line")
+    shell.until(lambda: len(engine.turns.lines.get("held", ())) == 3, "all to stand in line")
     engine.retire()
     for job in waiting:
         with pytest.raises(InstanceClosedError):
