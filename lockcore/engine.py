@@ -20,7 +20,7 @@ from lockcore.deadlines import Deadlines
 from lockcore.errors import ProtocolError
 from lockcore.flight import EARLY, LARGEST, SMALLEST, Flight, MergedReply
 from lockcore.handoff import Handoff
-from lockcore.membership import Amnesia, Hello, Membership, State, abstention_ns, forgotten_ns
+from lockcore.membership import VOTING, Amnesia, Hello, Membership, State, abstention_ns, forgotten_ns
 from lockcore.model import InstanceStatus, Lease, Outcome, Tally
 from lockcore.observed import Listener
 from lockcore.owed import Debts
@@ -304,9 +304,10 @@ class Engine(RoundEngine):
         self.turns.expire(now_ns)
         for debts in self.debts:
             debts.tick(now_ns)
-        if [member for member in self.members if member.abstained(now_ns)]:
+        if len(self.voters) < self.instances and [member for member in self.members if member.abstained(now_ns)]:
             self.recount()
-        self._leave_out(lambda pipe: pipe.over_age(self.settings.lag_cap, now_ns))
+        if [pipe for pipe in self.voters if pipe.pending]:
+            self._leave_out(lambda pipe: pipe.over_age(self.settings.lag_cap, now_ns))
         self.amnesia.ask(now_ns)
         return self.next_tick_ns(now_ns)
 
@@ -320,8 +321,7 @@ class Engine(RoundEngine):
 
     def next_tick_ns(self, now_ns: int) -> int:
         """When `tick` is needed next, or FAR_FUTURE_NS."""
-        due = [self.deadlines.next_ns(), self.turns.parked.next_ns]
-        due += [debts.due_ns for debts in self.debts]
+        due = [self.deadlines.next_ns(), self.turns.parked.next_ns, *[debts.due_ns for debts in self.debts]]
         due += [member.next_ns for member in self.members]
         if waiting := [pipe for pipe in self.pipes if pipe.pending]:
             lag_ns = int(self.settings.lag_cap.age_ms * NS_PER_MS)
@@ -371,9 +371,10 @@ class Engine(RoundEngine):
         """The voters anew: what is batched for the old ones goes to them first."""
         if self.batch or self._to_merge:
             self._spill()
-        voting = tuple(i for i, member in enumerate(self.members) if member.state is State.VOTING and not self.retired)
+        members = [] if self.retired else self.members
+        voting = tuple([index for index, member in enumerate(members) if member.state is VOTING])
         if (voters := self._voter_sets.get(voting)) is None:
-            voters = self._voter_sets.keep(voting, tuple(self.pipes[index] for index in voting))
+            voters = self._voter_sets.keep(voting, tuple([self.pipes[index] for index in voting]))
         self.voters = voters
         self.early = EARLY if len(voters) <= 2 else LARGEST
         kinds = {pipe.dialect.release_command for pipe in voters}

@@ -128,7 +128,8 @@ def abstention_ns(hello: Hello, known: Hello | None, rejoin: Rejoin, max_ttl_ms:
 
 
 class Membership:
-    """The standing of one instance: `until_ns` ends an abstention, `retry_ns` is when a lost one is tried again."""
+    """The standing of one instance: `until_ns` ends an abstention, `retry_ns` is when a lost one is tried again,
+    `ask_ns` when one that is connected and does not tell is asked whether it is still the same."""
 
     __slots__ = ("ask_ns", "backoff_ns", "connecting", "hello", "reason", "retry_ns", "state", "until_ns")
 
@@ -137,14 +138,14 @@ class Membership:
         self.reason = "not connected yet"
         self.hello: Hello | None = None
         self.until_ns = 0
-        self.retry_ns = self.ask_ns = 0
+        self.retry_ns, self.ask_ns = 0, FAR_FUTURE_NS
         self.backoff_ns = FIRST_BACKOFF_NS
         self.connecting = False
 
     def joined(self, hello: Hello, abstention: int, now_ns: int) -> None:
         """Connected: it votes at once, or after `abstention` ns."""
         known, self.hello = self.hello, hello
-        self.ask_ns = now_ns + ASK_EVERY_NS
+        self.ask_ns = FAR_FUTURE_NS if hello.tells else now_ns + ASK_EVERY_NS
         self.connecting = False
         self.backoff_ns = FIRST_BACKOFF_NS
         still_abstaining = max(self.until_ns, now_ns + abstention) if abstention else self.until_ns
@@ -161,7 +162,7 @@ class Membership:
         self.state = State.REFUSED if refused else State.DOWN
         self.reason = reason
         self.connecting = False
-        self.retry_ns = now_ns + self.backoff_ns
+        self.retry_ns, self.ask_ns = now_ns + self.backoff_ns, FAR_FUTURE_NS
         self.backoff_ns = min(2 * self.backoff_ns, LONGEST_BACKOFF_NS)
 
     def forgot(self, why: str, abstention: int, now_ns: int) -> None:
@@ -173,11 +174,6 @@ class Membership:
     def is_connected(self) -> bool:
         """True while it has a connection."""
         return self.state not in _UNCONNECTED
-
-    @property
-    def is_asked(self) -> bool:
-        """True when it is connected and has to be asked whether it is still the same."""
-        return self.hello is not None and not self.hello.tells and self.is_connected
 
     def lagged(self, reason: str) -> None:
         """Over the lag cap: its votes are ABSENT until it has caught up."""
@@ -198,7 +194,7 @@ class Membership:
 
     def is_taken_up(self, now_ns: int) -> bool:
         """True once when it is time to try it again: from then on it is being connected."""
-        if not self.is_due or self.retry_ns > now_ns:
+        if self.retry_ns > now_ns or self.connecting or self.is_connected:
             return False
         self.connecting = True
         return True
@@ -208,16 +204,10 @@ class Membership:
         """When it is to be looked at, tried again or asked (ns), or FAR_FUTURE_NS."""
         state = self.state
         if state is VOTING:
-            return self.ask_ns if self.is_asked else FAR_FUTURE_NS
-        if self.is_due:
-            return self.retry_ns
-        ask_ns = self.ask_ns if self.is_asked else FAR_FUTURE_NS
-        return min(self.until_ns, ask_ns) if state is State.ABSTAINING else ask_ns
-
-    @property
-    def is_due(self) -> bool:
-        """True when it should be tried again as soon as `retry_ns` has come."""
-        return not self.is_connected and not self.connecting
+            return self.ask_ns
+        if state is State.ABSTAINING:
+            return min(self.until_ns, self.ask_ns)
+        return self.ask_ns if self.connecting or self.is_connected else self.retry_ns
 
 
 def twin_of(members: Sequence[Membership], index: int, hello: Hello) -> int | None:
@@ -279,7 +269,7 @@ class Amnesia:
         """Ask those who do not tell by themselves, if it is time."""
         engine = self._engine
         for pipe, member in zip(engine.pipes, engine.members, strict=True):
-            if member.is_asked and member.ask_ns <= now_ns:
+            if member.ask_ns <= now_ns:
                 member.ask_ns = now_ns + ASK_EVERY_NS
                 engine.unicast(pipe, request(b"INFO", b"replication"), _ReplicationAsked(self, now_ns))
 

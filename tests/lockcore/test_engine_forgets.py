@@ -146,7 +146,7 @@ def asked_fleet() -> ScriptedFleet:
     fleet = fleet_of()
     for member in fleet.engine.members:
         assert member.hello is not None
-        member.hello = replace(member.hello, tells=False, replid="a" * 40)
+        member.joined(replace(member.hello, tells=False, replid="a" * 40), 0, fleet.now_ns)
     return fleet
 
 

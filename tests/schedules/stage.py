@@ -92,11 +92,16 @@ class Stage:
 
     def play(self, course: Course) -> Figures:
         """What came of a course."""
-        found: Figures = {}
+        found, busy = Figures(), [course]
+
+        def work() -> None:
+            found.update(course(self))
+            busy.clear()
+
         Scene.servers, Scene.worlds = tuple(self.servers), Scene.worlds + 1
         seed(1)
-        Process(self.world, 0).start(lambda: found.update(course(self)))
-        self.world.run(self.world.now_ns + 100 * LONG_MS * NS_PER_MS, lambda: bool(found))
+        Process(self.world, 0).start(work)
+        self.world.run(self.world.now_ns + 100 * LONG_MS * NS_PER_MS, busy)
         self.world.end()
         for client in self.clients:
             client.recipe.close()

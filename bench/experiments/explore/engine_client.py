@@ -5,7 +5,7 @@ a connection that broke is made again when it is due.
 """
 
 from collections.abc import Generator, Sequence
-from functools import partial
+from functools import cache, partial
 from random import Random
 from typing import Any
 
@@ -14,7 +14,7 @@ from bench.experiments.explore.schedule import TTL_MS
 from bench.experiments.explore.world import Process, here
 from lockcore import Denied, Lease, Outcome, RetryPolicy
 from lockcore.attempt import Acquisition, extend_steps, release_steps
-from lockcore.clock import FAR_FUTURE_NS
+from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS
 from lockcore.commands import Dialect
 from lockcore.engine import Engine
 from lockcore.membership import Hello
@@ -25,6 +25,7 @@ from lockcore.turns import Offer, Turn, Wanted
 NATIVE, SCRIPTS = Dialect("delifeq", True), Dialect("evalsha", False)
 RETRY = RetryPolicy("full-jitter", TTL_MS / 10, 100)
 SETTINGS = Settings(max_ttl_ms=TTL_MS, rejoin="trust-first", retry=RETRY)
+LAG_NS = int(SETTINGS.lag_cap.age_ms * NS_PER_MS)
 
 
 class EngineClient:
@@ -82,7 +83,7 @@ class EngineClient:
 
     def _submit(self, wanted: Any) -> None:
         if isinstance(wanted, Turn):
-            self._arm(self.engine.next_tick_ns(self._world.now_ns))
+            self._arm(wanted.due_ns)
         elif isinstance(wanted, SetRound):
             self.engine.submit(wanted)
         elif isinstance(wanted, ExtendRound):
@@ -104,11 +105,19 @@ class EngineClient:
         self._world.later(0, partial(self._process.run, self._flush))
 
     def _flush(self) -> None:
-        if self.engine.dirty:
-            self.engine.flush(self._world.now_ns)
-        self._arm(self.engine.next_tick_ns(self._world.now_ns))
+        engine, now_ns = self.engine, self._world.now_ns
+        if engine.dirty:
+            engine.flush(now_ns)
+        self._arm()
 
-    def _arm(self, next_ns: int) -> None:
+    def _arm(self, next_ns: int = FAR_FUTURE_NS) -> None:
+        """The next tick comes when it is due; `next_ns`: at the latest."""
+        now_ns, ticks_ns = self._world.now_ns, self._ticks_ns
+        if ticks_ns > self.engine.deadlines.due_ns or ticks_ns > now_ns + LAG_NS:  # else nothing else is due before
+            next_ns = self.engine.next_tick_ns(now_ns)
+        self._plan(next_ns)
+
+    def _plan(self, next_ns: int) -> None:
         if next_ns < self._ticks_ns:
             self._ticks_ns = next_ns
             self._world.at(next_ns, partial(self._when_awake, next_ns))
@@ -123,16 +132,17 @@ class EngineClient:
 
     def _tick(self) -> None:
         self._ticks_ns = FAR_FUTURE_NS
-        self._arm(self.engine.tick(self._world.now_ns))
+        self._plan(self.engine.tick(self._world.now_ns))
         due = self.engine.due_connects(self._world.now_ns)
         for index in due:
             self._connect(index)
         if due or self.engine.dirty:
             self._flush()
-        self._wake()
+        if self.engine.ready:
+            self._wake()
 
     def _wake(self) -> None:
-        for settled in self.engine.take_ready() if self.engine.ready else ():
+        for settled in self.engine.take_ready():
             wake, settled.waiter = settled.waiter, None
             if wake is not None:
                 self._world.later(0, wake)
@@ -142,26 +152,26 @@ class EngineClient:
         if server.down or server.stopped:
             self.engine.detach(index, "nobody answers", now_ns)
             return
-        link: SimulatedLink
-        link = SimulatedLink(self._process, server, partial(self._heard, index), lambda: self._broken(index, link))
-        self._links[index] = link
+        self._links[index] = link = SimulatedLink(self._process, server, self._heard, self._broken, self._broken)
+        hello = _hello(index, server.runs, link.id)
+        self.engine.attach(index, hello, SCRIPTS if server.is_old else NATIVE, link.send, now_ns)
 
-        def transmit(data: bytes) -> int:
-            if not link.is_open or not link.send(data):
-                self._broken(index, link)
-            return 0
-
-        hello = Hello(f"server-{index}-{server.runs}", 1_000_000, "simulated", link.id)
-        self.engine.attach(index, hello, SCRIPTS if server.is_old else NATIVE, transmit, now_ns)
-
-    def _broken(self, index: int, link: SimulatedLink) -> None:
+    def _broken(self, link: SimulatedLink) -> None:
+        index = link.server.index
         if self._links[index] is link:
             self._links[index] = None
             link.close()
             self.engine.detach(index, "broken", self._world.now_ns)
-            self._arm(self.engine.next_tick_ns(self._world.now_ns))
+            self._arm(self.engine.members[index].next_ns)
             self._world.later(0, self._wake)
 
-    def _heard(self, index: int, data: bytes) -> None:
-        self.engine.received(index, data, self._world.now_ns)
-        self._wake()
+    def _heard(self, link: SimulatedLink, data: bytes) -> None:
+        if link.is_open:
+            self.engine.received(link.server.index, data, self._world.now_ns)
+            if self.engine.ready:
+                self._wake()
+
+
+@cache
+def _hello(index: int, run: int, link: int) -> Hello:
+    return Hello(f"server-{index}-{run}", 1_000_000, "simulated", link)

@@ -6,16 +6,25 @@ its successor kills it: what a kernel may do after a reset.
 
 from collections import deque
 from collections.abc import Callable
-from functools import partial
-from typing import Any
+from functools import lru_cache, partial
+from operator import attrgetter
 
 from hiredis import Reader
 
 from bench.experiments.explore.keyspace import Command, Keyspace
-from bench.experiments.explore.schedule import LATENCY_NS
-from bench.experiments.explore.world import Process, World
+from bench.experiments.explore.schedule import LATENCY_NS, Change
+from bench.experiments.explore.world import Process, World, places
 
 OLD = frozenset({b"DELIFEQ", b"DELEX", b"IFEQ"})  # what a server that only has scripts lacks
+
+
+@lru_cache(64)
+def commands_of(data: bytes) -> tuple[Command, ...]:
+    """The commands in `data`; none while the last one is not whole. What goes to all servers is parsed once."""
+    reader = Reader()
+    reader.feed(data)
+    found = tuple(iter(reader.gets, False))
+    return () if reader.has_data() else found
 
 
 class SimulatedServer:
@@ -23,8 +32,8 @@ class SimulatedServer:
 
     def __init__(self, world: World, index: int, rate: float, *, is_old: bool = False) -> None:
         self.world, self.index, self.is_old = world, index, is_old
-        self.data = Keyspace(lambda: world.now_ns, rate, OLD if is_old else frozenset())
-        self.runs = 0
+        self.data = Keyspace(partial(attrgetter("now_ns"), world), rate, OLD if is_old else frozenset())
+        self.visits, self.runs = places("serve", index), 0
         self.links: dict[int, SimulatedLink] = {}
         self.connected = 0
         self.down = self.stopped = False
@@ -50,11 +59,8 @@ class SimulatedServer:
             return b"+OK\r\n" if killed else b"-ERR No such client\r\n"
         return self.data.run(command)
 
-    def passes(self) -> bool:
-        """It is about to execute: a place `serve`, where it may restart, stop or die. Whether it does execute."""
-        change = self.world.change("serve", self.index)
-        if change is None:
-            return True
+    def survives(self, change: Change) -> bool:
+        """Something befalls it when it is about to execute: it may restart, stop or die. Whether it does execute."""
         self.world.note(change.what, self.index, change.for_ns)
         if change.what in ("flush", "forget"):
             (self.data.scripts.clear if change.what == "flush" else self.data.clear)()
@@ -88,59 +94,67 @@ class SimulatedServer:
 
 
 class SimulatedLink:
-    """One connection of a process. `heard(data)`: bytes that arrive; `ended()`: it broke, as the client learns;
-    `is_cut`: its server has gone."""
+    """One connection of a process. `heard(link, data)`: bytes that arrive, unless it was closed; `ended(link)`: it
+    broke, as the client learns; `lost(link)`: it breaks under what is sent. `is_cut`: its server has gone."""
 
     def __init__(
-        self, process: Process, server: SimulatedServer, heard: Callable[[bytes], object], ended: Callable[[], object]
-    ) -> None:
+        self, process: Process, server: SimulatedServer, heard: Callable[["SimulatedLink", bytes], object],
+        ended: Callable[["SimulatedLink"], object], lost: Callable[["SimulatedLink"], object],
+    ) -> None:  # fmt: skip
         self.process, self.server, self.world = process, server, process.world
-        self.heard, self.ended = heard, ended
+        self.heard, self.ended, self.lost = heard, ended, lost
         server.connected += 1
         self.id = server.connected
         self.to_server: deque[tuple[int, int, bytes]] = deque()
-        self._reader: Any = Reader()
+        self._begun = b""  # of a command
         self.is_open, self.is_cut = True, False
         self._arrives_ns = self._returns_ns = 0
         server.links[self.id] = self
 
-    def send(self, data: bytes) -> bool:
-        """Bytes leave for the server: a place `send`. False when the connection breaks under them."""
+    def send(self, data: bytes) -> int:
+        """Bytes leave for the server: a place `send`. How many were kept: 0."""
+        if not self.is_open:
+            self.lost(self)
+            return 0
         world = self.world
-        change = world.change("send", self.process.number)
+        change = world.change(self.process.sends)
         due_ns = world.now_ns + LATENCY_NS
         if change is not None:
             world.note(change.what, self.process.number, change.for_ns, self.server.index)
             if change.what == "lose":
                 self.close()
-                return False
+                self.lost(self)
+                return 0
             if change.what == "late":
                 due_ns += change.for_ns
         if self.is_cut:  # nobody is there any more; the client hears of it
-            return True
+            return 0
         self._arrives_ns = due_ns = max(self._arrives_ns, due_ns)
         self.to_server.append((due_ns, world.now_ns, data))
         world.at(due_ns, self.serve)
         if change is not None and change.what == "cut":
             self.is_open = False
-            world.at(due_ns, partial(self.process.run, self.ended))
-        return True
+            world.at(due_ns, partial(self.process.run, partial(self.ended, self)))
+        return 0
 
     def serve(self) -> None:
-        """The server reads and executes what has arrived."""
+        """The server reads and executes what has arrived: a place `serve`."""
         server, world, arrived, replies = self.server, self.world, self.to_server, []
-        now_ns, next_command = world.now_ns, self._reader.gets
-        while arrived and arrived[0][0] <= now_ns and not server.stopped and server.passes():
-            if not arrived:
+        now_ns = world.now_ns
+        while arrived and arrived[0][0] <= now_ns and not server.stopped:
+            change = world.change(server.visits)
+            if change is not None and not (server.survives(change) and arrived):
                 break
             _, sent_ns, data = arrived.popleft()
-            self._reader.feed(data)
-            while (command := next_command()) is not False:
+            data = self._begun + data
+            commands = commands_of(data)
+            self._begun = b"" if commands else data
+            for command in commands:
                 reply = server.execute(command)
                 replies.append(reply)
                 world.seen.append((now_ns, "call", self.process.number, server.index, sent_ns, command, reply))
         if replies and self.is_open:
-            change = world.change("reply", self.process.number)
+            change = world.change(self.process.replies)
             due_ns = world.now_ns + LATENCY_NS
             if change is not None:
                 world.note("late reply", self.process.number, change.for_ns, server.index)
@@ -150,11 +164,7 @@ class SimulatedLink:
 
     def _arrive(self, data: bytes) -> None:
         if self.is_open:
-            self.process.run(partial(self._hear, data))
-
-    def _hear(self, data: bytes) -> None:
-        if self.is_open:
-            self.heard(data)
+            self.process.run(partial(self.heard, self, data))
 
     def close(self) -> None:
         """The client gives it up; what is under way may still arrive."""
@@ -164,4 +174,8 @@ class SimulatedLink:
         """The other side is gone, with what was under way to it: the client hears of it a little later."""
         self.is_cut = True
         self.to_server.clear()
-        self.world.later(LATENCY_NS, lambda: self.process.run(self.ended) if self.is_open else None)
+        self.world.later(LATENCY_NS, self._learn)
+
+    def _learn(self) -> None:
+        if self.is_open:
+            self.process.run(partial(self.ended, self))

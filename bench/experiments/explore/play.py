@@ -16,7 +16,7 @@ from typing import Any
 from bench.experiments.explore.engine_client import EngineClient
 from bench.experiments.explore.network import SimulatedServer
 from bench.experiments.explore.schedule import LATENCY_NS, TTL_MS, Choose, LaterBegin, Place, Setting
-from bench.experiments.explore.world import START_NS, Actor, Event, Process, World, here
+from bench.experiments.explore.world import START_NS, Actor, Event, Process, World, here, places
 from lockcore import Denied, Lease, Outcome
 from lockcore.clock import NS_PER_MS
 from lockcore.quorum import outcome_of, quorum_of
@@ -53,15 +53,11 @@ class Played:
     tested: bool = False
     grants: int = 0
 
-    def came_about(self) -> Counter[str]:
-        """How often what was seen; `late votes`: of SETs that an instance took later than usual."""
-        seen = Counter(event[1] for event in self.seen)
-        seen["late votes"] = sum(
-            event[0] - event[4] > 2 * LATENCY_NS and event[6] == b"+OK\r\n" and event[5][0] == b"SET"
-            for event in self.seen
-            if event[1] == "call"
-        )
-        return seen
+    def count_in(self, seen: Counter[str]) -> None:
+        """Add how often what was seen; `late votes`: of SETs that an instance took later than usual."""
+        seen.update([event[1] for event in self.seen])
+        late = [event for event in self.seen if event[1] == "call" and event[0] - event[4] > 2 * LATENCY_NS]
+        seen["late votes"] += sum(event[6] == b"+OK\r\n" and event[5][0] == b"SET" for event in late)
 
     def later_begins(self) -> Iterator[LaterBegin]:
         """Every attempt of a client but its first, the last ones first."""
@@ -99,8 +95,7 @@ class Play:
         self.played = Played(seen=self.world.seen, passed=self.world.passed)
         self.lockers: dict[int, tuple[Process, Any]] = {}  # by client
         self.courses: list[Actor] = []
-        self.acquiring: set[Actor] = set()
-        self.busy = setting.clients * setting.callers  # callers that are not done
+        self.acquiring, self.busy = set[Actor](), set[Actor]()  # `busy`: not done
 
     def run(self) -> Played:
         """Play it to its end, or to the first rule that is broken."""
@@ -113,13 +108,14 @@ class Play:
             world.is_begun = True
             for number in self.lockers:
                 self._begin(number)
-            world.run(ENDS_NS, lambda: not self.busy)
+            world.run(ENDS_NS, self.busy)
             if setting.recipe == ENGINE:
                 self._calm_down()
         finally:
             world.end()
             for _, locker in self.lockers.values():
                 locker.close()
+            self.courses.clear()
             world.seen, world.passed = [], {}  # what is in no circle need not be looked for
         return self.played
 
@@ -153,7 +149,7 @@ class Play:
 
     def _begin(self, number: int) -> None:
         world, (process, locker) = self.world, self.lockers[number]
-        late, ahead = world.change("start", number), world.change("skew", number)
+        late, ahead = world.change(places("start", number)), world.change(places("skew", number))
         if ahead is not None:
             process.ahead_ns = ahead.for_ns
             world.note("ahead", number, ahead.for_ns)
@@ -161,6 +157,7 @@ class Play:
         for caller in range(self.setting.callers):
             live = partial(self._whole_life, number, caller, locker)
             self.courses.append(process.start(live, start_ns))
+        self.busy.update(self.courses)
 
     def _whole_life(self, client: int, caller: int, locker: Any) -> None:
         try:
@@ -168,7 +165,7 @@ class Play:
         except Exception as error:  # noqa: BLE001 - of a recipe; whoever judges is told
             self._raised(error)
         finally:
-            self.busy -= 1
+            self.busy.discard(here())
 
     def _raised(self, error: Exception) -> None:
         self.played.raised = f"{type(error).__name__}: {error}"
@@ -283,22 +280,22 @@ def play(setting: Setting, choose: Choose) -> Played:
     """Play one schedule."""
     one = Play(setting, choose)
     played = one.run()
-    played.tested = any(_tested(played.seen))
+    played.tested = _is_tested(played.seen)
     return played
 
 
-def _tested(seen: Sequence[Event]) -> list[bool]:
-    """For each command, whether another client held a lock then."""
-    holding: Counter[int] = Counter()
-    found, held = [], 0
+def _is_tested(seen: Sequence[Event]) -> bool:
+    """Whether a command was sent while another client held a lock."""
+    holding, held = Counter[int](), 0
     for event in seen:
         what = event[1]
         if what == "call":
-            found.append(held > max(holding[event[2]], 0))
+            if held and held > max(holding[event[2]], 0):
+                return True
         elif what == "granted":
             holding[event[2]] += 1
             held += 1
         elif what == "gives back":
             holding[event[2]] -= 1
             held -= 1
-    return found
+    return False

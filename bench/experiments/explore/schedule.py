@@ -96,8 +96,11 @@ def at_random(setting: Setting, random: Random, kept: dict[Place, Change]) -> Ch
     first, may = max(chance, 0.1), setting.may
 
     def choose(place: Place) -> Change | None:
+        drew = draw()
+        if drew >= first:  # nearly always
+            return None
         where, _, visit = place
-        if draw() >= (chance if visit > 1 else first) or where not in may:
+        if (visit > 1 and drew >= chance) or where not in may:
             return None
         kept[place] = change = drawn(random.choice(may[where]), random)
         return change

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 from time import process_time
+from typing import Any
 
 from bench.experiments.explore.diagram import steps_of
 from bench.experiments.explore.play import ENGINE, Played, play
@@ -49,14 +50,15 @@ def setting_of(recipe: str, about: About) -> Setting:
 def numbered(setting: Setting, number: int, seed: int) -> tuple[Schedule, Played]:
     """Schedule `number` (from 0) of a seed, and what came of it."""
     random = Random(f"{seed} {setting.recipe} {number}")
-    setting = replace(setting, seed=number + seed)
+    told: dict[str, Any] = {"seed": number + seed}
     if setting.recipe == ENGINE:
-        setting = replace(setting, extends=number % 3 == 1)
+        told["extends"] = number % 3 == 1
         if number % CROWD == CROWD - 1:
             callers, shared = random.choice(((4, 4), (4, 2), (8, 1), (12, 2)))
-            setting = replace(setting, callers=callers, resources=2 * callers - shared, rounds=random.choice((1, 2)))
+            told |= {"callers": callers, "resources": 2 * callers - shared, "rounds": random.choice((1, 2))}
         if number % 5 == 4:
-            setting = replace(setting, hold_ns=TTL_MS * NS_PER_MS)
+            told["hold_ns"] = TTL_MS * NS_PER_MS
+    setting = replace(setting, **told)
     kept: dict[Place, Change] = {}
     if number == 0:
         return Schedule(setting, kept), play(setting, follow(kept))
@@ -120,7 +122,7 @@ def hunt(schedules: Iterable[tuple[Schedule, Played]]) -> Hunt:
         found.played, found.tested = found.played + 1, found.tested + played.tested
         found.raised = found.raised or played.raised
         if schedule.setting.recipe == ENGINE:
-            found.seen.update(played.came_about())
+            played.count_in(found.seen)
         if not schedule.changes:
             found.usual = played.passed
         if played.broken:

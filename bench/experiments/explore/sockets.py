@@ -47,12 +47,16 @@ class SimulatedSocket:
         self._buffer = bytearray()
         self._waiting: tuple[Actor, int] | None = None
         self._is_over = False
-        self._link = SimulatedLink(here().process, server, self._heard, self._ended)
+        self._link = SimulatedLink(here().process, server, self._heard, self._ended, self._lost)
 
     def sendall(self, data: bytes) -> None:
         """Send. Raises ConnectionResetError."""
-        if here().world.is_over or not self._link.is_open or not self._link.send(data):
-            raise ConnectionResetError("the simulated connection broke")
+        if here().world.is_over:
+            self._lost(self._link)
+        self._link.send(data)
+
+    def _lost(self, _link: SimulatedLink) -> None:
+        raise ConnectionResetError("the simulated connection broke")
 
     def recv_into(self, buffer: Any, *_more: int) -> int:
         """Wait for bytes. Raises TimeoutError; 0 at the end."""
@@ -76,11 +80,12 @@ class SimulatedSocket:
         """What a look at a socket that has ended shows."""
         return b""
 
-    def _heard(self, data: bytes) -> None:
-        self._buffer += data
-        self._go_on()
+    def _heard(self, link: SimulatedLink, data: bytes) -> None:
+        if link.is_open:
+            self._buffer += data
+            self._go_on()
 
-    def _ended(self) -> None:
+    def _ended(self, _link: SimulatedLink) -> None:
         self._is_over = True
         self._go_on()
 

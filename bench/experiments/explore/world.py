@@ -5,11 +5,11 @@ Everything is in one thread and one clock; what happens at one time happens in t
 concerns it then waits. Wherever things may come differently the world asks its `choose`; None is the usual course.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from contextlib import suppress
 from functools import cache, partial
 from heapq import heappop, heappush
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
 from greenlet import getcurrent, greenlet
@@ -36,17 +36,9 @@ def _first_places(where: str, who: int) -> tuple[Place, ...]:
     return tuple(Place(where, who, visit) for visit in range(1, _FIRST + 1))
 
 
-class _Passings(dict[tuple[str, int], Iterator[Place]]):
-    """The visits of each place that are left."""
-
-    def __missing__(self, passes: tuple[str, int]) -> Iterator[Place]:
-        left = self[passes] = iter(_first_places(*passes))
-        return left
-
-    def later(self, passes: tuple[str, int]) -> Place:
-        """The first one that is not kept."""
-        self[passes] = (Place(*passes, visit) for visit in count(_FIRST + 1))
-        return next(self[passes])
+def places(where: str, who: int) -> Iterator[Place]:
+    """Visit after visit, without end."""
+    return chain(_first_places(where, who), map(partial(Place, where, who), count(_FIRST + 1)))
 
 
 class World:
@@ -60,7 +52,7 @@ class World:
         self.actors: list[Actor] = []
         self.passed: dict[Place, int] = {}  # with the time, ns, in order
         self.until: Callable[[int], object] | None = None  # returns when it is that time, if it plays in real time
-        self._choose, self._visits = choose, _Passings()
+        self._choose = choose
         self._due: list[tuple[int, int, Callable[[], object]]] = []
         self._order = count()
 
@@ -73,24 +65,22 @@ class World:
         """`what` happens after `delay_ns` (≥ 0)."""
         heappush(self._due, (self.now_ns + delay_ns, next(self._order), what))
 
-    def run(self, until_ns: int, is_done: Callable[[], bool] | None = None) -> None:
-        """Let everything happen that is due until then, or until it `is_done` or over."""
+    def run(self, until_ns: int, busy: Sized = (None,)) -> None:
+        """Let everything happen that is due until then, or until nobody is `busy` any more, or it is over."""
         due, until = self._due, self.until
-        while due and due[0][0] <= until_ns and not self.is_over:
+        while due and due[0][0] <= until_ns and busy and not self.is_over:
             self.now_ns, _, what = heappop(due)
             if until is not None:
                 until(self.now_ns)
             what()
-            if is_done is not None and is_done():
-                return
-        if not self.is_over:
+        if busy and not self.is_over:
             self.now_ns = max(self.now_ns, until_ns)
 
-    def change(self, where: str, who: int) -> Change | None:
-        """What is to come differently at this place, passed now."""
+    def change(self, visits: Iterator[Place]) -> Change | None:
+        """What is to come differently at the next of these, passed now."""
         if not self.is_begun:
             return None
-        place = next(self._visits[where, who], None) or self._visits.later((where, who))
+        place = next(visits)
         self.passed[place] = self.now_ns
         return self._choose(place)
 
@@ -117,6 +107,7 @@ class Process:
     def __init__(self, world: World, number: int) -> None:
         self.world, self.number = world, number
         self.paused_ns = self.ahead_ns = 0
+        self.steps, self.sends, self.replies = places("step", number), places("send", number), places("reply", number)
         self.on_kill: Callable[[], object] = bool
 
     def run(self, what: Callable[[], object]) -> None:
@@ -125,7 +116,7 @@ class Process:
         if world.now_ns < self.paused_ns:
             world.at(self.paused_ns, partial(self.run, what))
             return
-        change = world.change("step", self.number)
+        change = world.change(self.steps)
         if change is None:
             what()
         elif change.what == "pause":
