@@ -5,6 +5,7 @@ inside its validity and on a quorum of instances that really took it, and extend
 and then no key is left.
 """
 
+import gc
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -115,7 +116,6 @@ class Play:
             world.end()
             for _, locker in self.lockers.values():
                 locker.close()
-            self.courses.clear()
             world.seen, world.passed = [], {}  # what is in no circle need not be looked for
         return self.played
 
@@ -281,6 +281,8 @@ def play(setting: Setting, choose: Choose) -> Played:
     one = Play(setting, choose)
     played = one.run()
     played.tested = _is_tested(played.seen)
+    del one
+    gc.collect(0)  # a world is full of circles: looked for while they are in the processor's caches
     return played
 
 

@@ -54,7 +54,7 @@ def main() -> None:
 
     take_over()
     gc.freeze()
-    gc.set_threshold(5_000)  # a schedule leaves circles: looked for while they are in the processor's caches
+    gc.set_threshold(50_000)  # play.py collects what a schedule leaves
     for order in orders(SearchOrder):
         say(_answer(order) if order.again is None else _replayed(order, order.again))
 

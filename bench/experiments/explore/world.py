@@ -53,26 +53,36 @@ class World:
         self.passed: dict[Place, int] = {}  # with the time, ns, in order
         self.until: Callable[[int], object] | None = None  # returns when it is that time, if it plays in real time
         self._choose = choose
-        self._due: list[tuple[int, int, Callable[[], object]]] = []
-        self._order = count()
+        self._times: list[int] = []  # a heap
+        self._due: dict[int, list[Callable[[], object]]] = {}
 
     def at(self, time_ns: int, what: Callable[[], object]) -> None:
         """`what` happens at `time_ns`, or now if that is past."""
         now_ns = self.now_ns
-        heappush(self._due, (time_ns if time_ns > now_ns else now_ns, next(self._order), what))
+        if time_ns < now_ns:
+            time_ns = now_ns
+        if (due := self._due.get(time_ns)) is None:
+            self._due[time_ns] = [what]
+            heappush(self._times, time_ns)
+        else:
+            due.append(what)
 
     def later(self, delay_ns: int, what: Callable[[], object]) -> None:
         """`what` happens after `delay_ns` (≥ 0)."""
-        heappush(self._due, (self.now_ns + delay_ns, next(self._order), what))
+        self.at(self.now_ns + delay_ns, what)
 
     def run(self, until_ns: int, busy: Sized = (None,)) -> None:
         """Let everything happen that is due until then, or until nobody is `busy` any more, or it is over."""
-        due, until = self._due, self.until
-        while due and due[0][0] <= until_ns and busy and not self.is_over:
-            self.now_ns, _, what = heappop(due)
-            if until is not None:
-                until(self.now_ns)
-            what()
+        times = self._times
+        while times and times[0] <= until_ns and busy and not self.is_over:
+            self.now_ns = now_ns = times[0]
+            if self.until is not None:
+                self.until(now_ns)
+            due = self._due[now_ns]
+            while due and busy and not self.is_over:
+                due.pop(0)()
+            if not due:
+                del self._due[heappop(times)]
         if busy and not self.is_over:
             self.now_ns = max(self.now_ns, until_ns)
 
@@ -98,6 +108,7 @@ class World:
                 actor.throw(OverError)
         self.actors.clear()
         self._due.clear()
+        self._times.clear()
 
 
 class Process:
