@@ -125,7 +125,7 @@ def _safety(progress: Progress) -> Iterator[Text]:
     elif safety.verdict == "UNKNOWN":
         yield Text("safety not known before the end", "yellow")
     elif safety.leases:
-        yield Text("0 violations", "green")
+        yield Text(f"0 violations in {count(safety.leases)} leases", "green")
 
 
 def _faults(progress: Progress) -> Iterator[Text]:

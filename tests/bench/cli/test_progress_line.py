@@ -45,7 +45,8 @@ def test_the_line_tells_time_rate_latency_outcomes_and_health() -> None:
 
 def test_the_line_tells_what_the_live_oracle_knows() -> None:
     assert "  safety" not in progress_line(progress())
-    assert "  0 violations  " in progress_line(progress(safety=LiveVerdict(12_345, {"service_fault": 0})))
+    none = LiveVerdict(12_345, {"service_fault": 0})
+    assert "  0 violations in 12,345 leases  " in progress_line(progress(safety=none))
     counts = {"service_fault": 3, "foreign_delete": 1, "granted_invalid": 0, "client_overstay": 9}
     assert "  VIOLATED 3 × service fault, 1 × foreign delete  " in progress_line(
         progress(safety=LiveVerdict(500, counts))

@@ -1,10 +1,11 @@
 """The live verdict: what the oracle finds at the end is seen while it happens, and nothing that is not there."""
 
 import numpy as np
+import pytest
 
 from bench.measure.record import History
 from bench.safety import rules
-from bench.safety.judge import MOST_KEPT, LiveJudge, judge
+from bench.safety.judge import FEWEST_RESOURCES, MOST_FRESH, MOST_KEPT, LiveJudge, judge
 
 TTL_MS = 100
 NOTHING = {"service_fault": 0, "foreign_delete": 0, "granted_invalid": 0, "client_overstay": 0}
@@ -77,6 +78,25 @@ def test_only_so_much_is_kept(legal):
     oracle = LiveJudge(10_000_000)
     oracle.add(legal(3 * MOST_KEPT, 50))
     assert len(oracle._kept) == MOST_KEPT
+
+
+@pytest.mark.parametrize(
+    ("resources", "every"), [(1, 1), (FEWEST_RESOURCES, 1), (4 * FEWEST_RESOURCES, 4), (10_000, 4)]
+)
+def test_of_many_leases_those_of_some_resources_are_judged_whole(legal, resources, every):
+    records = legal(8 * MOST_FRESH, resources)
+    oracle = LiveJudge(TTL_MS)
+    for part in np.array_split(np.arange(len(records)), 2):
+        oracle.add(records[part][: 4 * MOST_FRESH])
+    assert oracle._every == every
+    judged = records["resource"] % every == 0
+    assert oracle.verdict.leases == np.count_nonzero(judged)
+    assert oracle.verdict.verdict is None
+    for resource in (0, 1) if every > 1 else (0,):
+        broken, live = records[: 4 * MOST_FRESH].copy(), LiveJudge(TTL_MS)
+        first, second = np.flatnonzero(broken["resource"] == resource)[:2]
+        broken["granted_ns"][second] = broken["release_sent_ns"][first] - 1
+        assert bool(live.add(broken).violations) == (resource == 0)
 
 
 def test_a_checker_that_fails_is_unknown_and_what_it_saw_stays(history, monkeypatch):
