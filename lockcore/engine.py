@@ -49,7 +49,7 @@ class Engine(RoundEngine):
         self.voters: tuple[Pipeline, ...] = ()
         self.ready: list[Settled] = []
         self.woken, self.early = 0, LARGEST
-        self.turns, self.deadlines = Turns(self), Deadlines()
+        self.turns, self.deadlines = Turns(self, wait_for_own=settings.wait_for_own), Deadlines()
         self.batch, self.batch_rounds = list[bytes](), list[Part]()
         self.want_flush, self._counter = want_flush, count(FIRST_NUMBER)
         self.dirty = self.followed = self._flushing = self.foreign = self.retired = self._merges = False

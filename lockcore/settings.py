@@ -57,6 +57,7 @@ class Settings:
     restarted instance abstains for as long. `instance_timeout_ms`: None for min(50 ms, TTL ÷ 4). `rejoin`: see
     membership.py.
     `observe_every`: one attempt in so many is observed. `merge_releases`: merge script releases of one turn.
+    `wait_for_own`: while this Redlock's own lease on a resource is valid, whoever waits for it here asks for nothing.
 
     >>> Settings(max_ttl_ms=2_000).timeout_ns(ttl_ms=100)
     25000000
@@ -75,6 +76,7 @@ class Settings:
     observe_every: int = 1
     connect_timeout_s: float = 1.0
     merge_releases: bool = True
+    wait_for_own: bool = False
     lag_cap: LagCap = field(default_factory=LagCap)
 
     def __post_init__(self) -> None:
@@ -139,4 +141,5 @@ _KINDS: tuple[tuple[str, type, str], ...] = (
     ("lag_cap", LagCap, "a LagCap"),
     ("key_prefix", str, "text"),
     ("merge_releases", bool, "True or False"),
+    ("wait_for_own", bool, "True or False"),
 )

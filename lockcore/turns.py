@@ -3,10 +3,10 @@
 Rules: the lock on the servers stays the only truth; a line only saves commands that would be refused. One line per
 resource, first come, first served: its head retries by the retry policy, everybody behind it waits without a command
 until its turn or its deadline comes; whoever's time comes is found without a look at the others (deadlines.py).
-Whoever leaves, in whatever way, passes the turn on. While somebody here has the key, or asks for it, who comes stands
-in line at once and its head sends nothing: it would be refused. A release of a held key wakes the head at once: its SET
-is queued right behind the release. A head that finds no quorum reachable sets the whole line free, so that an outage is
-found by all at once and not by one after the other.
+Whoever leaves, in whatever way, passes the turn on. A release of a held key wakes the head at once: its SET is queued
+right behind the release. A head that finds no quorum reachable sets the whole line free, so that an outage is found by
+all at once and not by one after the other. With `wait_for_own` who comes while somebody here has the key, or asks for
+it, stands in line at once, and its head sends nothing: it would be refused.
 """
 
 from __future__ import annotations
@@ -87,15 +87,15 @@ Line = OrderedDict[Turn, None]
 class Turns:
     """`lines`: by resource; an empty one is not kept. `want_wake` asks the shell to wake who is ready.
 
-    `holders`: by resource, the attempt that was sent last; a saving, nothing depends on it. Those that have been given
-    back leave together, when there are twice as many as at the last time: to delete each costs more.
+    `holders`: with `wait_for_own`, by resource, the attempt that was sent last; a saving, nothing depends on it. Those
+    that have been given back leave together, when there are twice as many as at the last time: to delete each costs more.
 
     `parked`: whose time comes when; each costs the same however many wait. Of a line, those whose turn has come stand
     before those whose has not.
     """
 
-    def __init__(self, engine: Waking) -> None:
-        self.engine = engine
+    def __init__(self, engine: Waking, *, wait_for_own: bool) -> None:
+        self.engine, self.wait_for_own = engine, wait_for_own
         self.lines: dict[str, Line] = {}
         self.holders: dict[str, SetRound] = {}
         self._room = FEWEST
@@ -111,12 +111,14 @@ class Turns:
         line.move_to_end(turn, last=len(line) == 1 or not turn.has_come)
 
     def is_taken(self, resource: str) -> bool:
-        """Somebody here has it, asks for it or waits for it."""
+        """Who can wait stands in line: somebody here waits for it, or has it or asks for it and that is waited for."""
         holder = self.holders.get(resource)
         return (holder is not None and not holder.cleaned) or (bool(self.lines) and resource in self.lines)
 
     def sent(self, round_: SetRound) -> None:
         """An attempt goes out."""
+        if not self.wait_for_own:
+            return
         holders = self.holders
         holders[round_.resource] = round_
         if len(holders) > self._room:

@@ -84,6 +84,7 @@ class RedlockRecipe:
                 retry=settings.retry,
                 rejoin=settings.rejoin,
                 merge_releases=settings.merge_releases,
+                wait_for_own=settings.wait_for_own,
                 connect_timeout_s=settings.connect_timeout_s,
                 observer=reply_times,
                 observe_every=OBSERVE_EVERY,

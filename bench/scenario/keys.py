@@ -234,6 +234,12 @@ class Scenario:
         False,
         says("merge the script releases of one turn into one call: less server CPU, but commands per lease vary"),
     ] = False  # younger than the first stored results
+    wait_for_own: Annotated[
+        bool,
+        FLAG,
+        False,
+        says("redlock: who waits for what its own process holds asks no server: less CPU, but nothing is tested"),
+    ] = False
     events: Annotated[str, choice("fast", "stock"), "fast", says("stock = one Locust event per operation")]
     seed: Annotated[int, _whole(0, 2**63 - 1), 1, says("drives every random choice of the load")]
     fencing: Annotated[

@@ -82,6 +82,7 @@ class Plan:
             retry=RetryPolicy(retry.policy, retry.window_ms, retry.attempts, retry.unreachable),  # type: ignore[arg-type]
             rejoin=scenario.rejoin,
             merge_releases=scenario.merge_releases,
+            wait_for_own=scenario.wait_for_own,
             pause=scenario.pause,
             seed=scenario.seed,
             folder=self.workdir,

@@ -249,7 +249,7 @@ def submit(engine: Engine, round_: Round) -> None:
 
 def rounds_kept(engine: Engine) -> list[object]:
     """Every round the engine still holds anywhere, found by following its references: what a leak would be made of.
-    Which leases callers have is known on purpose (`holders`, bounded)."""
+    Which leases callers have may be known on purpose (`holders`, bounded)."""
     kinds = (SetRound, ReleaseRound, MergedReply, Flight, Ignored, OwedRelease, SentAgain)
     passed = (type, ModuleType, FunctionType, MethodType, BuiltinFunctionType, Settings)
     seen, ahead = {id(engine), id(engine.turns.holders)}, gc.get_referents(engine)

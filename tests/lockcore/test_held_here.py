@@ -1,4 +1,4 @@
-"""Who comes while somebody of the same Redlock has the key, or asks for it: nothing is asked that would be refused."""
+"""With `wait_for_own`: while somebody of the same Redlock has the key, or asks for it, nobody else asks."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -13,13 +13,13 @@ from lockcore.model import Denied, Lease, Outcome
 from lockcore.turns import HOLDERS_KEPT, Turn, Turns
 from tests.doubles.keyspace import MISCONF, NIL, OK
 from tests.lockcore.by_hand import Caller, acquiring
-from tests.lockcore.scripted import TTL_MS
+from tests.lockcore.scripted import TTL_MS, settings_of
 from tests.lockcore.test_turns import Line
 
 
 def held(callers: int = 1, wait_ms: float = 100_000) -> Line:
     """A lease, and callers who came since."""
-    return Line(callers, wait_ms, unknown=False)
+    return Line(callers, wait_ms, settings=settings_of(wait_for_own=True))
 
 
 def comes(line: Line) -> Caller:
@@ -41,6 +41,10 @@ def test_while_somebody_here_has_it_nothing_is_asked_until_the_release() -> None
     assert line.trying == [0]
 
 
+def test_without_it_who_comes_asks_once() -> None:
+    assert Line(1).sets() == 2
+
+
 def test_a_line_that_asks_all_the_same_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Turns, "held_until_ns", lambda self, resource: 0)
     with pytest.raises(AssertionError):
@@ -49,7 +53,7 @@ def test_a_line_that_asks_all_the_same_is_noticed(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("reply", [NIL, MISCONF])
 def test_who_came_behind_an_attempt_that_is_lost_tries_by_itself(reply: bytes) -> None:
-    line = Line(0)
+    line = held(0)
     line.fleet.release(line.lease)
     asked = line.fleet.ask()
     behind = comes(line)
@@ -72,7 +76,7 @@ def test_one_that_is_not_told_of_a_lost_attempt_is_noticed(monkeypatch: pytest.M
 
 
 def test_who_asked_before_stands_before_those_who_came_meanwhile() -> None:
-    line = Line(0)
+    line = held(0)
     line.fleet.release(line.lease)
     for ms in (0, 1, 1):
         line.fleet.after(ms)

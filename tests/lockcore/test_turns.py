@@ -23,13 +23,11 @@ from tests.lockcore.source import needs_source
 
 
 class Line:
-    """A lease, and callers of the same Redlock who wait for it; `unknown`: of it, that knows of the release only."""
+    """A lease that is held, and callers who wait for it, all of one Redlock."""
 
-    def __init__(self, callers: int = 3, wait_ms: float = 100, *, unknown: bool = True, **fleet: Any) -> None:
+    def __init__(self, callers: int = 3, wait_ms: float = 100, **fleet: Any) -> None:
         self.fleet = ScriptedFleet(3, **fleet)
         self.lease = self.fleet.won()
-        if unknown:
-            self.fleet.engine.turns.holders.clear()
         self.callers: list[Caller] = []
         for _ in range(callers):
             self.join(wait_ms)
@@ -242,9 +240,6 @@ def test_who_is_killed_in_the_middle_of_a_line_is_passed_over() -> None:
     line.run()
     line.answer(OK)
     line.later(2.5)
-    assert line.trying == []  # nobody asks for what the first one has
-    line.fleet.release(line.callers[0].result)
-    line.run()
     assert line.trying == [2]
 
 

@@ -342,11 +342,8 @@ def test_a_lost_majority_denies_and_what_comes_after_it_is_as_before(scene: Scen
     until(lambda: scene.instances.keys == [], "nothing to be held")
 
 
-@pytest.mark.parametrize("here", [True, False])
-def test_who_finds_it_held_waits_as_an_ordinary_caller_does_then_goes_on(scene: Scene, here: bool) -> None:
+def test_who_finds_it_held_waits_as_an_ordinary_caller_does_then_goes_on(scene: Scene) -> None:
     mine = scene.lock.acquire("r2", 10_000)
-    if not here:
-        scene.lock._driver.engine.turns.holders.clear()
     _, job = scene.start()
     gevent.sleep(0.02)
     assert scene.left.records == []
@@ -354,9 +351,8 @@ def test_who_finds_it_held_waits_as_an_ordinary_caller_does_then_goes_on(scene: 
     scene.recorded(10)
     scene.end(job)
     whole(scene.left.records)
-    refused = (scene.left.records[0]["attempts"] & 0xFFFFFFFF) - 1
-    assert refused >= 1 if not here else refused == 0
-    assert bool(scene.left.lost) == bool(refused)
+    assert scene.left.records[0]["attempts"] & 0xFFFFFFFF >= 2
+    assert scene.left.lost
 
 
 def test_who_finds_it_held_for_too_long_is_denied_and_comes_again(scene: Scene) -> None:
