@@ -58,12 +58,10 @@ class World:
 
     def at(self, time_ns: int, what: Callable[[], object]) -> None:
         """`what` happens at `time_ns`, or now if that is past."""
-        now_ns = self.now_ns
-        if time_ns < now_ns:
-            time_ns = now_ns
-        if (due := self._due.get(time_ns)) is None:
-            self._due[time_ns] = [what]
-            heappush(self._times, time_ns)
+        due_ns = time_ns if time_ns > self.now_ns else self.now_ns
+        if (due := self._due.get(due_ns)) is None:
+            self._due[due_ns] = [what]
+            heappush(self._times, due_ns)
         else:
             due.append(what)
 
