@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from bench.measure.fold import Fold
 from bench.measure.outcomes import KINDS
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE
 
@@ -57,10 +56,3 @@ def legal_records(count, resources, seed=1):
     records["votes"], records["attempts"], records["caller"] = 5, 1, rng.integers(0, 64, count)
     records["owner"] = records["sequence"] = np.arange(count) + 1
     return records
-
-
-def fold(records, window, facts, reports=(), server_cpu_s=None):
-    """The sections of a whole history at once."""
-    total = Fold(facts, window)
-    total.add(records)
-    return total.sections(reports, server_cpu_s)

@@ -5,13 +5,13 @@ import pytest
 
 from bench.measure import workers
 from bench.measure.facts import Facts, Window, mean_of
-from bench.measure.fold import Fold
+from bench.measure.fold import Fold, fold
 from bench.measure.histogram import Histogram
 from bench.measure.record import RECORD_DTYPE
 from bench.measure.section import builtins_of
 from bench.measure.workers import WorkerNote
 from bench.scenario import Delay
-from tests.doubles.records import MS, cycle, fold
+from tests.doubles.records import MS, cycle
 
 WINDOW = Window(1_000 * MS, 2_000 * MS)
 CLOSED = Facts(instances=5, users=2)

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from bench.measure.facts import Facts, Window
+from bench.measure.fold import fold
 from bench.measure.histogram import Histogram
 from bench.measure.record import RECORD_DTYPE
-from tests.doubles.records import MS, cycle, fold
+from tests.doubles.records import MS, cycle
 
 WINDOW = Window(1_000 * MS, 2_000 * MS)
 CLOSED = Facts(instances=5, users=2)

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from bench.measure.facts import Facts, Window
+from bench.measure.fold import fold
 from bench.measure.over_time import MOST_SLICES, Slices
 from bench.measure.section import builtins_of
-from tests.doubles.records import MS, fold
+from tests.doubles.records import MS
 
 WINDOW = Window(1_000 * MS, 2_000 * MS)
 FACTS = Facts(instances=5, users=2, warmup_s=0.3)

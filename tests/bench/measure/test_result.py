@@ -13,6 +13,7 @@ from msgspec import structs
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.measure import environment, result, workers
 from bench.measure.facts import Facts, Window
+from bench.measure.fold import fold
 from bench.measure.record import RECORD_DTYPE, History
 from bench.measure.result import newest_result, read_result, result_of_kind, write_result
 from bench.measure.run_result import FleetFacts, RunResult, fields_of, read_run
@@ -20,7 +21,7 @@ from bench.measure.section import builtins_of, schema_of, typed
 from bench.run.conclude import judge_run
 from bench.safety.judge import judge
 from bench.scenario.load import load
-from tests.doubles.records import MS, fold
+from tests.doubles.records import MS
 
 SCHEMA = schema_of(RunResult, "urn:x")
 HISTORIES = Path(__file__).parents[2] / "histories" / "results"

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from bench.measure.facts import Facts, Window
+from bench.measure.fold import fold
 from bench.measure.histogram import Histogram
 from bench.measure.record import read_history
 from bench.measure.recorder import Recorder
-from tests.doubles.records import fold, legal_records
+from tests.doubles.records import legal_records
 
 START = 10**15
 

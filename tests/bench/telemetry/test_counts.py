@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from bench.measure.facts import Facts, Window
+from bench.measure.fold import fold
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE
 from bench.measure.section import builtins_of
 from bench.telemetry.counts import Occupancy, OperationCounts, busy
 from bench.telemetry.exporter import ALL_TIME
 from bench.telemetry.points import point
-from tests.doubles.records import fold
 
 MS = 1_000_000
 S = 1_000 * MS

@@ -1,0 +1,305 @@
+"""Fixtures for the locks of other projects: *a test and a lock → a throw-away fleet, figures, a verdict*.
+
+Cheap to import, because an entry point is loaded by every pytest of the environment: everything heavy is imported when
+a fixture is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from bench.experiments.compare.result import Judged
+    from bench.measure.run_result import JudgedThreshold, Measured
+    from bench.run.own_lock import OwnLoad, OwnLock
+    from bench.topology.fleet import Fleet
+
+MARKER = "lock_fleet(instances=3, fsync='none'): which servers the fixtures lock_fleet and lock_benchmark work on"
+DEFAULT_INSTANCES, DEFAULT_FSYNC = 3, "none"
+GATE_METRICS = ("acquire.p50", "rate")
+GATE_PAIRS = 24
+PROBE_S, PROBE_HOLD_S, PROBE_CALLERS = 0.5, 0.001, 4  # the load that tests whether it locks
+
+
+@dataclass(slots=True)
+class _Session:
+    """What lives as long as pytest: fleets by (instances, fsync), and what was measured."""
+
+    stack: ExitStack = field(default_factory=ExitStack)
+    fleets: dict[tuple[int, str], Fleet] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+
+
+_SESSION: pytest.StashKey[_Session] = pytest.StashKey()
+
+
+@dataclass(frozen=True, slots=True)
+class LockRun:
+    """What one benchmark showed. `errors`: exceptions of the lock by type, refusals left out."""
+
+    measured: Measured
+    errors: Mapping[str, int]
+
+    @property
+    def rate_per_s(self) -> float:
+        """Leases per second."""
+        return self.measured.rate.achieved_per_s or 0.0
+
+    @property
+    def p50_s(self) -> float | None:
+        """Median time of an acquire (s), inf where half of them failed; None with fewer than ten samples beyond it."""
+        return self._acquire("p50")
+
+    @property
+    def p99_s(self) -> float | None:
+        """The time (s) that 99 of 100 acquires do not exceed, inf where more failed; None as for `p50_s`."""
+        return self._acquire("p99")
+
+    def _acquire(self, figure: str) -> float | None:
+        from bench.gates.threshold import find_metric
+
+        return find_metric(f"acquire.{figure}").value(self.measured)
+
+    @property
+    def safety(self) -> str:
+        """SAFE, VIOLATED, UNKNOWN, or NOT TESTED: callers hardly met, so nothing could be seen."""
+        return self.measured.safety.verdict
+
+    @property
+    def violations(self) -> int | None:
+        """How often two callers held one lock at once; None when none was seen and too little was tested to say so."""
+        seen = self.measured.safety.service_faults
+        return seen if seen or self.safety in ("SAFE", "VIOLATED") else None
+
+
+class LockBenchmark:
+    """Loads locks. A lock is a callable: from a name to a context manager that holds the lock of that name."""
+
+    def __init__(self, name: str, session: _Session, renew: Callable[[], None]) -> None:
+        self._name, self._session, self._renew = name, session, renew
+
+    def __call__(
+        self,
+        lock: OwnLock,
+        *,
+        thresholds: Sequence[str] = (),
+        allow_violations: bool = False,
+        **load: Any,
+    ) -> LockRun:
+        """Load `lock` and return the figures; fail the test when two callers held it at once or a threshold is broken.
+
+        `thresholds`: such as "acquire.p99 < 50ms", "rate >= 100/s", "safety.violations == 0". `load`: callers,
+        seconds, warmup_s, resources (0: one name per caller; 1: all want the same), hold_s, ttl_s, refused (the
+        exceptions by which the lock says no). An inconclusive threshold fails, too: it has not been kept.
+        `allow_violations`: the test is not about whether it locks.
+        """
+        from bench.errors import BenchError
+        from bench.gates.threshold import read_thresholds
+        from bench.run.own_lock import OwnLoad
+
+        __tracebackhide__ = True
+        run = self._tested(lock, [self._measure(lock, OwnLoad(**load))], OwnLoad(**load))
+        try:
+            judged = [threshold.judge(run.measured) for threshold in read_thresholds(thresholds)]
+        except BenchError as error:
+            raise pytest.UsageError(str(error)) from None
+        broken = [] if allow_violations else _violations(run)
+        broken += [_sentence(entry) for entry in judged if entry.status != "pass"]
+        self._session.lines.append(f"{self._name}: {_figures(run)}")
+        if broken:
+            pytest.fail("; ".join(broken), pytrace=False)
+        return run
+
+    def gate(
+        self,
+        baseline: OwnLock,
+        candidate: OwnLock,
+        *,
+        tolerance: float = 0.10,
+        pairs: int = GATE_PAIRS,
+        metrics: Sequence[str] = GATE_METRICS,
+        strict: bool = False,
+        allow_violations: bool = False,
+        **load: Any,
+    ) -> Sequence[Judged]:
+        """Fail the test when `candidate` is slower than `baseline` by more than `tolerance` (0.1 = 10 %).
+
+        It fails, too, when callers of either held a lock at once, unless `allow_violations`: who does not lock is fast.
+
+        Both run in turn, `pairs` times in random order; the rule is that of `lockbench gate`: identical code fails at
+        most 1 time in 100. Without an answer the test is skipped, or failed if `strict`. `load` as for a call.
+        """
+        from bench.run.own_lock import OwnLoad
+
+        __tracebackhide__ = True
+        plan = OwnLoad(**{"seconds": 0.25, "warmup_s": 0.05, **load})
+        runs = self._sides((baseline, candidate), plan, pairs)
+        judged = self._judged(runs, metrics, tolerance)
+        self._session.lines += [f"{self._name}: {_comparison(entry)}" for entry in judged]
+        for name, lock, side in zip(("baseline", "candidate"), (baseline, candidate), runs, strict=True):
+            tested = self._tested(lock, side, plan)
+            self._session.lines.append(f"{self._name}: {name}: {_safety(tested)}")
+            if not allow_violations and (broken := _violations(tested)):
+                pytest.fail(f"the {name} does not lock: {broken[0]}", pytrace=False)
+        verdicts = [entry.verdict for entry in judged]
+        said = "; ".join(_comparison(entry) for entry in judged if entry.verdict != "pass")
+        if "fail" in verdicts or (strict and said):
+            pytest.fail(said, pytrace=False)
+        if said:
+            pytest.skip(f"the gate cannot tell: {said}")
+        return judged
+
+    def _sides(self, locks: Sequence[OwnLock], load: OwnLoad, pairs: int) -> list[list[LockRun]]:
+        from random import Random
+
+        rng, runs = Random(self._name), [[], []]  # type: tuple[Random, list[list[LockRun]]]
+        for _ in range(pairs):
+            for side in rng.sample((0, 1), 2):
+                runs[side].append(self._measure(locks[side], load))
+        return runs
+
+    @staticmethod
+    def _judged(runs: list[list[LockRun]], metrics: Sequence[str], tolerance: float) -> list[Judged]:
+        from bench.experiments.compare.judge import Sides, judge_figure
+        from bench.gates.threshold import find_metric
+
+        found = [find_metric(name) for name in metrics]
+        first, second = ([[metric.value(run.measured) for run in side] for metric in found] for side in runs)
+        return [
+            judge_figure("gate", metric, Sides(before, after), tolerance, metrics=len(found))
+            for metric, before, after in zip(found, first, second, strict=True)
+        ]
+
+    def _tested(self, lock: OwnLock, runs: Sequence[LockRun], load: OwnLoad) -> LockRun:
+        """The worst of the runs; where none tested that it locks, with the safety of a short load that does."""
+        from msgspec import structs
+
+        rank = ("VIOLATED", "UNKNOWN", "SAFE", "NOT TESTED")
+        worst = min(runs, key=lambda run: rank.index(run.safety))
+        if worst.safety != "NOT TESTED":
+            return worst
+        probe = self._measure(
+            lock,
+            replace(
+                load,
+                callers=max(load.callers, PROBE_CALLERS),
+                resources=1,
+                hold_s=max(load.hold_s, PROBE_HOLD_S),
+                seconds=PROBE_S,
+                warmup_s=0.0,
+            ),
+        )
+        return LockRun(structs.replace(worst.measured, safety=probe.measured.safety), worst.errors)
+
+    def _measure(self, lock: OwnLock, load: OwnLoad) -> LockRun:
+        from bench.errors import InconclusiveError
+        from bench.run.own_lock import measure_own_lock
+
+        __tracebackhide__ = True
+        self._renew()
+        try:
+            return LockRun(*measure_own_lock(lock, load))
+        except InconclusiveError as error:
+            pytest.fail(str(error), pytrace=False)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    config.addinivalue_line("markers", MARKER)
+    config.stash[_SESSION] = _Session()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Stop every fleet that was started."""
+    session = config.stash.get(_SESSION, None)
+    if session is not None:
+        session.stack.close()
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Show what was measured."""
+    lines = config.stash[_SESSION].lines
+    if lines:
+        terminalreporter.section("locks")
+        for line in lines:
+            terminalreporter.write_line(line)
+
+
+@pytest.fixture
+def lock_fleet(request: pytest.FixtureRequest) -> Fleet:
+    """Servers for this test (3, in memory; the marker lock_fleet asks for others): `urls`, `instances`, `stop`, …
+
+    They are empty at the test's start, used again by later tests, and gone when pytest ends, however it ends.
+    """
+    from bench.errors import BenchError
+    from bench.topology.fleet import start_fleet
+
+    marker = request.node.get_closest_marker("lock_fleet")
+    wanted = {"instances": DEFAULT_INSTANCES, "fsync": DEFAULT_FSYNC, **(marker.kwargs if marker else {})}
+    session, key = request.config.stash[_SESSION], (wanted["instances"], wanted["fsync"])
+    if key not in session.fleets:
+        try:
+            session.fleets[key] = session.stack.enter_context(start_fleet(*key))
+        except BenchError as error:
+            pytest.fail(str(error), pytrace=False)
+    fleet = session.fleets[key]
+    _empty(fleet)
+    return fleet
+
+
+@pytest.fixture
+def lock_benchmark(request: pytest.FixtureRequest, lock_fleet: Fleet) -> LockBenchmark:
+    """Loads a lock (a callable from a name to a context manager) and judges it; see LockBenchmark."""
+    return LockBenchmark(request.node.name, request.config.stash[_SESSION], lambda: _empty(lock_fleet))
+
+
+def _empty(fleet: Fleet) -> None:
+    from bench.topology.target import client_of, parse_targets
+
+    for target in parse_targets(fleet.urls):
+        client = client_of(target, 5.0)
+        client.flushall()
+        client.close()
+
+
+def _sentence(limit: JudgedThreshold) -> str:
+    value = "no value" if limit.value is None else f"{limit.value:.6g}"
+    seen = limit.reason or f"it is {value} {limit.unit}"
+    return f"{limit.expression}: {limit.status} ({seen})"
+
+
+def _figures(run: LockRun) -> str:
+    times = " ".join(
+        f"{name} {'∞' if value == inf else f'{value * 1e3:.2f} ms'}"
+        for name, value in (("p50", run.p50_s), ("p99", run.p99_s))
+        if value is not None
+    )
+    failed = f", errors {dict(run.errors)}" if run.errors else ""
+    return f"{run.rate_per_s:,.0f} leases/s, acquire {times or 'too few samples'}, {_safety(run)}{failed}"
+
+
+def _safety(run: LockRun) -> str:
+    if run.violations is None:
+        return f"safety {run.safety}"
+    return f"{run.violations} violations"
+
+
+def _violations(run: LockRun) -> list[str]:
+    """What is wrong with the lock as a lock."""
+    if run.safety != "VIOLATED":
+        return []
+    return [f"the lock was violated: {run.measured.safety.reason} (allow_violations=True goes on)"]
+
+
+def _comparison(judged: Judged) -> str:
+    ratio = "no interval"
+    if judged.ratio is not None and judged.low is not None and judged.high is not None:
+        ratio = f"{judged.ratio:.3f} ({judged.low:.3f}–{judged.high:.3f}) of the baseline's"
+    why = f", {judged.reason}" if judged.reason else ""
+    return f"{judged.metric} {judged.verdict}: {ratio}, {judged.pairs} pairs{why}"
