@@ -64,9 +64,8 @@ class Engine(RoundEngine):
         self.listener: Listener | None = None
         self._watched, self._unstamped = list[WatchedSetRound](), list[WatchedSetRound]()
         self.now_ns = self.asked = self.given_back = 0  # attempts sent, and those of them whose release was queued
-        self._batch_terms = claims.terms(settings.max_ttl_ms)  # of what was added last
-        self._shortest_ns = self._batch_terms.timeout_ns  # timeout in the batch
-        self._over_cap = settings.lag_cap.is_passed_by
+        self._batch_terms = terms = claims.terms(settings.max_ttl_ms)  # of what was added last
+        self._shortest_ns = terms.timeout_ns  # timeout in the batch
         self.debts = [Debts(self, pipe, self.deadlines.wake) for pipe in self.pipes]
         self._voter_sets: Recent[tuple[int, ...], tuple[Pipeline, ...]] = Recent(VOTER_SETS_KEPT)
 
@@ -263,7 +262,7 @@ class Engine(RoundEngine):
             if pipe.queue:
                 queued, pipe.queue = pipe.queue, []
                 pipe.send(b"".join(queued), len(queued))
-        self._leave_out(self._over_cap)
+        self._leave_out(self.settings.lag_cap.is_passed_by)
 
     def _stamp(self, now_ns: int) -> None:
         if self._unstamped:
@@ -371,8 +370,7 @@ class Engine(RoundEngine):
         """The voters anew: what is batched for the old ones goes to them first."""
         if self.batch or self._to_merge:
             self._spill()
-        members = [] if self.retired else self.members
-        voting = tuple([index for index, member in enumerate(members) if member.state is VOTING])
+        voting = tuple([i for i, member in enumerate(self.members) if member.state is VOTING and not self.retired])
         if (voters := self._voter_sets.get(voting)) is None:
             voters = self._voter_sets.keep(voting, tuple([self.pipes[index] for index in voting]))
         self.voters = voters

@@ -82,7 +82,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "gate": ("lockbench gate --baseline git:main --candidate git:HEAD --tolerance 10%",),
     "report": (
         "lockbench report results/20261121-014300-run-7f3a90c1",
-        "lockbench report results/before results/after --html both.html",
+        "lockbench report results/before results/after --html side-by-side.html",
         "lockbench report results/the-run --markdown - | gh pr comment 7 -F -",
     ),
 }

@@ -69,7 +69,7 @@ def test_a_report_is_made_again_and_shown(lockbench, folder):
 def test_several_results_give_one_page(lockbench, folder):
     both = lockbench("report", "one", "one/result.json", "--html", "both.html", "--json", cwd=folder)
     assert json.loads(both.stdout) == {"results": ["one", "one"], "html": "both.html"}
-    assert "2 RESULTS" in (folder / "both.html").read_text("utf-8")
+    assert "2 RUNS" in (folder / "both.html").read_text("utf-8")
 
 
 @pytest.mark.parametrize(

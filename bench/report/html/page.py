@@ -1,6 +1,6 @@
 """Which page a result gets, as text and as a file: *one or several results → Page → one self-contained HTML document*.
 
-Rules: a run has its own page, every other kind its sheet with its figures; several results share one. Nothing is
+Rules: a run has its own page, several runs a page side by side, every other kind its sheet with its figures. Nothing is
 fetched (the page forbids it to itself by its Content-Security-Policy); whatever comes from a result is escaped, in
 markup by jinja2, in the data by `_json`; a file is written whole or not at all.
 """
@@ -10,19 +10,19 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.errors import EnvironmentNotReadyError
+from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.measure.result import Document, write_whole
 from bench.measure.run_result import RunResult
 from bench.report.html.figure import Chapter, Figure, Page
-from bench.report.html.run_page import run_page
+from bench.report.html.run_page import run_page, several_page
 from bench.report.kinds import kind_of, of_its_kind, room_of, told
-from bench.report.sheet import BAD, DOUBTFUL, GOOD, STYLES, Sentence, Sheet
+from bench.report.sheet import STYLES
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -50,25 +50,14 @@ def _of(kind: str, what: str, document: Document) -> tuple[Any, ...]:
 
 
 def page_of_several(results: Sequence[Document], names: Sequence[str]) -> Page:
-    """Return the page that shows several results, one after the other, each under a letter."""
-    pages = {chr(ord("A") + place): page_of(*one) for place, one in enumerate(zip(results, names, strict=True))}
-    lines = [
-        Sentence(f"{letter} {line.label}".strip(), line.text, page.sheet.style_of(line))
-        for letter, page in pages.items()
-        for line in (Sentence("", f"{page.title} · {page.sheet.headline}"), *page.sheet.lines)
-    ]
-    chapters = tuple(
-        replace(
-            chapter,
-            heading=f"{letter} · {chapter.heading}",
-            figures=tuple(replace(figure, name=f"{letter}-{figure.name}") for figure in chapter.figures),
-        )
-        for letter, page in pages.items()
-        for chapter in page.chapters
-    )
-    worst = max((page.sheet.style for page in pages.values()), key=(GOOD, DOUBTFUL, BAD).index)
-    said = "; ".join(f"{letter} {page.sheet.verdict}" for letter, page in pages.items())
-    return Page(f"{len(pages)} results", Sheet(f"{len(pages)} RESULTS", worst, said, "", (), tuple(lines)), chapters)
+    """Return the page that shows several runs. Raises UsageError for results of other commands."""
+    runs = []
+    for result, name in zip(results, names, strict=True):
+        run = of_its_kind(result, name) if kind_of(result) == "run" else None
+        if not isinstance(run, RunResult):
+            raise UsageError(f"{name} is a result of lockbench {kind_of(result)}; only runs can stand side by side")
+        runs.append(run)
+    return several_page(runs, names)
 
 
 def write_report(result: Document, stored: Path) -> Path:

@@ -9,13 +9,11 @@ import pytest
 
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.measure.histogram import Histogram
-from bench.measure.result import read_result
 from bench.measure.section import builtins_of
 from bench.report.figures import count, latency, percent
 from bench.report.html.page import page_of, page_of_several, render, write_page
 from bench.report.summary import sheet
 
-RESULTS = Path(__file__).parents[3] / "histories" / "results"
 MOST_BYTES = 500_000
 FIGURES = {
     "percentiles",
@@ -150,7 +148,7 @@ def test_what_a_result_says_cannot_become_markup(safe):
 
 def test_a_run_cut_off_as_its_window_began_has_a_page(cut):
     assert {"rate", "holders"} & figures_of(render(page_of(cut))) == set()
-    assert "2 RESULTS" in render(page_of_several([cut, cut], ["a", "b"]))
+    assert "2 RUNS" in render(page_of_several([cut, cut], ["a", "b"]))
 
 
 def test_a_run_in_which_nothing_was_acquired_has_a_page(safe):
@@ -170,26 +168,20 @@ def test_a_run_in_which_nothing_was_acquired_has_a_page(safe):
     assert "No lease was acquired" in text_of(render(page_of(empty)))
 
 
-def test_several_results_stand_one_after_the_other_each_under_its_letter(safe, violated):
-    page, alone = (
-        render(page_of_several([safe, violated], ["one", "two"])),
-        [render(page_of(run)) for run in (safe, violated)],
-    )
+def test_several_runs_stand_side_by_side_and_say_what_differs(safe, violated):
+    page = render(page_of_several([safe, violated], ["one", "two"]))
     text = text_of(page)
-    figures = [{f"{letter}-{name}" for name in figures_of(one)} for letter, one in zip("AB", alone, strict=True)]
-    assert figures_of(page) == figures[0] | figures[1]
-    assert "A SAFE; B VIOLATED" in text
-    assert text.index("A · How fast") < text.index("B · Did the lock hold?") < text.index("B · How fast")
-    assert "B because 1 × service fault" in text
-    assert "A result one" in text
-    assert "B result two" in text
+    assert figures_of(page) == {"percentiles"}
+    assert "A: one B: two verdict SAFE VIOLATED" in text
+    assert "rate_per_s – 700" in text
+    assert "seed" not in text.split("What differs")[1].split("In pictures")[0]
+    assert "Nothing differs" in text_of(render(page_of_several([safe, safe], ["one", "two"])))
 
 
-def test_results_of_any_kind_share_a_page(safe):
-    (crash,) = RESULTS.glob("crash.json")
-    text = text_of(render(page_of_several([safe, read_result(crash)], ["one", "two"])))
-    assert "A · How fast" in text
-    assert "B · lost" in text
+def test_only_runs_stand_side_by_side(safe):
+    other = {"command": ["lockbench", "safety"], "counts": {}, "rows": []}
+    with pytest.raises(UsageError, match="b is a result of lockbench safety; only runs"):
+        page_of_several([safe, other], ["a", "b"])
 
 
 @pytest.mark.parametrize("unknown", [{"kind": "sorcery"}, {"command": ["lockbench", "sorcery"]}])
