@@ -88,7 +88,7 @@ class Turns:
     """`lines`: by resource; an empty one is not kept. `want_wake` asks the shell to wake who is ready.
 
     `holders`: with `wait_for_own`, by resource, the attempt that was sent last; a saving, nothing depends on it. Those
-    that have been given back leave together, when there are twice as many as at the last time: deleting each costs more.
+    that have been given back leave together, when twice as many are there as at the last time: to delete each is dear.
 
     `parked`: whose time comes when; each costs the same however many wait. Of a line, those whose turn has come stand
     before those whose has not.
