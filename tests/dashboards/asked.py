@@ -132,13 +132,18 @@ def near(figure: float, factor: float = 1.0, off: float = 0.0, **labels: str) ->
 
 
 def wrong(prometheus: Prometheus, board: Board, watched: Watched, rights: Mapping[str, Sequence[Right]]) -> list[str]:
-    """Which queries of panels show other figures at the end of the whole of what was watched than is right; of every
-    one (its panel's title and letter) something must be known."""
+    """Which queries of panels show other figures at the end of the whole of what was watched than is right.
+
+    Of every one (its panel's title and letter) something must be known, but of heat maps and of single numbers.
+    """
     found = []
     for panel in panels_of(board):
         for target in panel["targets"]:
             name = f"{panel['title']} {target['refId']}"
-            series = prometheus.at(resolve(target["expr"], board, watched.whole), watched.end_s).series
+            if name not in rights and (target.get("instant") or panel["type"] == "heatmap"):
+                continue
+            answer = prometheus.at(resolve(target["expr"], board, watched.whole), watched.end_s)
+            series = [one for one in answer.series if one[1]]
             for right in rights[name]:
                 shown = [n for labels, numbers in series if right.labels.items() <= labels.items() for n in numbers]
                 if len(shown) != 1 or not right.low <= shown[0] <= right.high:

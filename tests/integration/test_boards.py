@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from bench.cli.observe import GRAPHS, SCRAPE_S, open_watch
-from bench.measure.histogram import Histogram, bucket_indices
 from bench.measure.run_result import RunResult
 from bench.measure.section import builtins_of
 from bench.run.follow import Show
@@ -25,9 +24,9 @@ from bench.telemetry.otlp import export_once
 from bench.telemetry.page import MetricsPage, open_page
 from bench.telemetry.points import Buckets, Snapshot, point
 from bench.telemetry.run import Run
-from bench.telemetry.table import BOUNDS
-from tests.dashboards.asked import Answer, Board, Prometheus, Watched, panels_of, read_boards
+from tests.dashboards.asked import Answer, Board, Prometheus, Watched, panels_of, read_boards, wrong
 from tests.dashboards.prometheus3 import EXPONENTIAL, NATIVE, WAYS, needs_prometheus_3, program_of
+from tests.dashboards.truths import Truths, wholes
 from tests.integration.locust_runs import until
 
 pytestmark = [
@@ -263,49 +262,9 @@ def test_a_dozen_values_are_those_of_the_result(watched: Stack) -> None:
         assert watched.total("redlock_split_votes_total", run) >= result["split_votes"]["count"]
 
 
-def _wholes(ran: Ran) -> dict[tuple[str, str], tuple[float, float]]:
-    """What each panel that shows one figure of a whole run must say of one without warm-up: the figure, and by what
-    factor it may be off; percentiles (a failure takes for ever) by a bucket of the page, times by what an end takes."""
-    result = builtins_of(ran.result)
-    acquire, every = Histogram.decode(result["histograms"]["acquire"]), result["instances"]
-    replies = Histogram.merged(Histogram.decode(result["histograms"][f"reply_{one['index']}"]) for one in every)
-    acquired, generator, bucket = result["totals"]["acquired"], result["generator"], 1.6
-    within = int(acquire.counts[: bucket_indices(np.array([10_000_000]))[0] + 1].sum())
-    failed = sum(result["totals"].values()) - acquired
-    p50, p99 = (min((acquire.percentile_with(failed, percent) or 0) / 1e9, BOUNDS[-1]) for percent in (50, 99))
-    reply = min((replies.percentile_with(result["votes"]["silent"], 99) or 0) / 1e9, 0.05)  # the time-out
-    common = {"Acquire p99": (p99, bucket), "Rate of the whole run": (result["rate"]["achieved_per_s"], 1.05)}
-    info = [one["info"] for one in every]
-    return {
-        **{("run-overview", title): right for title, right in common.items()},
-        **{("fsync", title): right for title, right in common.items()},
-        **{("generator", title): (1.0, 1) for title in (
-            "Rate", "Acquire p50", "Acquire p99", "Client CPU per lease", "Server CPU per lease",
-        )},
-        ("run-overview", "Leases"): (acquired, 1),
-        ("run-overview", "Leases judged"): (acquired, 1),
-        ("run-overview", "Safety violations"): (result["safety"]["service_faults"], 1),
-        ("run-overview", "Within the SLO"): (within / sum(result["totals"].values()), 1.02),
-        ("fsync", "Acquire p50"): (p50, bucket),
-        ("fsync", "Reply to a SET, p99"): (reply, bucket),
-        ("fsync", "Safety violations"): (result["safety"]["service_faults"], 1),
-        ("fsync", "CPU per command"): (
-            sum(one["cpu_s"] for one in info) / sum(one["commands_processed"] for one in info), 1.3,
-        ),
-        ("fsync", "Stalls per lease"): (sum(one["aof"]["aof_delayed_fsync"] for one in info) / acquired, 1.0001),
-        ("generator", "Late starts"): (generator["late_starts"], 1),
-        ("generator", "Queued starts"): (generator["queued_starts"], 1),
-        ("generator", "Telemetry dropped"): (0, 1),
-        ("quorum", "Split-brain retries per acquire"): (result["split_votes"]["count"] / acquired, 1),
-        ("quorum", "Leases without reserve"): (result["votes"]["margin"]["0"] / acquired, 1.0001),
-        ("quorum", "Instances beyond the quorum"): (1, 1),
-        ("quorum", "Restarts"): (0, 1),
-    }  # fmt: skip
-
-
 def _wrong(watched: Stack, boards: dict[str, Board]) -> list[str]:
     """The panels of one figure of a whole run that show another one than the run without warm-up has, or none."""
-    rights, found = _wholes(watched.open), list[str]()
+    rights, found = wholes(watched.open.result), list[str]()
     for uid, board in boards.items():
         for panel in panels_of(board):
             name = uid.removeprefix("lockbench-"), panel["title"]
@@ -320,6 +279,37 @@ def _wrong(watched: Stack, boards: dict[str, Board]) -> list[str]:
 
 def test_every_figure_of_a_whole_run_is_that_of_the_result(watched: Stack) -> None:
     assert _wrong(watched, BOARDS) == []
+
+
+def _wrong_over_time(watched: Stack, boards: dict[str, Board]) -> list[str]:
+    """The same of the panels that show a run moment by moment."""
+    ran = watched.open
+    rights = Truths(ran.result, ran.alone.whole.rate_s).all()
+    found = [wrong(watched.prometheus, board, ran.alone, rights[uid]) for uid, board in boards.items()]
+    return [one for each in found for one in each]
+
+
+def test_every_figure_over_time_is_that_of_the_result(watched: Stack) -> None:
+    assert _wrong_over_time(watched, BOARDS) == []
+    panel = next(one for one in panels_of(BOARDS["lockbench-run-overview"]) if one["title"].startswith("Rate offered"))
+    shown = watched.prometheus.panel(BOARDS["lockbench-run-overview"], panel["targets"][0], watched.open.span).numbers
+    achieved = [number for number in shown if number > 0]  # a run with two faults
+    assert np.median(achieved) == pytest.approx(watched.open.result.rate.achieved_per_s, rel=0.3)
+    assert not watched.open.result.votes.undecided
+
+
+@pytest.mark.parametrize(
+    "title, was, now",
+    [
+        ("Acquire latency, percentiles A", "histogram_quantile(0.5, ", "histogram_quantile(0.999, "),
+        ("Validity left at the grant A", "redlock_lease_validity_seconds", "redlock_hold_duration_seconds"),
+        ("Commands A", "redlock_instance_commands_total", "redlock_instance_reconnects_total"),
+    ],
+)
+def test_a_panel_that_shows_another_moment_would_be_noticed(watched: Stack, title: str, was: str, now: str) -> None:
+    text = json.dumps(BOARDS)
+    assert was in text
+    assert any(one.startswith(title) for one in _wrong_over_time(watched, json.loads(text.replace(was, now))))
 
 
 @pytest.mark.parametrize(
