@@ -206,10 +206,19 @@ IN_APPLICATIONS: tuple[Instrument, ...] = (
 BY_NAME: dict[str, Instrument] = {instrument.name: instrument for instrument in (*INSTRUMENTS, *IN_APPLICATIONS)}
 
 
+ATTRIBUTES: tuple[Attribute, ...] = tuple(
+    dict.fromkeys((RUN_ID, *COMMON, FLEET, *(key for one in BY_NAME.values() for key in one.attributes)))
+)
+
+
 def instruments_table() -> str:
-    """Return every instrument as a row of Markdown."""
+    """Return every instrument, and every attribute, as a row of Markdown."""
     lines = ["| metric | unit | kind | attributes | meaning |", "|---|---|---|---|---|"]
     for one in BY_NAME.values():
         keys = " ".join(f"`{attribute.name}`" for attribute in one.attributes) or "–"
         lines.append(f"| `{one.name}` | {one.unit} | {one.kind.value} | {keys} | {one.meaning} |")
+    lines += ["", "| attribute | meaning | values |", "|---|---|---|"]
+    for key in ATTRIBUTES:
+        values = " ".join(f"`{value}`" for value in key.values) or key.origin
+        lines.append(f"| `{key.name}` | {key.meaning} | {values} |")
     return "\n".join(lines)
