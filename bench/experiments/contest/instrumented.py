@@ -23,6 +23,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import NoOpTracerProvider
 from opentelemetry.trace import TracerProvider as Traces
 
+from bench.errors import EnvironmentNotReadyError
 from bench.experiments.contest.clients.loops import Lock, at_once, run_greenlets, run_tasks, run_threads
 from bench.experiments.contest.clients.order import ClientOrder
 from bench.experiments.contest.judge import INSTANCES
@@ -65,6 +66,8 @@ def _bars(shell: str, rounds: int, urls: Sequence[str], show: Show) -> Iterator[
     with Elsewhere() as machine, Child(shell, [sys.executable, "-m", __name__, way, str(rounds), *forked]) as child:
         child.tell(order)
         took = child.hear(list[list[float]], 2 * rounds + PATIENCE_S)
+    if not took:
+        raise EnvironmentNotReadyError(f"{shell} got no round done; try again on a quieter machine")
     plain_us = paired_shift([us[0] for us in took], CONFIDENCE).shift
     for index, (how, bar) in enumerate(BARS.items(), 1):
         added = paired_shift([us[index] - us[0] for us in took], CONFIDENCE)
@@ -76,62 +79,56 @@ def _bars(shell: str, rounds: int, urls: Sequence[str], show: Show) -> Iterator[
 # -- in the shell's process --------------------------------------------------------------------------------------------
 
 
-class _Locks:
-    """Its three locks: as they are, and by providers in the order of `BARS`."""
+PROVIDERS: tuple[tuple[Meters, Traces] | None, ...] = (  # none, then in the order of `BARS`
+    None,
+    (NoOpMeterProvider(), NoOpTracerProvider()),
+    (MeterProvider([InMemoryMetricReader()]), TracerProvider()),
+)
 
-    def __init__(self, order: ClientOrder) -> None:
-        self._order = order
-        self._providers: list[tuple[Meters, Traces] | None] = [
-            None,
-            (NoOpMeterProvider(), NoOpTracerProvider()),
-            (MeterProvider([InMemoryMetricReader()]), TracerProvider()),
-        ]
 
-    async def rounds(self, shell: str, rounds: int) -> list[list[float]]:
-        """The CPU of a cycle of each lock (µs) in each round."""
-        locks, found = [await self._connected(shell, each) for each in self._providers], []
-        for lock in locks:
-            await self._turn(shell, lock, LONG_S)
-        for _ in range(rounds):
-            us = [0.0] * len(locks)
-            for index in random.sample(range(len(locks)), len(locks)):
-                us[index] = await self._turn(shell, locks[index], TURN_S)
-            found.append(us)
-        return [us for us in found if all(us)]  # a busy machine may not get one cycle done in so short a time
+async def rounds_of(shell: str, rounds: int, order: ClientOrder) -> list[list[float]]:
+    """The CPU of a cycle of each lock (µs) in each round."""
+    locks, found = [await _connected(shell, order, each) for each in PROVIDERS], []
+    for lock in locks:
+        await _turn(shell, lock, replace(order, seconds=LONG_S))
+    for _ in range(rounds):
+        us = [0.0] * len(locks)
+        for index in random.sample(range(len(locks)), len(locks)):
+            us[index] = await _turn(shell, locks[index], order)
+        found.append(us)
+    return [us for us in found if all(us)]  # a busy machine may not get one cycle done in so short a time
 
-    async def _connected(self, shell: str, providers: tuple[Meters, Traces] | None) -> Lock:
-        lock: Redlock | AsyncRedlock
-        if shell in RUNS:
-            lock = Redlock.connect(
-                self._order.urls, shell="gevent" if shell == "gevent" else "threads", rejoin="trust-first"
-            )
-        else:
-            lock = await AsyncRedlock.connect(self._order.urls, rejoin="trust-first")
-        if providers:
-            instrument(lock, meter_provider=providers[0], tracer_provider=providers[1])
-        return Lock(lock.try_acquire, lock.try_release, Denied, Outcome.RELEASED)
 
-    async def _turn(self, shell: str, lock: Lock, seconds: float) -> float:
-        async def connected(_: ClientOrder) -> Lock:
-            return lock
+async def _connected(shell: str, order: ClientOrder, providers: tuple[Meters, Traces] | None) -> Lock:
+    lock: Redlock | AsyncRedlock
+    if shell in RUNS:
+        lock = Redlock.connect(order.urls, shell="gevent" if shell == "gevent" else "threads", rejoin="trust-first")
+    else:
+        lock = await AsyncRedlock.connect(order.urls, rejoin="trust-first")
+    if providers:
+        instrument(lock, meter_provider=providers[0], tracer_provider=providers[1])
+    return Lock(lock.try_acquire, lock.try_release, Denied, Outcome.RELEASED)
 
-        run, order = RUNS.get(shell), replace(self._order, seconds=seconds)
-        answer = run(lambda _: lock, order) if run else await run_tasks(connected, order)
-        return answer.client_us / answer.cycles if answer.cycles else 0.0
+
+async def _turn(shell: str, lock: Lock, order: ClientOrder) -> float:
+    async def connected(_: ClientOrder) -> Lock:
+        return lock
+
+    run = RUNS.get(shell)
+    answer = run(lambda _: lock, order) if run else await run_tasks(connected, order)
+    return answer.client_us / answer.cycles if answer.cycles else 0.0
 
 
 def main() -> None:
     """Run the order on stdin in the shell, and so often, as the words say."""
     (shell, rounds, *forked), order = sys.argv[1:], ClientOrder(**json.loads(sys.stdin.readline()))
-    locks = _Locks(order)
     if forked:
-        at_once(locks.rounds("threads", 1))
+        at_once(rounds_of("threads", 1, order))
         if child := os.fork():
             os.waitpid(child, 0)
             os._exit(0)
-    work = locks.rounds(shell, int(rounds))
-    said = at_once(work) if shell in RUNS else import_module(shell).run(work)
-    print(json.dumps(said), flush=True)
+    work = rounds_of(shell, int(rounds), order)
+    print(json.dumps(at_once(work) if shell in RUNS else import_module(shell).run(work)), flush=True)
     os._exit(0)
 
 
