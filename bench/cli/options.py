@@ -31,8 +31,8 @@ GROUPS: Mapping[str, frozenset[str]] = {
     )),
     "Lock": frozenset((
         "recipe", "recipes", "ttl", "wait", "instance_timeout", "retry_policy", "retry_window", "retry_attempts",
-        "retry_unreachable", "max_ttl", "rejoin", "merge_releases", "wait_for_own",
-        "fencing",
+        "retry_unreachable", "max_ttl", "rejoin", "merge_releases", "fencing",
+        "wait_for_own",
     )),
     "Servers": frozenset((
         "instances", "targets", "target", "fsync", "server", "allow_missing", "allow_skipped", "allow_config",

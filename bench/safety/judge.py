@@ -329,8 +329,11 @@ class LiveJudge:
     def _some(self, leases: Records) -> Records:
         part = leases[leases["resource"] % self._every == 0] if self._every > 1 else leases
         while len(part) > MOST_FRESH and part["resource"].max() + self._every >= 2 * self._every * FEWEST_RESOURCES:
+            half = part[part["resource"] % (2 * self._every) == 0]
+            if len(half) < MOST_FRESH // 4:
+                break  # nearly all are of the others: nothing would be seen
             self._every *= 2
-            part, self._kept = (some[some["resource"] % self._every == 0] for some in (part, self._kept))
+            part, self._kept = half, self._kept[self._kept["resource"] % self._every == 0]
         return part
 
     def _keep(self, records: Records) -> None:

@@ -99,6 +99,12 @@ def test_of_many_leases_those_of_some_resources_are_judged_whole(legal, resource
         assert bool(live.add(broken).violations) == (resource == 0)
 
 
+def test_where_no_lease_is_of_a_second_resource_all_are_judged(legal):
+    records = legal(2 * MOST_FRESH, 500)
+    records["resource"] = records["resource"] * 2 + 1
+    assert LiveJudge(TTL_MS).add(records).leases == 2 * MOST_FRESH
+
+
 def test_a_checker_that_fails_is_unknown_and_what_it_saw_stays(history, monkeypatch):
     oracle = LiveJudge(TTL_MS)
     bad = {"caller": 1, "outcome": "acquired", "start": 0, "granted": 5, "valid_until": 5}
