@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from redis import Redis
 from redis.exceptions import ResponseError
@@ -156,9 +157,23 @@ def test_ctrl_c_keeps_what_was_searched_and_says_that_it_was_cut(tmp_path: Path)
     assert (broken["recipe"], broken["verdict"]) == ("get-set", "as expected")
     assert (cut["recipe"], cut["verdict"], cut["broken"]) == ("redlock", "not known", None)
     assert cut["schedules"] > 0
-    assert "it was not cut after" in cut["reason"]
+    assert "it was cut after" in cut["reason"]
     assert out.startswith("INTERRUPTED")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_search_process_that_is_killed_costs_its_recipe_the_verdict_and_no_other(tmp_path: Path) -> None:
+    words = ("--recipe", "redlock", "--recipe", "get-set", "--budget", "99s", "--processes", 2)
+    process = started(tmp_path, "explore", "--out", "out", *words)
+    assert process.stderr is not None
+    assert any(line.startswith("redlock: ") for line in process.stderr)
+    psutil.Process(process.pid).children()[-1].kill()
+    process.communicate(timeout=120)
+    assert process.returncode == 4
+    lost, broken = result_in(tmp_path / "out", ExploreResult)["rows"]
+    assert (lost["verdict"], lost["broken"], lost["schedules"] > 0) == ("not known", None, True)
+    assert "a search process ended early (signal 9) after" in lost["reason"]
+    assert broken["verdict"] == "as expected"
 
 
 SCRIPTS = [script.source for script in (COMPARE_AND_DELETE, COMPARE_AND_EXTEND, COMPARE_AND_DELETE_MANY, FENCED_SET)]

@@ -2,7 +2,8 @@
 
 Rules: schedule numbers are handed out in order, in blocks; the first block that broke a rule decides, so the same seed
 finds the same schedule however many processes search. A time budget decides only how many are played when nothing
-breaks. What broke a recipe is played again on real servers of our own, if it can be forced; that decides nothing.
+breaks. What broke a recipe is played again on real servers of our own, if it can be forced; that decides nothing. Where
+a search process ends or stands still, what was played is kept, the recipe is not known, and the next has new processes.
 """
 
 import time
@@ -40,18 +41,25 @@ def run_explore(order: ExperimentOrder[ExplorePlan], show: Show) -> Done[Explore
     """
     plan, rows = order.plan, list[ExploredRow]()
     with Experiment(order) as experiment, ExitStack() as children, experiment.cuttable():
-        searchers = [
-            children.enter_context(Child("a search process", search_process.__name__)) for _ in range(plan.processes)
-        ]
+        searchers = list[Child]()
         for recipe in plan.recipes:
+            if not searchers or any(searcher.ended for searcher in searchers):
+                searchers = _searchers(plan.processes, children)
             total = SearchAnswer()
             try:
                 row = explored(recipe, plan, searchers, show, total)
+                if row.broken:
+                    row = _on_servers(row, row.broken, order.server, searchers[0], show)
             except KeyboardInterrupt:
                 if total.played:  # it may have been hours
-                    rows.append(row_of(recipe, find_recipe(recipe).about, total, is_cut=True))
+                    rows.append(row_of(recipe, find_recipe(recipe).about, total, cut="it was cut"))
                 raise
-            rows.append(row if row.broken is None else _on_servers(row, row.broken, order.server, searchers[0], show))
+            except EnvironmentNotReadyError as lost:
+                if not (total.played or rows):
+                    raise
+                row = row_of(recipe, find_recipe(recipe).about, total, cut=str(lost))
+                searchers = []
+            rows.append(row)
     experiment.require(rows)
     cut = experiment.cut
     result = ExploreResult(
@@ -61,6 +69,12 @@ def run_explore(order: ExperimentOrder[ExplorePlan], show: Show) -> Done[Explore
         verdict=judge_explored(rows, len(plan.recipes), is_cut=cut),
     )
     return experiment.store(result)
+
+
+def _searchers(processes: int, children: ExitStack) -> list[Child]:
+    """New ones; what others still say is heard by nobody."""
+    children.close()
+    return [children.enter_context(Child("a search process", search_process.__name__)) for _ in range(processes)]
 
 
 def _on_servers(row: ExploredRow, broken: Broken, server: str | None, searcher: Child, show: Show) -> ExploredRow:
@@ -87,7 +101,11 @@ def _on_servers(row: ExploredRow, broken: Broken, server: str | None, searcher: 
 
 def _asked(searcher: Child, order: SearchOrder) -> SearchAnswer:
     searcher.tell(order)
-    return searcher.hear(SearchAnswer, _PATIENCE_S)
+    try:
+        return searcher.hear(SearchAnswer, _PATIENCE_S)
+    except EnvironmentNotReadyError:
+        searcher.close()  # what it says later answers nobody's question
+        raise
 
 
 def _orders(recipe: str, plan: ExplorePlan, ask: Child) -> Iterator[SearchOrder]:
@@ -125,8 +143,8 @@ def explored(
         if total.raised or (total.broken and is_enough(total.found, len(total.broken.steps), number, first)):
             break
     whole = plan.exhaustive is not None and not total.raised and next(orders, None) is None
-    is_cut = plan.exhaustive is not None and not whole
-    return row_of(recipe, find_recipe(recipe).about, total, whole=whole, is_cut=is_cut)
+    cut = "" if whole or plan.exhaustive is None else "it was cut"
+    return row_of(recipe, find_recipe(recipe).about, total, whole=whole, cut=cut)
 
 
 def _answers(orders: Iterator[SearchOrder], searchers: Sequence[Child], plan: ExplorePlan) -> Iterator[SearchAnswer]:
@@ -139,15 +157,15 @@ def _answers(orders: Iterator[SearchOrder], searchers: Sequence[Child], plan: Ex
         yield from [searcher.hear(SearchAnswer, patience_s) for searcher, _ in zip(searchers, block, strict=False)]
 
 
-def row_of(recipe: str, about: About, total: SearchAnswer, *, whole: bool = False, is_cut: bool = False) -> ExploredRow:
+def row_of(recipe: str, about: About, total: SearchAnswer, *, whole: bool = False, cut: str = "") -> ExploredRow:
     """The row of a recipe, judged: without a broken rule it takes schedules that could have broken it, all of them
-    that were asked for."""
+    that were asked for. `cut`: what ended it early."""
     broken, tested = total.broken, total.tested >= TESTED_LEAST
     needs = {} if broken else {f"at least {TESTED_LEAST} schedules asked for a lock that was held": tested}
     if whole:
         needs = {"a lock was asked for while it was held": total.tested > 0}
-    if is_cut and not broken:
-        needs = {f"it was not cut after {total.played:,} schedules, of which none broke it": False}
+    if cut and not broken:
+        needs = {f"all that were asked for ({cut} after {total.played:,} schedules, of which none broke it)": False}
     if total.raised:
         needs = {f"the recipe's own code ran ({total.raised})": False}
     setting = setting_of(recipe, about)

@@ -91,7 +91,8 @@ class MaxMemory(Injection):
         if policy == "volatile-ttl":
             value = "x" * _BALLAST_BYTES
             self.site.commands(self.index, [("SET", key, value, "EX", _BALLAST_TTL_S) for key in _ballast()])
-            limit = int(self.site.info(self.index)["used_memory"]) + _ROOM_BYTES
+            info = self.site.info(self.index)  # an AOF that waits for its disk is in use, and not what evicts
+            limit = int(info["used_memory"]) - int(info["mem_not_counted_for_evict"]) + _ROOM_BYTES
         settings = {"maxmemory-policy": policy, "maxmemory-samples": "64", "maxmemory": str(limit)}
         before = self.site.configure(self.index, settings)
         self.undo.callback(self.site.configure, self.index, dict(reversed(before.items())))  # the limit goes first
