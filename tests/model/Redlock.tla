@@ -155,7 +155,40 @@ Next == \/ Tick
 
 Spec == Init /\ [][Next]_vars
 Symmetry == Permutations(Instances)
-Both == Symmetry \cup Permutations(Clients)  \* where clients are alike
+Alike == Permutations(Clients)  \* where clients have the same TTL
+Both == Symmetry \cup Alike
+
+(* -- states that are alike -----------------------------------------------------------------------------------------
+
+   They differ in nothing but what can have no effect any more, so what is reached from one is reached from the other, and
+   one of them is looked at (VIEW): a DEL or an extension whose key is gone; votes of who cannot win; ticks that are over
+   or behind the horizon. An instance is what it has and what is under way to it, so it does not matter which one it is.
+   With OwnerCheck, CleanLate and FromSending only: without them it may matter who voted, or a DEL of another. *)
+
+Live(c, i) ==
+    LET line == link[<<c, i>>]
+        Works(command) == \/ command.do = "set" \/ command.owner = key[i].owner
+                          \/ \E k \in 1..Len(line) : line[k].do = "set" /\ line[k].owner = command.owner  \* it is ahead
+    IN IF line = <<>> THEN line ELSE SelectSeq(line, Works)
+
+CanWin(c) ==
+    /\ client[c].phase \in {"asking", "extending"} /\ now < client[c].start + TtlOf(c) - Allowance
+    /\ LET asked == [do |-> IF client[c].phase = "asking" THEN "set" ELSE "ext", owner |-> Token(c)]
+           open == {i \in Instances : i \in client[c].votes \/ \E k \in 1..Len(link[<<c, i>>]) : link[<<c, i>>][k] = asked}
+       IN Cardinality(open) >= Quorum /\ (asked.do = "ext" => now < client[c].until)
+
+Cut(tick) == IF tick <= now THEN 0 ELSE IF tick > Horizon THEN Horizon + 1 ELSE tick
+
+View ==
+    LET wins == [c \in Clients |-> CanWin(c)]
+        about == [c \in Clients |->
+            LET is == client[c]
+            IN <<IF is.phase = "extending" /\ ~wins[c] THEN "held" ELSE is.phase, is.attempt, is.again, Cut(is.until),
+                 IF wins[c] THEN Cut(is.start + TtlOf(c) - Allowance) ELSE 0>>]
+        seen == [i \in Instances |-> <<key[i].owner, Cut(key[i].end), Cut(mute[i]),
+                                       [c \in Clients |-> <<Live(c, i), wins[c] /\ i \in client[c].votes>>]>>]
+        kinds == {seen[i] : i \in Instances}
+    IN <<now, about, [kind \in kinds |-> Cardinality({i \in Instances : seen[i] = kind})], crashes, losses, owed, forgets>>
 
 (* -- what must hold --------------------------------------------------------------------------------------------- *)
 
@@ -163,6 +196,6 @@ Exclusion == \A c, d \in Clients : c # d => ~(Holds(c) /\ Holds(d))
 
 \* When all was answered, no key is left of whoever has nothing.
 NothingLeft ==
-    ((\A p \in Clients \X Instances : link[p] = <<>>) /\ (\A c \in Clients : client[c].phase = "idle") /\ crashes + losses = 0)
+    ((\A c \in Clients : client[c].phase = "idle") /\ crashes + losses = 0 /\ (\A c \in Clients, i \in Instances : Live(c, i) = <<>>))
         => \A i \in Instances : key[i] = None
 =============================================================================

@@ -24,14 +24,21 @@ SETTING: Mapping[str, str] = {
     "Ttl": "2", "LongTtl": "2", "LongOnes": "{}", "Allowance": "1", "Quorum": "2", "Trust": "FALSE",
     "OwnerCheck": "TRUE", "CleanLate": "TRUE", "FromSending": "TRUE", "Losses": "0", "Owed": "0", "Forgets": "0",
 }  # fmt: skip
+ALIKE: Mapping[str, str] = {"VIEW": "View"}  # of states that differ in what can do nothing any more, one
+THREE: Mapping[str, str] = {**ALIKE, "Clients": "{a, b, c}", "Horizon": "1"}
+FIVE: Mapping[str, str] = {**ALIKE, "Instances": "{v, w, x, y, z}", "Quorum": "3", "Horizon": "1"}
 HOLD: Mapping[str, Mapping[str, str]] = {  # minutes, all together
     "one attempt each, extension, a crash; every state by itself": {"SYMMETRY": ""},
     "a lost command, a release sent again": {"Crashes": "0", "Losses": "1", "Owed": "1", "Horizon": "0"},
+    "three clients, extension": {**THREE, "Crashes": "0"},
+    "five instances, extension": {**FIVE, "Crashes": "0"},
 }  # fmt: skip
 LONG: Mapping[str, Mapping[str, str]] = {  # ten minutes and more, each
     "one attempt each, extension, a crash": {"Ttl": "3", "LongTtl": "3", "Horizon": "4"},
     "a lost command, a release sent again": {"Crashes": "0", "Losses": "1", "Owed": "1"},
     "two attempts each": {"Attempts": "2", "Crashes": "0", "Horizon": "1"},
+    "three clients, extension, a crash": THREE,
+    "five instances, extension, a crash": FIVE,
 }  # fmt: skip
 REMOVED: Mapping[str, Mapping[str, str]] = {  # an assumption → what is so without it, for as long as a course needs
     "a quorum is a majority": {"Quorum": "1", "Horizon": "0"},
@@ -61,14 +68,16 @@ def missing() -> str:
 
 
 def check(changes: Mapping[str, str], workers: int = 2) -> Checked:
-    """Explore every state of SETTING with `changes`; one of those that differ in names only, unless SYMMETRY is "".
+    """Explore every state of SETTING with `changes`; one of those that differ in names only, unless SYMMETRY is "", and
+    with a VIEW one of those that are alike (Redlock.tla).
 
     Raises RuntimeError when TLC did not get to its end.
     """
     constants = {**SETTING, **changes}
-    alike = constants.pop("SYMMETRY", "Both" if constants["LongOnes"] == "{}" else "Symmetry")
-    symmetry = f"SYMMETRY {alike}\n" if alike else ""
-    settings = f"SPECIFICATION Spec\n{symmetry}INVARIANTS Exclusion NothingLeft\n"
+    usual = "Symmetry" if constants["LongOnes"] != "{}" else "Alike" if "VIEW" in constants else "Both"
+    words = {"SYMMETRY": constants.pop("SYMMETRY", usual), "VIEW": constants.pop("VIEW", "")}
+    settings = "SPECIFICATION Spec\nINVARIANTS Exclusion NothingLeft\n"
+    settings += "".join(f"{word} {operator}\n" for word, operator in words.items() if operator)
     said = run_tlc("Redlock", settings, constants, {}, workers=workers)
     states = [int(count.replace(",", "")) for count in re.findall(r"([\d,]+) distinct states found", said)]
     broken = re.search(r"Invariant (\w+) is violated", said)

@@ -2,10 +2,12 @@
 
 import pytest
 
-from tests.model.checker import HOLD, LONG, REMOVED, check, missing
+from tests.model.checker import ALIKE, HOLD, LONG, REMOVED, check, missing
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 QUICK = ("a quorum is a majority", "a restarted instance abstains", "who gives up cleans up behind late SETs")
+
+UNLIKE = {"OwnerCheck", "CleanLate", "FromSending"}  # what View builds on
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -20,6 +22,19 @@ def test_a_small_model_holds_whole() -> None:
     found = check({"Horizon": "1", "Crashes": "0"}, workers=1)
     assert not found.broken
     assert found.states > 50_000
+
+
+@pytest.mark.parametrize("name", QUICK[:2])
+def test_of_states_that_are_alike_one_is_enough_to_break_it(name: str) -> None:
+    whole, found = check(REMOVED[name], workers=1), check({**REMOVED[name], **ALIKE}, workers=1)
+    assert (found.broken, len(found.course)) == (whole.broken, len(whole.course))
+    assert found.states < whole.states
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, changes in REMOVED.items() if not UNLIKE & changes.keys()])
+def test_alike_states_break_alike_without_each_assumption_that_they_allow_for(name: str) -> None:
+    assert check({**REMOVED[name], **ALIKE}).broken == check(REMOVED[name]).broken
 
 
 @pytest.mark.slow
