@@ -2,7 +2,8 @@
 
 Rules: ratios are taken inside a round, and their median is the bar's value. Who never got a lease waited for ever; what
 we did not get done in time counts against us, what they did not is no bar. On the hot key only those count that never
-give up. A bar is certain when all rounds are on one side of it, and not known when they differ.
+give up. A bar is certain when all rounds are on one side of it, with six and more of `make bench` when the median's
+interval of 95 % is (Wilcoxon's signed ranks); else it is not known.
 """
 
 import math
@@ -67,7 +68,7 @@ def judge_speed(result: SpeedResult) -> Verdict:
 
 
 def sides_of(rounds: Spread | PeerBar, bar: float, *, at_least: bool = True, busy: bool = False) -> set[bool]:
-    """Whether rounds reached `bar`, as their least and most tell: both where they disagree, none on a `busy` one."""
+    """Whether rounds reached `bar`, as the ends of their spread tell: both where they disagree, none on a `busy` one."""
     return set() if busy else {_reaches(end, bar, at_least=at_least) for end in (rounds.low, rounds.high)}
 
 
@@ -76,7 +77,7 @@ def _over_bars(sides: Sequence[tuple[str, set[bool]]], *, interrupted: bool = Fa
     found = {
         BARS_MISSED: [f"missed in every round: {name}" for name, side in sides if side == {False}],
         NOT_KNOWN: [
-            f"{'reached in some rounds only' if side else 'something else used the cores in every round'}: {name}"
+            f"{'its rounds are on both sides of the bar' if side else 'something else used the cores in every round'}: {name}"
             for name, side in sides
             if len(side) != 1
         ],

@@ -4,7 +4,7 @@
     --grow   `lockbench run` beside itself, with one thing of its load changed per row: is its cost flat?
 
 Rules: contestants of one round run one after the other in random order, each alone in its process, everything on the
-same two cores. What is compared is always of one round; its median over rounds is quoted, with its range. Rates swing
+same two cores. What is compared is always of one round; its median over rounds is quoted, with its interval. Rates swing
 with whatever else the machine does, CPU per cycle does not. A round in which something else used our cores is left out,
 and where that is every one nothing is known. Who gives no figures in a round misses its bars there; the others go on.
 """
@@ -180,8 +180,8 @@ def rows_of(measured: Measured) -> tuple[SpeedRow, ...]:
             callers=entry.callers,
             server=entry.server,
             bar=entry.bar,
-            ratio=Spread.of(most.cpu_us / one.cpu_us if one.cpu_us else 0.0 for most, one in pairs),
-            wall_ratio=Spread.of(one.cycles_per_s / most.cycles_per_s for most, one in pairs),
+            ratio=Spread.of_rounds(most.cpu_us / one.cpu_us if one.cpu_us else 0.0 for most, one in pairs),
+            wall_ratio=Spread.of_rounds(one.cycles_per_s / most.cycles_per_s for most, one in pairs),
             busy=busy,
             **over_rounds(rounds),
         )
@@ -201,7 +201,7 @@ def bars_of(measured: Measured, bars: Bars = BARS) -> Iterator[SpeedBar]:
                 found.append(compare(inf if us is None else us, them))
         if found:
             at_least = figure == "cycles_per_s"
-            yield SpeedBar(**asdict(Spread.of(found)), name=name, bar=bar, at_least=at_least, busy=busy)
+            yield SpeedBar(**asdict(Spread.of_rounds(found)), name=name, bar=bar, at_least=at_least, busy=busy)
 
 
 def _pairs(measured: Measured, one: str, other: str) -> tuple[list[tuple[TurnFigures, TurnFigures]], bool]:

@@ -205,6 +205,7 @@ def _of_rows(rows: Sequence[SpeedRow]) -> Iterator[Sentence]:
         yield Sentence("client", "CPU per cycle, as of the servers; p50 is that of acquire")
         of = f"client + server of {top.name} ÷ those of the row; wall: cycles/s ÷ those of {top.name}"
         yield Sentence("CPU ratio", of)
+        yield Sentence("range", "of the rounds; of six and more where their median is, with 95 % confidence")
     shares = [turn.elsewhere_ratio for row in rows for turn in row.rounds if turn.elsewhere_ratio is not None]
     if shares:
         busy = sum(share >= BUSY_RATIO for share in shares)
