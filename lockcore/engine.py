@@ -46,8 +46,7 @@ class Engine(RoundEngine):
         self.amnesia = Amnesia(self, forgotten_ns(settings.rejoin, settings.max_ttl_ms, settings.drift_factor))
         self.pipes = [Pipeline(index, address, self.amnesia.noticed) for index, address in enumerate(addresses)]
         self.members = [Membership() for _ in addresses]
-        self.voters: tuple[Pipeline, ...] = ()
-        self.ready: list[Settled] = []
+        self.voters, self.ready = (), []
         self.woken, self.early = 0, LARGEST
         self.turns, self.deadlines = Turns(self, wait_for_own=settings.wait_for_own), Deadlines()
         self.batch, self.batch_rounds = list[bytes](), list[Part]()
@@ -219,6 +218,7 @@ class Engine(RoundEngine):
         flight = Flight(self, rounds, watched) if len(rounds) >= SMALLEST else None
         if rounds:  # an interrupt may have come before the first
             self.deadlines.watch_batch(rounds, self.now_ns, self._shortest_ns)
+        pipe: Pipeline
         for pipe in self.voters:
             pipe.expect_batch(flight, rounds)
         self._shortest_ns = self._batch_terms.timeout_ns
@@ -252,7 +252,7 @@ class Engine(RoundEngine):
             if any(pipe.queue for pipe in self.voters):
                 self._spill()
             else:
-                voters = self.voters
+                voters: tuple[Pipeline, ...] = self.voters
                 data, commands = self._take_batch()
                 self._stamp(now_ns)
                 for pipe in voters:

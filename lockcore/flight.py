@@ -61,11 +61,15 @@ class InFlight(Settled):
 
 
 class Electorate(Waking):
-    """The engine as a flight sees it: who votes (the connections that batches are sent on), of how many."""
+    """The engine as a flight sees it: who votes (the connections that batches are sent on), of how many.
+
+    `voters`: InstancePipes, here, and Pipelines to the engine. An attribute is declared once: of one that a subclass
+    declares again, machine code has the garbage collector count the reference twice, and whoever has it is never freed.
+    """
 
     instances: int
     quorum: int
-    voters: tuple[InstancePipe, ...]
+    voters: tuple[Any, ...]
 
 
 class Flight:
