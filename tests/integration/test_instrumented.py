@@ -3,6 +3,7 @@
 from math import inf
 from typing import Self
 
+import psutil
 import pytest
 
 pytest.importorskip("opentelemetry.sdk")
@@ -17,8 +18,11 @@ pytestmark = pytest.mark.integration
 
 def test_a_forked_worker_is_measured_through_its_parents_providers() -> None:
     said: list[str] = []
+    begun = psutil.Process().cpu_times()
     with start_fleet(3, "none") as fleet:
         free, with_sdk = instrumented._bars("asyncio forked", 2, fleet.urls, said.append)
+    took = psutil.Process().cpu_times()
+    assert took.children_user - begun.children_user > 0.5, "what it took is ours, and not something else's"
     assert said == ["what lockcore.otel adds: asyncio forked, 2 rounds"]
     assert (free.bar, with_sdk.bar) == (0.5, 1.0)
     for bar in (free, with_sdk):
@@ -47,6 +51,9 @@ class Told:
 
     def hear(self, *_: object) -> list[list[float]]:
         return self.took
+
+    def finish(self) -> None:
+        """It has ended."""
 
 
 @pytest.fixture
