@@ -62,8 +62,8 @@ class Spread(Section, frozen=True, kw_only=True):
         """As `of`, with the interval of 95 % instead of lowest and highest; of fewer than six values there is none."""
         known = [float(value) for value in values]
         whole, sure = cls.of(known), paired_shift(known, 0.95)
-        middle = whole.median
-        return cls(median=middle, low=min(middle, max(whole.low, sure.low)), high=max(middle, min(whole.high, sure.high)))
+        low, high = max(whole.low, sure.low), min(whole.high, sure.high)
+        return cls(median=whole.median, low=min(whole.median, low), high=max(whole.median, high))
 
 
 @dataclass(frozen=True, slots=True)

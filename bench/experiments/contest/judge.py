@@ -68,7 +68,7 @@ def judge_speed(result: SpeedResult) -> Verdict:
 
 
 def sides_of(rounds: Spread | PeerBar, bar: float, *, at_least: bool = True, busy: bool = False) -> set[bool]:
-    """Whether rounds reached `bar`, as the ends of their spread tell: both where they disagree, none on a `busy` one."""
+    """Whether rounds reached `bar`, as the ends of their spread tell: both where they differ, none on a `busy` one."""
     return set() if busy else {_reaches(end, bar, at_least=at_least) for end in (rounds.low, rounds.high)}
 
 
@@ -77,7 +77,7 @@ def _over_bars(sides: Sequence[tuple[str, set[bool]]], *, interrupted: bool = Fa
     found = {
         BARS_MISSED: [f"missed in every round: {name}" for name, side in sides if side == {False}],
         NOT_KNOWN: [
-            f"{'its rounds are on both sides of the bar' if side else 'something else used the cores in every round'}: {name}"
+            f"{'on both sides of the bar' if side else 'something else used the cores in every round'}: {name}"
             for name, side in sides
             if len(side) != 1
         ],

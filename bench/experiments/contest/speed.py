@@ -4,7 +4,7 @@
     --grow   `lockbench run` beside itself, with one thing of its load changed per row: is its cost flat?
 
 Rules: contestants of one round run one after the other in random order, each alone in its process, everything on the
-same two cores. What is compared is always of one round; its median over rounds is quoted, with its interval. Rates swing
+same two cores. What is compared is always of one round; its median over rounds is quoted, and its interval. Rates swing
 with whatever else the machine does, CPU per cycle does not. A round in which something else used our cores is left out,
 and where that is every one nothing is known. Who gives no figures in a round misses its bars there; the others go on.
 """
