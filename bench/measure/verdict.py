@@ -132,8 +132,18 @@ FOUND = Word(
     "95 % sure: the capacity lies in the interval",
 )  # fmt: skip
 NOT_KEPT = Word("NOT KEPT", Kind.BAD, "fail", 1, "every probe missed, two of them at 1/s or less", "no rate holds")
-BARS_REACHED = Word("BARS REACHED", Kind.GOOD, "pass", 0, "bars, each reached in every round", "at least as good")
-BARS_MISSED = Word("BARS MISSED", Kind.BAD, "fail", 1, "a bar missed in every round", "worse than it is to be")
+BARS_REACHED = Word(
+    "BARS REACHED", Kind.GOOD, "pass", 0, "bars, each reached for certain: in every round, or 95 % sure",
+    "at least as good",
+)  # fmt: skip
+BARS_MISSED = Word(
+    "BARS MISSED",
+    Kind.BAD,
+    "fail",
+    1,
+    "a bar missed for certain: in every round, or 95 % sure",
+    "worse than it is to be",
+)
 
 _EXPERIMENT = (AS_EXPECTED, NOT_AS_EXPECTED, NOT_KNOWN, VIOLATED, INTERRUPTED)
 WORDS: Mapping[str, tuple[Word, ...]] = {  # by command, which is the `kind` of its result

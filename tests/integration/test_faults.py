@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -257,6 +258,22 @@ def test_a_fault_that_does_nothing_is_noticed(
     monkeypatch.setattr(KINDS[case.kind], "end", lambda _fault: None)
     with pytest.raises(AssertionError, match=NOT_SEEN):
         check(case, scenes[case.fsync])
+
+
+def test_an_aof_that_waits_for_its_disk_leaves_locks_no_room(
+    scenes: dict[str, Scene], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """4 MiB that are in use and do not count for what evicts."""
+    info = Site.info
+
+    def waiting(site: Site, index: int) -> dict[str, Any]:
+        said = info(site, index)
+        waits = {name: said[name] + (4 << 20) for name in ("used_memory", "mem_not_counted_for_evict")}
+        return {**said, **waits}
+
+    monkeypatch.setattr(Site, "info", waiting)
+    (case,) = [case for case in CASES if case.params == {"policy": "volatile-ttl"}]
+    check(case, scenes[case.fsync])
 
 
 def test_every_kind_is_tried() -> None:

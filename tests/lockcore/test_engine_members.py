@@ -22,7 +22,7 @@ def owed(fleet: ScriptedFleet) -> list[int]:
 
 
 def test_an_engine_that_nobody_has_any_more_is_freed() -> None:
-    """Also of machine code: 120 KB each, of whoever makes a Redlock for every request."""
+    """Also of machine code, and where nobody has closed it."""
 
     def engines() -> int:
         gc.collect()

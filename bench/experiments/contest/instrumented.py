@@ -4,9 +4,9 @@ Rules: three locks of one process take turns in every round, in random order, on
 instrumented without an SDK, and with one. A turn is a short load; what making and counting it takes is not in it. A
 longer turn of each comes before them, after which as few cycles are samples as of a lock that is always busy; nobody
 collects meanwhile. The estimate over the rounds is Hodges and Lehmann's, its interval of 95 % Wilcoxon's.
-`forked`: all happens in a forked child, through providers that its parent has used. Threads: how they hand the
-interpreter around varies by 15 µs a cycle from turn to turn, so what is measured is what one thread's calls take, as an
-operation makes them, at the rate of a busy lock.
+`forked`: all happens in a forked child, through providers that its parent has used. Threads: whole cycles of two locks
+that are alike differ by more than the bar (lockcore/applications.md), so what is measured is what one thread's calls
+take, as an operation makes them, at the rate of a busy lock.
 """
 
 import json

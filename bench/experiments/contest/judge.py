@@ -75,7 +75,7 @@ def sides_of(rounds: Spread | PeerBar, bar: float, *, at_least: bool = True, bus
 def _over_bars(sides: Sequence[tuple[str, set[bool]]], *, interrupted: bool = False) -> Verdict:
     """Of bars, each whether its rounds reached it: all of them, none, or some."""
     found = {
-        BARS_MISSED: [f"missed in every round: {name}" for name, side in sides if side == {False}],
+        BARS_MISSED: [f"missed: {name}" for name, side in sides if side == {False}],
         NOT_KNOWN: [
             f"{'on both sides of the bar' if side else 'something else used the cores in every round'}: {name}"
             for name, side in sides
