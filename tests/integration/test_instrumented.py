@@ -3,7 +3,6 @@
 from math import inf
 from typing import Self
 
-import psutil
 import pytest
 
 pytest.importorskip("opentelemetry.sdk")
@@ -11,18 +10,24 @@ from bench.errors import EnvironmentNotReadyError
 from bench.experiments.contest import instrumented
 from bench.experiments.contest.judge import judge_speed
 from bench.experiments.contest.words import speed_sheet
+from bench.topology.child import Child
 from bench.topology.fleet import start_fleet
 
 pytestmark = pytest.mark.integration
 
 
-def test_a_forked_worker_is_measured_through_its_parents_providers() -> None:
-    said: list[str] = []
-    begun = psutil.Process().cpu_times()
+def test_a_forked_worker_is_measured_through_its_parents_providers(monkeypatch: pytest.MonkeyPatch) -> None:
+    said, children = list[str](), list[Child]()
+
+    class Kept(Child):
+        def __init__(self, name: str, command: list[str]) -> None:
+            super().__init__(name, command)
+            children.append(self)
+
+    monkeypatch.setattr(instrumented, "Child", Kept)
     with start_fleet(3, "none") as fleet:
         free, with_sdk = instrumented._bars("asyncio forked", 2, fleet.urls, said.append)
-    took = psutil.Process().cpu_times()
-    assert took.children_user - begun.children_user > 0.5, "what it took is ours, and not something else's"
+    assert [child.process.returncode for child in children] == [0], "killed, it counts no child"
     assert said == ["what lockcore.otel adds: asyncio forked, 2 rounds"]
     assert (free.bar, with_sdk.bar) == (0.5, 1.0)
     for bar in (free, with_sdk):
@@ -52,7 +57,7 @@ class Told:
     def hear(self, *_: object) -> list[list[float]]:
         return self.took
 
-    def finish(self) -> None:
+    def finish(self, _: float) -> None:
         """It has ended."""
 
 

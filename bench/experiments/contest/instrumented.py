@@ -72,7 +72,7 @@ def _bars(shell: str, rounds: int, urls: Sequence[str], show: Show) -> Iterator[
     with Elsewhere() as machine, Child(shell, [sys.executable, "-m", __name__, way, str(rounds), *forked]) as child:
         child.tell(order)
         took = child.hear(list[list[float]], 2 * rounds + PATIENCE_S)
-        child.finish()  # killed, it would not have counted what its forked child took, which is ours
+        child.finish(PATIENCE_S)  # killed, it would not have counted what its forked child took, which is ours
     if not took:
         raise EnvironmentNotReadyError(f"{shell} got no round done; try again on a quieter machine")
     plain_us = paired_shift([us[0] for us in took], CONFIDENCE).shift
