@@ -199,6 +199,14 @@ class AsyncDriver(LoopDriver):
             self._timer.cancel()
             self._timer = None
 
+    def _stay_awake(self) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon(self._on_turn)  # with something to call, the loop polls
+
+    def _on_turn(self) -> None:
+        if self.look_again():
+            self._stay_awake()
+
     def _watch(self, index: int, wire: Wire) -> None:
         is_uvloop = type(self._loop).__module__.startswith("uvloop")
         self._loop.add_reader(wire.fileno, self._readable_at_last if is_uvloop else self.readable, index)

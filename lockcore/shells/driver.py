@@ -19,6 +19,7 @@ from lockcore.settings import Settings
 from lockcore.shells.closing import Drain
 from lockcore.shells.connections import Connections
 from lockcore.shells.target import InstanceTarget
+from lockcore.shells.vigil import LONELY, TURN_NS, Vigil
 from lockcore.turns import Turn, Wanted
 
 T = TypeVar("T")
@@ -37,6 +38,7 @@ class LoopDriver(Connections):
         self.keepers: dict[bytes, KeepAlive] = {}
         self._tick_at = FAR_FUTURE_NS
         self._flush_due = self._waking = False
+        self._vigil = Vigil()
 
     # -- hooks --------------------------------------------------------------------------------------------------------
 
@@ -45,6 +47,10 @@ class LoopDriver(Connections):
 
     def _soon(self, callback: Callable[[], None]) -> None:
         """Have the loop call it in its next turn."""
+        raise NotImplementedError
+
+    def _stay_awake(self) -> None:
+        """Have the loop not sleep but call `look_again` in every turn, until that says no."""
         raise NotImplementedError
 
     def _waker(self) -> Callable[[Any], object]:
@@ -128,6 +134,25 @@ class LoopDriver(Connections):
             raise
         if not now_ns <= self._tick_at <= self.engine.deadlines.due_ns:
             self.arm(now_ns)
+        if len(self.engine.voters) <= LONELY and not self.for_threads and self._vigil.begins(self._awaited, now_ns):
+            self._stay_awake()
+
+    def look_again(self) -> bool:
+        """Look for replies, for a moment; False lets the loop sleep (vigil.py)."""
+        now_ns = monotonic_ns()
+        end_ns = now_ns + TURN_NS
+        while self._vigil.goes_on(0 if self.closed else self._awaited, now_ns):
+            if now_ns >= end_ns:
+                return True
+            for index, pipe in enumerate(self.engine.pipes):
+                if pipe.pending:
+                    self.readable(index)
+            now_ns = monotonic_ns()
+        return False
+
+    @property
+    def _awaited(self) -> int:
+        return sum([pipe.awaited for pipe in self.engine.pipes])
 
     def arm(self, now_ns: int) -> None:
         """Set the timer to the next tick."""
@@ -171,6 +196,7 @@ class LoopDriver(Connections):
 
         Votes still out are SILENT, releases still out are owed, and all is sound again after reconnecting.
         """
+        self._vigil.is_kept = False
         self.engine.interrupted()
         for index in range(len(self.wires)):
             self.broken(index, InterruptedError("interrupted in the middle of an operation"))

@@ -40,6 +40,7 @@ class GreenletDriver(LoopDriver):
         self._readers: list[Any] = [None] * len(targets)
         self._writers: list[Any] = [None] * len(targets)
         self._timer = self._hub.loop.timer(0)
+        self._idle = self._hub.loop.idle(ref=False)
         super().__init__(targets, settings)
         self._shortcut = Shortcut(self, self._hub, self.check_caller)
         self.try_acquire, self.try_release = self._shortcut.try_acquire, self._shortcut.try_release
@@ -60,6 +61,7 @@ class GreenletDriver(LoopDriver):
         """
         super().make_foreign()
         self._timer.stop()
+        self._idle.stop()
         for index in range(len(self._readers)):
             self._unwatch(index)
             self.engine.detach(index, "forked", monotonic_ns())
@@ -101,6 +103,7 @@ class GreenletDriver(LoopDriver):
         finally:
             self.end_close(closing)
             self._timer.stop()
+            self._idle.stop()
             self._wake_later()
 
     # -- hooks of LoopDriver -------------------------------------------------------------------------------------------
@@ -128,6 +131,14 @@ class GreenletDriver(LoopDriver):
         self._timer.stop()
         self._timer = self._hub.loop.timer(delay_ns / NS_PER_S)
         self._timer.start(self.tick)
+
+    def _stay_awake(self) -> None:
+        if not self._idle.active:
+            self._idle.start(self._on_idle)  # with one, the hub polls
+
+    def _on_idle(self) -> None:
+        if not self.look_again():
+            self._idle.stop()
 
     def _watch(self, index: int, wire: Wire) -> None:
         self._readers[index] = reader = self._hub.loop.io(wire.fileno, READ)
