@@ -4,8 +4,9 @@ Rules
 - A switch copies the stack of a greenlet, which costs a third of an operation, and more where so many wait that those
   copies are in no cache. So the greenlet parks once, and its stand-in (lockcore.awaited) goes from wait to wait: SET,
   hold, release, rest or arrival. What it records is what `Caller` would.
-- Whatever is unusual wakes the greenlet, which goes on from there by `Caller`'s own ways: an acquire that did not win
-  at once, what is settled without a wait, an error, an end. It is there to be killed, too, wherever its operation is.
+- An acquire that did not win at once goes on by its own steps, as long as it takes. Whatever is unusual wakes the
+  greenlet, which goes on from there by `Caller`'s own ways: a denial, a release that is settled without a wait, an
+  error, an end. It is there to be killed, too, wherever its operation is.
 - Only lockcore's own methods on greenlets can have it; whatever stands between, or another recipe, waits as ever, and
   a lock that is observed is asked by `Caller` alone.
 - Compiled with the core (lockcore/compiled.py), where a wheel is built.
@@ -14,15 +15,16 @@ Rules
 from collections.abc import Callable
 from typing import Final, cast
 
+import gevent
 from greenlet import getcurrent
 
 from bench.workloads.alarm import Alarm, Pacer, PreciseAlarm, Rests
 from bench.workloads.operation import Caller, CallerSetup, LocustUser
-from lockcore import Lease, Outcome
+from lockcore import Denied, Lease, Outcome
 from lockcore.awaited import StandIn
 from lockcore.clock import monotonic_ns
 from lockcore.rounds import ReleaseRound, SetRound
-from lockcore.shells.shortcut import Shortcut
+from lockcore.shells.shortcut import Shortcut, Steps
 
 IDLE: Final = 0  # between two operations
 ASKED: Final = 1  # the SET is out
@@ -57,6 +59,8 @@ class LentCaller(Caller):
         self._stage: int = IDLE
         self._error: BaseException | None = None
         self._asked: SetRound | None = None
+        self._steps: Steps | None = None  # of an acquire that did not win at once
+        self._denial: Denied | None = None
         self._giving: ReleaseRound | None = None
         self._lease: Lease | None = None
         self._resource: object = 0
@@ -97,9 +101,7 @@ class LentCaller(Caller):
         try:
             stage = self._stage
             if stage == ASKED:
-                asked = self._asked
-                lease = self._lock.lease_of(asked) if asked is not None else None
-                return lease is None or self._hold(lease)
+                return self._answered()
             if stage == GIVING:
                 return self._given_back()
             if stage == HELD:
@@ -140,9 +142,33 @@ class LentCaller(Caller):
         began_ns = cast("int", start_ns)
         self._begun[self._place] = began_ns
         self._lease, self._asked, self._sent_ns, self._stage = None, None, 0, ASKED
-        asked = self._lock.begin_acquire(f"r{self._resource}", self._ttl_ms, self._wait_ms, began_ns, self._me)
+        name = f"r{self._resource}"
+        asked = self._lock.begin_acquire(name, self._ttl_ms, self._wait_ms, began_ns, self._me)
         self._asked = asked
+        if asked is None and not self._lock.is_observed:
+            self._steps = self._lock.steps_in_line(name, self._wait_ms)
+            return self._carry(first=True)
         return asked is None or asked.outcome is not None
+
+    def _answered(self) -> bool:
+        if self._steps is not None:
+            return self._carry(first=False)
+        asked = cast("SetRound", self._asked)
+        lease = self._lock.lease_of(asked)
+        if lease is not None:
+            return self._hold(lease)
+        self._steps = self._lock.steps_after(asked, self._wait_ms)
+        return self._carry(first=True)
+
+    def _carry(self, *, first: bool) -> bool:
+        result = self._lock.carry(cast("Steps", self._steps), self._me, first=first)
+        if result is None:
+            return False
+        self._steps = None
+        if isinstance(result, Lease):
+            return self._hold(result)
+        self._denial = result
+        return True
 
     def _hold(self, lease: Lease) -> bool:
         self._lease = lease
@@ -182,18 +208,15 @@ class LentCaller(Caller):
             return self._given_back()
         if self._stage == HELD:
             return self._give_back(self._now())
-        asked = self._asked
-        if asked is None and self._lock.is_observed:  # which is told by the ordinary ways alone
-            self._stage = IDLE
+        if self._denial is None:
+            if self._asked is not None:  # settled at once
+                gevent.sleep(0)  # it must not starve the hub
+                return self._answered()
+            self._stage = IDLE  # observed, and told by the ordinary ways alone
             self.operate(self._resource, self._intended_ns, self._start_ns)
             return self._rest()
-        if asked is None:
-            result = self._acquire(f"r{self._resource}", self._ttl_ms, self._wait_ms)
-        else:
-            result = self._lock.finish_acquire(asked, self._wait_ms)
-        if isinstance(result, Lease):
-            return self._hold(result)
-        self._denied(result, self._resource, self._intended_ns, self._start_ns)
+        denial, self._denial = self._denial, None
+        self._denied(denial, self._resource, self._intended_ns, self._start_ns)
         self._stage = IDLE
         return self._rest()
 
@@ -206,7 +229,10 @@ class LentCaller(Caller):
                 alarm.forget(self._me.caller)
         if stage == GIVING and self._giving is not None:
             self._giving.waiter = None
-        if stage == ASKED and lease is None and self._asked is not None:
+        if self._steps is not None:
+            self._steps.close()
+            self._steps = None
+        elif stage == ASKED and lease is None and self._asked is not None:
             self._asked.abandon()
         if stage in (ASKED, HELD, GIVING):
             self._broken_off(lease, self._resource, self._intended_ns, self._start_ns, self._sent_ns)

@@ -40,11 +40,11 @@ from bench.telemetry.settings import is_wanted
 from bench.workloads.alarm import Alarm, Pacer, PreciseAlarm, Rests
 from bench.workloads.demand import ALONE, CALLERS_PER_WORKER, Contention, Seat, offsets_ns
 from bench.workloads.lent import caller_of
-from bench.workloads.operation import Caller, CallerSetup, PackedVotes
+from bench.workloads.operation import Caller, CallerSetup, OpenVotes, PackedVotes
 from bench.workloads.plan import Plan
 from bench.workloads.table import FOLD, Row, StockRow, acquires_of, releases_of
 from bench.workloads.turns import RingPlace
-from lockcore import InstanceStatus, Lease
+from lockcore import InstanceStatus
 from lockcore.clock import NS_PER_MS, monotonic_ns
 
 PROBE_NS = 10 * NS_PER_MS
@@ -79,7 +79,7 @@ class Worker:
         self.turns = RingPlace(plan.ring, scenario.users) if plan.ring else None
         self._contention = _contention(scenario, seat)
         self._votes = PackedVotes()
-        self._pending: list[tuple[int, Lease]] = []
+        self._open = OpenVotes(self._recorder.patch_votes, self._votes)
         self.callers = self._cuts = self._folded = 0  # `callers`: how many there are, or were
         self._left: list[int] = []
         self._started = Event()
@@ -159,7 +159,7 @@ class Worker:
             lost=self._lost,
             votes=self._votes,
             still_open=len(self.recipe.instances) << 40,
-            pending=self._pending.append,
+            pending=self._open.add,
             tell=acquires.tell if isinstance(acquires, StockRow) else None,
             cut=self._cut,
             keep=self._keep,
@@ -260,13 +260,11 @@ class Worker:
         """Give the rounds still open as long as they can last."""
         deadline_ns = monotonic_ns() + 2 * int(self.plan.scenario.instance_timeout_ms * NS_PER_MS)
         while True:
-            for _ in self._patch():
-                pass
-            if not self._pending or monotonic_ns() >= deadline_ns:
+            self._open.look(len(self._open))
+            if not len(self._open) or monotonic_ns() >= deadline_ns:
                 break
             gevent.sleep(0.002)
-        for _ in self._patch(last=True):
-            pass
+        self._open.look(len(self._open), last=True)
 
     # -- once a second ------------------------------------------------------------------------------------------------
 
@@ -299,17 +297,10 @@ class Worker:
             self._lags_ns += lags_ns
             due_ns += PROBE_NS * (len(lags_ns) - 1)
 
-    def _patch(self, *, last: bool = False) -> Iterator[None]:
-        """Patch the votes of rounds closed since, a few at a time; the `last` time as they stand."""
-        for _ in range(0, len(self._pending), PATCH):
-            some = self._pending[:PATCH]
-            del self._pending[:PATCH]
-            for slot, lease in some:
-                tally = lease.tally
-                if tally.undecided and not last:
-                    self._pending.append((slot, lease))
-                else:
-                    self._recorder.patch_votes(slot, self._votes[tally])
+    def _patch(self) -> Iterator[None]:
+        """Patch the votes of rounds closed since, a few at a time."""
+        for _ in range(0, len(self._open), PATCH):
+            self._open.look(PATCH)
             yield
 
     def _fold(self) -> Iterator[None]:

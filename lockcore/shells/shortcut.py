@@ -20,9 +20,9 @@ from lockcore.clock import NS_PER_S, monotonic_ns
 from lockcore.engine import Engine
 from lockcore.errors import CannotWaitError
 from lockcore.model import Denied, Lease, Outcome
-from lockcore.rounds import ReleaseRound, SetRound
+from lockcore.rounds import ReleaseRound, Round, SetRound
 from lockcore.shells.driver import LoopDriver
-from lockcore.turns import Offer, Wanted
+from lockcore.turns import Offer, Turn, Wanted
 
 Steps = Generator[Wanted, int, Any]
 
@@ -63,7 +63,7 @@ class Shortcut:
             self._check_caller()
         round_ = self._first_round(resource, ttl_ms, wait_ms, now_ns)
         if round_ is None:
-            return self._in_line(cast("str", resource), self._terms, wait_ms)
+            return self._in_line(cast("str", resource), wait_ms)
         try:
             self._send(round_)
             if round_.outcome is None:
@@ -101,19 +101,19 @@ class Shortcut:
             self._driver.interrupted()
             raise
 
-    def _in_line(self, resource: str, terms: Terms, wait_ms: object) -> Lease | Denied:
+    def _in_line(self, resource: str, wait_ms: object) -> Lease | Denied:
         """Others wait for it here: from its place in their line."""
-        self._driver.check_open()
-        now_ns, random = self.now(), self._driver.random
-        acquisition = Acquisition(self._engine, resource, terms, cast("float", wait_ms), now_ns, random)
-        return cast("Lease | Denied", self._driven(acquisition.steps(now_ns)))
+        return cast("Lease | Denied", self._driven(self.steps_in_line(resource, wait_ms)))
 
     def _after(self, round_: SetRound, wait_ms: object, now_ns: int) -> Lease | Denied:
         """The first attempt gave no lease."""
+        return cast("Lease | Denied", self._driven(self._rest_of(round_, wait_ms, now_ns)))
+
+    def _rest_of(self, round_: SetRound, wait_ms: object, now_ns: int) -> Steps:
         driver, wait = self._driver, cast("float", wait_ms)
         driver.check_open()
         first = Acquisition(self._engine, round_.resource, round_.terms, wait, round_.started_ns, driver.random)
-        return cast("Lease | Denied", self._driven(first.after(round_, now_ns)))
+        return first.after(round_, now_ns)
 
     def drive(self, steps: Steps) -> Any:
         """Run an operation's steps in this greenlet."""
@@ -230,17 +230,40 @@ class Shortcut:
         return round_
 
     def lease_of(self, round_: SetRound) -> Lease | None:
-        """The lease of a settled first attempt, now; None leaves it to `finish_acquire`."""
+        """The lease of a settled first attempt, now; None leaves it to `steps_after`."""
         return first_lease(round_, self.now())
 
-    def finish_acquire(self, round_: SetRound, wait_ms: object) -> Lease | Denied:
-        """What becomes of an attempt that gave no lease at once, waiting here: as `try_acquire` from then on."""
-        self._check_caller()
+    def steps_after(self, round_: SetRound, wait_ms: object) -> Steps:
+        """What is left of an acquire whose first attempt gave no lease at once, for `carry`."""
+        return self._rest_of(round_, wait_ms, self.now())
+
+    def steps_in_line(self, resource: str, wait_ms: object) -> Steps:
+        """An acquire of what others wait for here (`begin_acquire` has just said so), for `carry`."""
+        self._driver.check_open()
+        now_ns, random = self.now(), self._driver.random
+        line = Acquisition(self._engine, resource, self._terms, cast("float", wait_ms), now_ns, random)
+        return line.steps(now_ns)
+
+    def carry(self, steps: Steps, waiter: StandIn, *, first: bool) -> Lease | Denied | None:
+        """Go on with an acquire's steps, from the `first` or from where they waited; None: `waiter` is stepped next."""
+        engine = self._engine
+        if engine.foreign:  # forked meanwhile: the votes that are missing say nothing
+            self._driver.check_usable()
         try:
-            return self._after(round_, wait_ms, self.now())
-        except BaseException:
-            round_.abandon()
-            raise
+            self.inside = True
+            wanted = next(steps) if first else steps.send(self.now())
+            while True:
+                if not isinstance(wanted, Offer):  # which is the caller's as soon as it looks at the clock
+                    settled = cast("Round | Turn", wanted)
+                    self._driver.submit(settled)
+                    if settled.outcome is None:
+                        settled.waiter = waiter
+                        return None
+                wanted = steps.send(self.now())
+        except StopIteration as done:
+            return cast("Lease | Denied", done.value)
+        finally:
+            self.inside = False
 
     def begin_release(self, lease: Lease, now_ns: int, waiter: StandIn) -> ReleaseRound:
         """Send a release, begun at `now_ns`; unless that is settled already, `waiter` is stepped once it is. Nobody is

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bench.measure.record import OUTCOME_CODES, RECORD_FIELDS
-from bench.workloads.operation import Caller, CallerSetup, PackedVotes
+from bench.workloads.operation import KEPT, Caller, CallerSetup, OpenVotes, PackedVotes
 from lockcore import Denied, Lease, Outcome, Tally
 from lockcore.clock import monotonic_ns
 from lockcore.model import Closed
@@ -206,3 +206,21 @@ def test_whoever_is_killed_in_the_release_is_recorded_without_a_reply(more: dict
     assert record["release_sent_ns"] > 0 == record["release_replied_ns"]
     assert record["outcome"] == OUTCOME_CODES["acquired"]
     assert [exception for _, exception in scene.told] == [None]
+
+
+def test_open_votes_are_patched_as_they_close_and_few_are_kept() -> None:
+    """A thousand leases a second-long look would have kept: 256, and those whose votes stay out."""
+    patched: list[tuple[int, int]] = []
+    votes = PackedVotes()
+    kept = OpenVotes(lambda slot, packed: patched.append((slot, packed)) is None, votes)
+    for slot in range(1000):
+        kept.add((slot, lease(SOME if slot % 100 == 0 else ALL)))
+        assert len(kept) <= KEPT + 10 + 1
+    assert {packed for _, packed in patched} == {votes[ALL]}
+    assert not [slot for slot, _ in patched if slot % 100 == 0]
+    kept.look(len(kept))
+    assert len(kept) == 10, "still out"
+    kept.look(len(kept), last=True)
+    assert len(kept) == 0
+    assert sorted(slot for slot, _ in patched) == list(range(1000))
+    assert sorted(slot for slot, packed in patched if packed == votes[SOME]) == list(range(0, 1000, 100))

@@ -8,7 +8,6 @@ import pytest
 
 from lockcore import Denied, Lease, Outcome
 from lockcore.awaited import StandIn
-from lockcore.errors import CannotWaitError
 from lockcore.shells.shortcut import Shortcut
 from tests.doubles.instance import Instances
 from tests.integration.lockcore.shell import GeventShell, Shell, only
@@ -101,37 +100,77 @@ def test_too_few_voters_settle_it_at_once_and_step_nobody(
     assert round_ is not None
     assert round_.outcome is Outcome.UNREACHABLE
     assert shortcut.lease_of(round_) is None
-    ended = shortcut.finish_acquire(round_, 0)
+    ended = shortcut.carry(shortcut.steps_after(round_, 0), Steps().me, first=True)
     assert isinstance(ended, Denied)
     assert (ended.outcome, ended.attempts) == (Outcome.UNREACHABLE, 1)
 
 
-def test_who_finds_it_held_goes_on_waiting_in_its_greenlet(shortcut: Shortcut, lock: Any) -> None:
+@pytest.mark.parametrize("in_line", [False, True])
+def test_who_finds_it_held_goes_on_waiting_without_its_greenlet(shortcut: Shortcut, lock: Any, in_line: bool) -> None:
+    mine, others = lock.acquire("stock", TTL_MS), []
+    if in_line:
+        others = [gevent.spawn(lock.try_acquire, "stock", TTL_MS, 5000)]
+        gevent.sleep(0.05)
+    ended: list[Lease | Denied] = []
+    begun: list[Any] = []
+
+    def steps_on() -> bool:
+        first = not begun
+        if first:
+            begun.append(shortcut.steps_after(round_, 5000) if round_ else shortcut.steps_in_line("stock", 5000))
+        if (result := shortcut.carry(begun[0], me, first=first)) is not None:
+            ended.append(result)
+        return result is not None
+
+    me = StandIn(gevent.getcurrent(), steps_on)
+    round_ = shortcut.begin_acquire("stock", TTL_MS, 5000, shortcut.now(), me)
+    assert (round_ is None) is in_line
+    if in_line:
+        assert not steps_on()
+        others.append(gevent.spawn_later(0.02, lambda: lock.release(others[0].get())))
+    gevent.spawn_later(0.01, lock.release, mine)
+    shortcut.park()
+    (lease,) = ended
+    assert isinstance(lease, Lease)
+    assert lease.attempts >= (1 if in_line else 2)
+    lock.release(lease)
+    gevent.joinall(others, timeout=30)
+    assert lock.try_acquire("stock", TTL_MS).outcome is Outcome.ACQUIRED
+
+
+def test_who_is_gone_where_it_waits_leaves_the_line_and_nothing_is_held(shortcut: Shortcut, lock: Any) -> None:
     mine = lock.acquire("stock", TTL_MS)
     steps = Steps(lambda: True)
     round_ = shortcut.begin_acquire("stock", TTL_MS, 5000, shortcut.now(), steps.me)
     assert round_ is not None
     shortcut.park()
-    assert shortcut.lease_of(round_) is None
-    gevent.spawn_later(0.02, lock.release, mine)
-    lease = shortcut.finish_acquire(round_, 5000)
-    assert isinstance(lease, Lease)
-    assert lease.attempts >= 2
-    lock.release(lease)
-
-
-def test_a_stand_in_that_would_wait_is_told(shortcut: Shortcut, lock: Any) -> None:
-    """A step runs where nobody can wait: in the hub, mostly."""
-    mine, told = lock.acquire("stock", TTL_MS), []
-
-    def refused() -> bool:
-        try:
-            shortcut.finish_acquire(round_, 0)
-        except CannotWaitError as error:
-            told.append(error)
-        return True
-
-    round_ = shortcut.begin_acquire("stock", TTL_MS, 0, shortcut.now(), Steps(refused).me)
-    shortcut.park()
-    assert len(told) == 1
+    waiting = shortcut.steps_after(round_, 5000)
+    assert shortcut.carry(waiting, Steps().me, first=True) is None
+    assert shortcut._engine.turns.lines
+    waiting.close()
+    assert not shortcut._engine.turns.lines
     lock.release(mine)
+    gevent.sleep(0.02)  # and the stand-in, which has no steps, was not stepped
+    assert lock.try_acquire("stock", TTL_MS).outcome is Outcome.ACQUIRED
+
+
+def test_where_the_quorum_is_lost_while_it_waits_it_is_denied(
+    shell: Shell, shortcut: Shortcut, instances: Instances, lock: Any
+) -> None:
+    """Its next attempt is settled as it is sent: nobody would step it."""
+    lock.acquire("stock", TTL_MS)
+    steps = Steps(lambda: True)
+    round_ = shortcut.begin_acquire("stock", TTL_MS, 60_000, shortcut.now(), steps.me)
+    assert round_ is not None
+    shortcut.park()
+    waiting = shortcut.steps_after(round_, 60_000)
+    assert shortcut.carry(waiting, steps.me, first=True) is None
+    for instance in instances[1:]:
+        instance.kill()
+    shell.until(lambda: len(shortcut._engine.voters) == 1, "both to be missed")
+    denied = None
+    while denied is None:
+        steps.left.append(lambda: True)
+        shortcut.park()
+        denied = shortcut.carry(waiting, steps.me, first=False)
+    assert denied.outcome is Outcome.UNREACHABLE
