@@ -105,52 +105,74 @@ def test_too_few_voters_settle_it_at_once_and_step_nobody(
     assert (ended.outcome, ended.attempts) == (Outcome.UNREACHABLE, 1)
 
 
-@pytest.mark.parametrize("in_line", [False, True])
-def test_who_finds_it_held_goes_on_waiting_without_its_greenlet(shortcut: Shortcut, lock: Any, in_line: bool) -> None:
-    mine, others = lock.acquire("stock", TTL_MS), []
-    if in_line:
-        others = [gevent.spawn(lock.try_acquire, "stock", TTL_MS, 5000)]
-        gevent.sleep(0.05)
-    ended: list[Lease | Denied] = []
-    begun: list[Any] = []
+class Acquiring:
+    """An acquire of "stock" that a stand-in carries, while its caller is parked in a greenlet of its own."""
 
-    def steps_on() -> bool:
-        first = not begun
+    def __init__(self, shortcut: Shortcut, wait_ms: int = 60_000) -> None:
+        self.shortcut, self.wait_ms = shortcut, wait_ms
+        self.round: Any = None
+        self.steps: Any = None
+        self.result: Lease | Denied | None = None
+        self.stepped = 0
+        self.caller = gevent.spawn(self._run)
+        gevent.sleep(0)  # it has begun
+
+    def _run(self) -> Lease | Denied | None:
+        self.me = StandIn(gevent.getcurrent(), self._step)
+        self.round = self.shortcut.begin_acquire("stock", TTL_MS, self.wait_ms, self.shortcut.now(), self.me)
+        try:
+            if self.round is not None or not self._go_on():
+                self.shortcut.park()
+        except gevent.GreenletExit:
+            self.steps.close()
+        return self.result
+
+    def _step(self) -> bool:
+        self.stepped += 1
+        return self._go_on()
+
+    def _go_on(self) -> bool:
+        first = self.steps is None
         if first:
-            begun.append(shortcut.steps_after(round_, 5000) if round_ else shortcut.steps_in_line("stock", 5000))
-        if (result := shortcut.carry(begun[0], me, first=first)) is not None:
-            ended.append(result)
-        return result is not None
+            after, line = self.shortcut.steps_after, self.shortcut.steps_in_line
+            self.steps = line("stock", self.wait_ms) if self.round is None else after(self.round, self.wait_ms)
+        self.result = self.shortcut.carry(self.steps, self.me, first=first)
+        return self.result is not None
 
-    me = StandIn(gevent.getcurrent(), steps_on)
-    round_ = shortcut.begin_acquire("stock", TTL_MS, 5000, shortcut.now(), me)
-    assert (round_ is None) is in_line
-    if in_line:
-        assert not steps_on()
-        others.append(gevent.spawn_later(0.02, lambda: lock.release(others[0].get())))
-    gevent.spawn_later(0.01, lock.release, mine)
-    shortcut.park()
-    (lease,) = ended
+
+@pytest.mark.parametrize("in_line", [False, True])
+def test_who_finds_it_held_goes_on_waiting_without_its_greenlet(
+    shell: Shell, shortcut: Shortcut, lock: Any, in_line: bool
+) -> None:
+    mine = lock.acquire("stock", TTL_MS)
+    first = [gevent.spawn(lock.try_acquire, "stock", TTL_MS, 60_000)] if in_line else []
+    shell.until(lambda: bool(shortcut._engine.turns.lines) is in_line, "the first to stand in line")
+    acquiring = Acquiring(shortcut)
+    assert (acquiring.round is None) is in_line
+    shell.until(lambda: acquiring.steps is not None, "its attempt to be refused, or its place in line")
+    lock.release(mine)
+    for caller in first:
+        lock.release(caller.get(timeout=30))
+    lease = acquiring.caller.get(timeout=30)
     assert isinstance(lease, Lease)
     assert lease.attempts >= (1 if in_line else 2)
     lock.release(lease)
-    gevent.joinall(others, timeout=30)
     assert lock.try_acquire("stock", TTL_MS).outcome is Outcome.ACQUIRED
 
 
-def test_who_is_gone_where_it_waits_leaves_the_line_and_nothing_is_held(shortcut: Shortcut, lock: Any) -> None:
+def test_who_is_gone_where_it_waits_leaves_the_line_and_is_stepped_no_more(
+    shell: Shell, shortcut: Shortcut, lock: Any
+) -> None:
     mine = lock.acquire("stock", TTL_MS)
-    steps = Steps(lambda: True)
-    round_ = shortcut.begin_acquire("stock", TTL_MS, 5000, shortcut.now(), steps.me)
-    assert round_ is not None
-    shortcut.park()
-    waiting = shortcut.steps_after(round_, 5000)
-    assert shortcut.carry(waiting, Steps().me, first=True) is None
-    assert shortcut._engine.turns.lines
-    waiting.close()
-    assert not shortcut._engine.turns.lines
+    acquiring = Acquiring(shortcut)
+    lines = shortcut._engine.turns.lines
+    shell.until(lambda: lines, "it to stand in line")
+    acquiring.caller.kill()
+    stepped = acquiring.stepped
+    assert not lines
     lock.release(mine)
-    gevent.sleep(0.02)  # and the stand-in, which has no steps, was not stepped
+    shell.sleep(0.02)  # longer than the window of its retry
+    assert acquiring.stepped == stepped
     assert lock.try_acquire("stock", TTL_MS).outcome is Outcome.ACQUIRED
 
 
@@ -159,18 +181,10 @@ def test_where_the_quorum_is_lost_while_it_waits_it_is_denied(
 ) -> None:
     """Its next attempt is settled as it is sent: nobody would step it."""
     lock.acquire("stock", TTL_MS)
-    steps = Steps(lambda: True)
-    round_ = shortcut.begin_acquire("stock", TTL_MS, 60_000, shortcut.now(), steps.me)
-    assert round_ is not None
-    shortcut.park()
-    waiting = shortcut.steps_after(round_, 60_000)
-    assert shortcut.carry(waiting, steps.me, first=True) is None
+    acquiring = Acquiring(shortcut)
+    shell.until(lambda: acquiring.steps is not None, "its first attempt to be refused")
     for instance in instances[1:]:
         instance.kill()
-    shell.until(lambda: len(shortcut._engine.voters) == 1, "both to be missed")
-    denied = None
-    while denied is None:
-        steps.left.append(lambda: True)
-        shortcut.park()
-        denied = shortcut.carry(waiting, steps.me, first=False)
+    denied = acquiring.caller.get(timeout=30)
+    assert isinstance(denied, Denied)
     assert denied.outcome is Outcome.UNREACHABLE
