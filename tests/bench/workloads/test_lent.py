@@ -151,6 +151,18 @@ def test_usual_operations_leave_their_greenlet_parked(scene: Scene, what: str) -
         assert len(scene.rests.late_ns) >= len(scene.left.records) - 1
 
 
+def test_refused_operations_leave_their_greenlet_parked_too(scene: Scene) -> None:
+    """Four want one resource: in line, and again until it is theirs."""
+    jobs = [scene.start(caller=number, wait_ms=30_000)[1] for number in range(4)]
+    scene.recorded(8)
+    assert switches_to(jobs[0], lambda: scene.recorded(80)) == 0
+    scene.user._state = "stopping"
+    gevent.joinall(jobs, timeout=30, raise_error=True)
+    whole(scene.left.records)
+    assert {record["caller"] for record in scene.left.records[8:]} == {0, 1, 2, 3}
+    assert max(record["attempts"] & 0xFFFFFFFF for record in scene.left.records) >= 2
+
+
 def test_an_ordinary_caller_is_switched_to_for_each(scene: Scene) -> None:
     """What the count above would show, were nothing gained."""
     _, job = scene.start(ordinary)
@@ -240,6 +252,40 @@ def killed_at(scene: Scene, stage: str) -> None:
 @pytest.mark.parametrize("stage", STAGES)
 def test_whoever_is_killed_leaves_nothing_and_is_recorded_or_counted(scene: Scene, stage: str) -> None:
     killed_at(scene, stage)
+
+
+def killed_where_it_is_carried(scene: Scene, is_out: bool) -> None:
+    """In line, or while its next attempt `is_out`."""
+    mine, engine = scene.lock.acquire("r2", 10_000), scene.lock._driver.engine  # type: ignore[attr-defined]
+    caller, job = scene.start(wait_ms=30_000)
+    until(lambda: caller._steps is not None, "its first attempt to be refused")
+    steps = caller._steps  # kept: the end of a generator that nobody has would close it
+    if is_out:
+        scene.instances.pause()
+        until(lambda: any(pipe.pending for pipe in engine.pipes), "the next attempt")
+    job.kill(timeout=30)
+    assert job.dead
+    assert not engine.turns.lines
+    scene.instances.resume()
+    scene.lock.release(mine)
+    until(lambda: scene.instances.keys == [], "nothing to be held")
+    assert (scene.left.records, scene.left.cuts, scene.left.begun[1]) == ([], 1, 0)
+    assert steps is not None
+
+
+@pytest.mark.parametrize("is_out", [False, True])
+def test_whoever_is_killed_where_it_is_carried_leaves_nothing(scene: Scene, is_out: bool) -> None:
+    killed_where_it_is_carried(scene, is_out)
+
+
+@needs_source
+@pytest.mark.parametrize("is_out", [False, True])
+def test_steps_that_nobody_closes_would_be_seen(
+    scene: Scene, is_out: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LentCaller, "_cut_short", lambda self: None)
+    with pytest.raises(AssertionError):
+        killed_where_it_is_carried(scene, is_out)
 
 
 @needs_source
