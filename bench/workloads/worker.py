@@ -50,7 +50,7 @@ from lockcore.clock import NS_PER_MS, monotonic_ns
 PROBE_NS = 10 * NS_PER_MS
 ENCODE_EVERY = 5  # seconds between encodings of the scheduler lag
 SEGMENTS_KEPT = 16  # of a history that is judged, if nobody knows how long it gets: 2 million operations, 270 MB
-PATCH = 64  # votes patched at a time: about 80 µs
+PATCH = 64  # votes patched at a time
 PAUSE_S = 0.001  # between two pieces of housekeeping; a sleep of 0 would come before the replies waiting in the sockets
 _SEEN = tuple(field.name for field in fields(InstanceStatus))  # asdict would copy deeply, for 17 µs each
 Broke = Callable[[BenchError], None]

@@ -19,7 +19,7 @@ from lockcore.settings import Settings
 from lockcore.shells.closing import Drain
 from lockcore.shells.connections import Connections
 from lockcore.shells.target import InstanceTarget
-from lockcore.shells.vigil import LONELY, TURN_NS, Vigil
+from lockcore.shells.vigil import TURN_NS, Vigil
 from lockcore.turns import Turn, Wanted
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ class LoopDriver(Connections):
         self.keepers: dict[bytes, KeepAlive] = {}
         self._tick_at = FAR_FUTURE_NS
         self._flush_due = self._waking = False
-        self._vigil = Vigil()
+        self._vigil = Vigil() if len(targets) == 1 and not self.for_threads else None
 
     # -- hooks --------------------------------------------------------------------------------------------------------
 
@@ -134,25 +134,19 @@ class LoopDriver(Connections):
             raise
         if not now_ns <= self._tick_at <= self.engine.deadlines.due_ns:
             self.arm(now_ns)
-        if len(self.engine.voters) <= LONELY and not self.for_threads and self._vigil.begins(self._awaited, now_ns):
+        if self._vigil is not None and self._vigil.begins(self.engine.pipes[0].awaited, now_ns):
             self._stay_awake()
 
     def look_again(self) -> bool:
-        """Look for replies, for a moment; False lets the loop sleep (vigil.py)."""
-        now_ns = monotonic_ns()
+        """Look for replies of the only instance, for a moment; False lets the loop sleep (vigil.py)."""
+        vigil, pipe, now_ns = self._vigil, self.engine.pipes[0], monotonic_ns()
         end_ns = now_ns + TURN_NS
-        while self._vigil.goes_on(0 if self.closed else self._awaited, now_ns):
+        while vigil is not None and vigil.goes_on(0 if self.closed else pipe.awaited, now_ns):
             if now_ns >= end_ns:
                 return True
-            for index, pipe in enumerate(self.engine.pipes):
-                if pipe.pending:
-                    self.readable(index)
+            self.readable(0)
             now_ns = monotonic_ns()
         return False
-
-    @property
-    def _awaited(self) -> int:
-        return sum([pipe.awaited for pipe in self.engine.pipes])
 
     def arm(self, now_ns: int) -> None:
         """Set the timer to the next tick."""
@@ -196,7 +190,8 @@ class LoopDriver(Connections):
 
         Votes still out are SILENT, releases still out are owed, and all is sound again after reconnecting.
         """
-        self._vigil.is_kept = False
+        if self._vigil is not None:
+            self._vigil.is_kept = False
         self.engine.interrupted()
         for index in range(len(self.wires)):
             self.broken(index, InterruptedError("interrupted in the middle of an operation"))

@@ -1,17 +1,17 @@
 """Whether a loop stays awake for a reply: *what was sent, the loop's next turn → look again at once, or sleep*.
 
 Rules: a loop that sleeps runs again some 30 µs after the reply has come, which is longer than a server nearby takes for
-it. So where next to nothing is in flight, the loop looks for a moment instead: for a lone caller of one instance or two
-(more of them need the cores themselves). What else is ready runs first, in every turn. Where replies take longer, or
-others keep the loop busy, it is tried ever more seldom, so that what is lost is bounded.
+it. So where next to nothing is in flight, the loop looks for a moment instead: for a lone caller of a single instance
+(two of them, and more, need the cores themselves). What else is ready runs first, in every turn. Where replies take
+longer, or others keep the loop busy, it is tried ever more seldom, so that what is lost is bounded.
 Source: adaptive spinning, as mutexes do it (Karlin et al., SODA 1990).
 """
 
 import os
 
 AWAKE_NS = 60_000  # about twice what being woken costs
-TURN_NS = 30_000  # what else becomes ready meanwhile waits so long
-LONELY = 2  # instances, and replies of them all
+TURN_NS = 30_000  # what else becomes ready meanwhile waits about so long
+LONELY = 2  # replies in flight
 MOST_SKIPPED = 1024  # between two tries in vain
 
 
