@@ -280,9 +280,7 @@ def test_whoever_is_killed_where_it_is_carried_leaves_nothing(scene: Scene, is_o
 
 @needs_source
 @pytest.mark.parametrize("is_out", [False, True])
-def test_steps_that_nobody_closes_would_be_seen(
-    scene: Scene, is_out: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_steps_that_nobody_closes_would_be_seen(scene: Scene, is_out: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LentCaller, "_cut_short", lambda self: None)
     with pytest.raises(AssertionError):
         killed_where_it_is_carried(scene, is_out)
