@@ -24,7 +24,8 @@ pytestmark = pytest.mark.integration
 LOCUSTFILE = ROOT / "bench" / "workloads" / "locustfile.py"
 NOBODY = r"nobody has judged this run: .* the run ended before all its users ran"
 VERDICT = re.compile(
-    rf"(SAFE|NOT TESTED|UNKNOWN|INVALID|INCONCLUSIVE)   ([\d,.]+ leases/s|{NOBODY})|INVALID   no figure of this run counts"
+    rf"(SAFE|NOT TESTED|UNKNOWN|INVALID|INCONCLUSIVE)   ([\d,.]+ leases/s|{NOBODY})"
+    r"|INVALID   no figure of this run counts"
 )
 RUNNING: list[subprocess.Popen[str]] = []
 MEASURED = re.compile(r"(acquire|release) in ms: p50 (\S+).* of (\d+) by (\d+) worker")
