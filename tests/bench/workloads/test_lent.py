@@ -3,119 +3,26 @@
 Against scripted instances, through lockcore's own methods on greenlets.
 """
 
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
-from types import SimpleNamespace
 from typing import Any
 
 import gevent
 import pytest
 from gevent import get_hub
-from greenlet import getcurrent, settrace
+from greenlet import getcurrent
 
-from bench.measure.record import OUTCOME_CODES
-from bench.workloads.alarm import Alarm, Pacer, PreciseAlarm, Rests
-from bench.workloads.lent import ASKED, AWAITING, GIVING, HELD, RESTING, LentCaller, caller_of
+from bench.workloads.lent import ASKED, AWAITING, GIVING, HELD, RESTING, LentCaller
 from bench.workloads.operation import Caller
-from lockcore import Outcome, Redlock
+from lockcore import Outcome
 from lockcore.clock import monotonic_ns
-from tests.bench.workloads.test_operation import Scene as Offered
-from tests.doubles.instance import LOSE, Instances
+from tests.bench.workloads.lending import ENDED, GIVEN_BACK, MS, Scene, switches_to, until, whole
+from tests.doubles.instance import LOSE
 from tests.lockcore.source import needs_source
 
-MS = 1_000_000
 FAR_NS = 3600 * 1000 * MS
-GIVEN_BACK = OUTCOME_CODES["acquired"] | OUTCOME_CODES["released"] << 8
-ENDED = {outcome: OUTCOME_CODES[outcome.value] for outcome in Outcome}
 STAGES = {"asked": ASKED, "held": HELD, "giving": GIVING, "resting": RESTING, "awaiting": AWAITING}
-
-
-def until(reached: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + 30
-    while not reached():
-        assert time.monotonic() < deadline, f"not within 30 s: {what}"
-        gevent.sleep(0.001)
-
-
-@dataclass
-class Scene:
-    """A lock on three scripted instances, what callers wait by, and everything they leave behind."""
-
-    instances: Instances
-    lock: Redlock
-    naps: Alarm = field(default_factory=Alarm)
-    rests: Rests = field(default_factory=Rests)
-    arrivals: PreciseAlarm = field(default_factory=PreciseAlarm)
-    user: Any = field(default_factory=lambda: SimpleNamespace(_state="running"))
-    left: Offered = field(default_factory=lambda: Offered(lambda: pytest.fail("the lock's own methods are called")))
-    pacer: Pacer | None = None
-
-    def start(self, kind: Callable[..., Caller] = caller_of, **setup: Any) -> tuple[Any, Any]:
-        """A caller, and the greenlet that it runs in."""
-        plain = self.left.setup()._replace(
-            acquire=self.lock.try_acquire, release=self.lock.try_release, nap_until=self.naps.wait_until,
-            rest_until=self.rests.rest, still_open=3 << 40,
-        )  # fmt: skip
-        if self.pacer is not None:
-            plain = plain._replace(take=self.pacer.take)
-        caller = kind(plain._replace(**setup), self.naps, self.rests, self.arrivals, self.pacer)
-        return caller, gevent.spawn(caller.run, self.user, "running")
-
-    def schedule(self, gap_ns: int) -> None:
-        starts = (number * gap_ns for number in range(1, 1_000_000))
-        self.pacer = Pacer(self.arrivals.wait_until, starts, monotonic_ns())
-
-    def recorded(self, number: int) -> None:
-        until(lambda: len(self.left.records) >= number, f"{number} operations")
-
-    def end(self, job: Any) -> None:
-        self.user._state = "stopping"
-        self.rests.cancel(job)
-        self.arrivals.cancel(job)
-        job.get(timeout=30)
-
-
-@pytest.fixture
-def scene() -> Iterator[Scene]:
-    with ExitStack() as stack:
-        instances = stack.enter_context(Instances.of(3))
-        settings = {"instance_timeout_ms": 2000, "rejoin": "trust"}
-        lock = stack.enter_context(Redlock.connect(instances.urls, shell="gevent", **settings))
-        made = Scene(instances, lock)
-        yield made
-        instances.resume()
-        instances.be_honest()
-        for alarm in (made.naps, made.rests, made.arrivals):
-            alarm.close()
-
-
-def whole(records: list[dict[str, int]]) -> None:
-    """Each was granted and given back, and its times are in order."""
-    for record in records:
-        assert record["outcome"] == GIVEN_BACK
-        assert record["intended_ns"] <= record["start_ns"] <= record["attempt_ns"] <= record["granted_ns"]
-        assert record["granted_ns"] <= record["release_sent_ns"] <= record["release_replied_ns"]
-        assert record["release_sent_ns"] < record["valid_until_ns"]
-    assert len({record["owner"] for record in records}) == len(records)
-
-
-def switches_to(job: Any, work: Callable[[], None]) -> int:
-    """How often somebody switched to `job` during `work`."""
-    seen = [0]
-
-    def trace(_event: str, between: tuple[Any, Any]) -> None:
-        seen[0] += between[1] is job
-
-    before = settrace(trace)
-    try:
-        work()
-    finally:
-        settrace(before)
-    return seen[0]
 
 
 def ordinary(setup: Any, *_: object) -> Caller:
@@ -149,18 +56,6 @@ def test_usual_operations_leave_their_greenlet_parked(scene: Scene, what: str) -
         assert scene.pacer.started == len(scene.left.records)
     if "thinks_ns" in USUAL[what]:
         assert len(scene.rests.late_ns) >= len(scene.left.records) - 1
-
-
-def test_refused_operations_leave_their_greenlet_parked_too(scene: Scene) -> None:
-    """Four want one resource: in line, and again until it is theirs."""
-    jobs = [scene.start(caller=number, wait_ms=30_000)[1] for number in range(4)]
-    scene.recorded(8)
-    assert switches_to(jobs[0], lambda: scene.recorded(80)) == 0
-    scene.user._state = "stopping"
-    gevent.joinall(jobs, timeout=30, raise_error=True)
-    whole(scene.left.records)
-    assert {record["caller"] for record in scene.left.records[8:]} == {0, 1, 2, 3}
-    assert max(record["attempts"] & 0xFFFFFFFF for record in scene.left.records) >= 2
 
 
 def test_an_ordinary_caller_is_switched_to_for_each(scene: Scene) -> None:
@@ -252,38 +147,6 @@ def killed_at(scene: Scene, stage: str) -> None:
 @pytest.mark.parametrize("stage", STAGES)
 def test_whoever_is_killed_leaves_nothing_and_is_recorded_or_counted(scene: Scene, stage: str) -> None:
     killed_at(scene, stage)
-
-
-def killed_where_it_is_carried(scene: Scene, is_out: bool) -> None:
-    """In line, or while its next attempt `is_out`."""
-    mine, engine = scene.lock.acquire("r2", 10_000), scene.lock._driver.engine  # type: ignore[attr-defined]
-    caller, job = scene.start(wait_ms=30_000)
-    until(lambda: caller._steps is not None, "its first attempt to be refused")
-    steps = caller._steps  # kept: the end of a generator that nobody has would close it
-    if is_out:
-        scene.instances.pause()
-        until(lambda: any(pipe.pending for pipe in engine.pipes), "the next attempt")
-    job.kill(timeout=30)
-    assert job.dead
-    assert not engine.turns.lines
-    scene.instances.resume()
-    scene.lock.release(mine)
-    until(lambda: scene.instances.keys == [], "nothing to be held")
-    assert (scene.left.records, scene.left.cuts, scene.left.begun[1]) == ([], 1, 0)
-    assert steps is not None
-
-
-@pytest.mark.parametrize("is_out", [False, True])
-def test_whoever_is_killed_where_it_is_carried_leaves_nothing(scene: Scene, is_out: bool) -> None:
-    killed_where_it_is_carried(scene, is_out)
-
-
-@needs_source
-@pytest.mark.parametrize("is_out", [False, True])
-def test_steps_that_nobody_closes_would_be_seen(scene: Scene, is_out: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LentCaller, "_cut_short", lambda self: None)
-    with pytest.raises(AssertionError):
-        killed_where_it_is_carried(scene, is_out)
 
 
 @needs_source
@@ -384,44 +247,6 @@ def test_a_lost_majority_denies_and_what_comes_after_it_is_as_before(scene: Scen
     assert scene.left.cuts == 0
     assert scene.left.kept  # a turn of the hub for each that failed
     until(lambda: scene.instances.keys == [], "nothing to be held")
-
-
-def test_who_finds_it_held_waits_as_an_ordinary_caller_does_then_goes_on(scene: Scene) -> None:
-    mine = scene.lock.acquire("r2", 10_000)
-    _, job = scene.start()
-    gevent.sleep(0.02)
-    assert scene.left.records == []
-    scene.lock.release(mine)
-    scene.recorded(10)
-    scene.end(job)
-    whole(scene.left.records)
-    assert scene.left.records[0]["attempts"] & 0xFFFFFFFF >= 2
-    assert scene.left.lost
-
-
-def test_who_finds_it_held_for_too_long_is_denied_and_comes_again(scene: Scene) -> None:
-    mine = scene.lock.acquire("r2", 10_000)
-    _, job = scene.start(wait_ms=5)
-    scene.recorded(3)
-    assert {record["outcome"] for record in scene.left.records} == {ENDED[Outcome.CONTENDED]}
-    scene.lock.release(mine)
-    scene.recorded(len(scene.left.records) + 5)
-    scene.end(job)
-    assert scene.left.records[-1]["outcome"] == GIVEN_BACK
-
-
-def test_many_callers_of_few_resources_are_all_served(scene: Scene) -> None:
-    jobs = [scene.start(resources=repeat(number % 4), caller=number)[1] for number in range(16)]
-    scene.recorded(400)
-    scene.user._state = "stopping"
-    gevent.joinall(jobs, timeout=30, raise_error=True)
-    assert {record["caller"] for record in scene.left.records} == set(range(16))
-    until(lambda: scene.instances.keys == [], "nothing to be held")
-    held: dict[int, int] = {}
-    for record in sorted(scene.left.records, key=lambda one: one["granted_ns"]):
-        if record["outcome"] & 0xFF == ENDED[Outcome.ACQUIRED]:
-            assert record["granted_ns"] >= held.get(record["resource"], 0)  # nobody holds what another does
-            held[record["resource"]] = record["release_sent_ns"]
 
 
 def test_a_take_that_may_wait_is_asked_by_the_greenlet(scene: Scene) -> None:
