@@ -27,7 +27,7 @@ def check_number(name: str, value: object, low: float, high: float) -> None:
     Traceback (most recent call last):
     ValueError: wait_ms must be 0 … 86400000, not nan
     """
-    if not isinstance(value, int | float) or isinstance(value, bool):
+    if not isinstance(value, (int, float)) or isinstance(value, bool):  # a union would be made each time
         raise TypeError(f"{name} must be a number, not {value!r}")
     if not low <= value <= high:
         raise ValueError(f"{name} must be {low:.12g} … {high:.12g}, not {value}")

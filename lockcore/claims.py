@@ -53,7 +53,7 @@ class Claims:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.terms_of: Recent[int, Terms] = Recent(TERMS_KEPT)
+        self._terms_of: Recent[int, Terms] = Recent(TERMS_KEPT)
         self.process = secrets.token_urlsafe(17)[:22].encode()  # begins every owner token
         self._prefix = settings.key_prefix.encode()
         self._heads = [self._head(length) for length in range(_LENGTHS)]
@@ -61,12 +61,12 @@ class Claims:
 
     def terms(self, ttl_ms: int) -> Terms:
         """The terms of a TTL, checked once. Raises ValueError or TypeError when the fleet does not grant it."""
-        terms = self.terms_of.get(ttl_ms)
+        terms = self._terms_of.get(ttl_ms)
         if terms is None:
             settings = self.settings
             settings.check_ttl(ttl_ms)
             terms = Terms(ttl_ms, settings.drift_factor, settings.timeout_ns(ttl_ms))
-            self.terms_of.keep(ttl_ms, terms)
+            self._terms_of.keep(ttl_ms, terms)
         return terms
 
     def claim(self, resource: str, number: int) -> bytes:

@@ -53,7 +53,7 @@ class Engine(RoundEngine):
         self.want_flush, self._counter = want_flush, count(FIRST_NUMBER)
         self.dirty = self.followed = self._flushing = self.foreign = self.retired = self._merges = False
         claims = Claims(settings)
-        self.terms, self.terms_of, self._claims = claims.terms, claims.terms_of, claims
+        self.terms, self._claims = claims.terms, claims
         self.handoff = handoff = Handoff(self, claims.process) if settings.retry.policy == "push" else None
         self._crowds = {} if handoff is None else handoff.crowds
         self._released = self.turns.poke if handoff is None else handoff.released

@@ -21,7 +21,7 @@ from lockcore.shells.closing import LOOK_S
 from lockcore.shells.driver import LoopDriver
 from lockcore.shells.handshake import Shaken, discard, shaken
 from lockcore.shells.target import InstanceTarget
-from lockcore.shells.tasks import TaskShortcut, later, step
+from lockcore.shells.tasks import Place, TaskShortcut
 from lockcore.shells.wire import Wire
 from lockcore.turns import Offer, Wanted
 
@@ -56,23 +56,18 @@ class AsyncDriver(LoopDriver):
 
     async def try_acquire(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Lease | Denied:
         """See AsyncRedlock.try_acquire."""
-        short, engine, told, result = self._shortcut, self.engine, self.engine.listener, None
-        begun_ns = 0
+        short, told, result, begun_ns = self._shortcut, self.engine.listener, None, 0
         try:
-            round_ = short.set_round(resource, ttl_ms, wait_ms, told)
+            round_ = short.begin(resource, ttl_ms, wait_ms, told)
             if round_ is None:
                 begun_ns = monotonic_ns()
-                line = Acquisition(engine, resource, engine.terms(ttl_ms), wait_ms, begun_ns, self.random)
+                line = Acquisition(self.engine, resource, self.engine.terms(ttl_ms), wait_ms, begun_ns, self.random)
                 result = await self.drive(line.steps(begun_ns))
                 return result
             try:
-                try:
-                    future = short.submit(round_)
-                except BaseException:
-                    self.interrupted()
-                    raise
-                if future is not None:
-                    await future
+                place = round_.waiter
+                if place is not None:
+                    await place
                 else:
                     self.check_open()
                     await asyncio.sleep(0)  # settled without waiting: who tries again at once must not starve the loop
@@ -82,7 +77,7 @@ class AsyncDriver(LoopDriver):
                     return result
                 self.check_open()
                 begun_ns = round_.started_ns
-                first = Acquisition(engine, resource, round_.terms, wait_ms, begun_ns, self.random)
+                first = Acquisition(self.engine, resource, round_.terms, wait_ms, begun_ns, self.random)
                 result = await self.drive(first.after(round_, short.now()))
                 return result
             except BaseException:
@@ -102,8 +97,9 @@ class AsyncDriver(LoopDriver):
             self.release_interrupted(lease)
             raise
         try:
-            if round_.outcome is None:
-                await round_.waiter
+            place = round_.waiter
+            if place is not None:
+                await place
         except BaseException:
             round_.waiter = None
             raise
@@ -142,8 +138,8 @@ class AsyncDriver(LoopDriver):
             return
         self.submit(wanted)
         if wanted.outcome is None:
-            wanted.waiter = future = self._loop.create_future()
-            await future
+            wanted.waiter = place = self._shortcut.place()
+            await place
         else:
             await asyncio.sleep(0)  # as in try_acquire
 
@@ -177,8 +173,8 @@ class AsyncDriver(LoopDriver):
 
     # -- hooks of LoopDriver -------------------------------------------------------------------------------------------
 
-    def _waker(self) -> Callable[[asyncio.Future[None]], None]:
-        return step if asyncio.current_task(self._loop) is None else later
+    def _waker(self) -> Callable[[Place], None]:
+        return Place.step if asyncio.current_task(self._loop) is None else Place.later
 
     def _soon(self, callback: Callable[[], None]) -> None:
         if self._loop.is_closed():  # tasks are being destroyed: what they give back is sent

@@ -1,18 +1,21 @@
 """The hot path of tasks: *a resource → a round; a settled round → its task, stepped at once*.
 
 Rules: a future has its task stepped in the loop's next turn, by a handle made for it; `step` does it straight from the
-I/O callback, where no task of the loop is being stepped (else: `later`). Only for a future that one task awaits and
-nobody else knows. The first attempt and the release are here, and told of; whatever else comes of them is the driver's
-(aio.py). Source: asyncio's futures.py, `_callbacks`, which its C twin has as well.
+I/O callback, where no task of the loop is being stepped (else: `later`). So what a task awaits is a `Place`: one future
+that stays pending, by which the next task waits as well, as making and settling a new one for each wait costs more than
+waiting. The first attempt and the release are here, and told of; whatever else comes of them is the driver's (aio.py).
+Source: asyncio's futures.py, `_callbacks`, and tasks.py, `__step` and `__wakeup`, which their C twins have as well.
 """
 
+import sys
 from asyncio import Future
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from threading import get_ident
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from lockcore.arguments import NO_WAIT, check_acquire
 from lockcore.attempt import first_lease
+from lockcore.claims import Terms
 from lockcore.clock import monotonic_ns
 from lockcore.engine import Engine
 from lockcore.model import Lease, Outcome
@@ -20,23 +23,45 @@ from lockcore.observed import Listener
 from lockcore.rounds import ReleaseRound, SetRound
 from lockcore.shells.driver import LoopDriver
 
-
-def step(future: Any) -> None:
-    """Settle what a task awaits, and step it now."""
-    awaiting: list[tuple[object, Any]] | None = future._callbacks
-    if awaiting is None:  # not awaited yet, or its task is cancelled and does not know yet
-        later(future)
-        return
-    callback, context = awaiting[0]
-    future.remove_done_callback(callback)
-    future.set_result(None)
-    context.run(callback, future)
+REMEMBERS_WHO_AWAITS: Final = sys.version_info >= (3, 14)  # there a future keeps hold of every task that awaited it
 
 
-def later(future: Any) -> None:
-    """Settle what a task awaits; the loop steps it."""
-    if not future.done():
-        future.set_result(None)
+class Place:
+    """Where one task waits at a time. Cancelling the task cancels the future, as ever: then the place is given up."""
+
+    __slots__ = ("_free", "_future", "_once", "_settled")
+
+    def __init__(self, free: list[Any], future: Any, settled: Any) -> None:
+        self._free, self._future, self._settled = free, future, settled
+        self._once: Any = (future,)
+
+    def __await__(self) -> Generator[Any, None, None]:
+        once: Any = ()
+        if not self._future.done():
+            self._future._asyncio_future_blocking = True
+            once = self._once  # the task is given the future; stepped again, it goes on
+        return cast("Generator[Any, None, None]", iter(once))
+
+    def step(self) -> None:
+        """Step its task now."""
+        future = self._future
+        awaiting: list[tuple[object, Any]] | None = future._callbacks
+        if awaiting is None:  # not awaited yet, or its task is cancelled and does not know yet
+            self.later()
+            return
+        callback, context = awaiting[0]
+        future.remove_done_callback(callback)
+        if REMEMBERS_WHO_AWAITS:
+            future.set_result(None)
+            context.run(callback, future)
+        else:
+            self._free.append(self)
+            context.run(callback, self._settled)
+
+    def later(self) -> None:
+        """Let the loop step its task, in its next turn."""
+        if not self._future.done():
+            self._future.set_result(None)
 
 
 class TaskShortcut:
@@ -44,35 +69,50 @@ class TaskShortcut:
 
     def __init__(self, driver: LoopDriver, engine: Engine, loop: Any) -> None:
         self._driver, self._engine = driver, engine
-        self._terms_of, self._keepers = engine.terms_of, driver.keepers
+        self._keepers = driver.keepers
+        self._ttl_ms: object = self  # none yet
+        self._wait_ms: object = NO_WAIT
+        self._terms: Terms = engine.terms(engine.settings.max_ttl_ms)
         self._new_future: Callable[[], Future[None]] = loop.create_future
+        self._free: list[Any] = []
+        self._settled = loop.create_future()
+        self._settled.set_result(None)
         self._is_running: Callable[[], bool] = loop.is_running  # asking for the running loop is a system call
         self._ident: Callable[[], int] = get_ident
         self._home = get_ident()
         self.now: Callable[[], int] = monotonic_ns
 
-    def set_round(self, resource: object, ttl_ms: object, wait_ms: object, told: Listener | None) -> SetRound | None:
-        """A first attempt, not yet sent; None: others wait for it. Who is `told` hears of it, also where it raises."""
+    def begin(self, resource: object, ttl_ms: object, wait_ms: object, told: Listener | None) -> SetRound | None:
+        """Send a first attempt; its `waiter`, if any, is what its task awaits. None: others wait for the resource here.
+
+        Who is `told` hears of it, also where it raises.
+        """
         if told is not None:
             told.begun()
         if self._ident() != self._home or not self._is_running():
             self._driver.check_home()
-        if wait_ms is not NO_WAIT or type(ttl_ms) is not int or type(resource) is not str:
-            check_acquire(resource, ttl_ms, wait_ms)
         engine = self._engine
-        name, whole_ms = cast("str", resource), cast("int", ttl_ms)
-        terms = self._terms_of.get(whole_ms) or engine.terms(whole_ms)
+        if ttl_ms is not self._ttl_ms or wait_ms is not self._wait_ms or not isinstance(resource, str):
+            check_acquire(resource, ttl_ms, wait_ms)
+            self._terms = engine.terms(cast("int", ttl_ms))
+            self._ttl_ms, self._wait_ms = ttl_ms, wait_ms
+        name = cast("str", resource)
         if wait_ms and engine.turns.is_taken(name):
             return None
-        return engine.set_round(name, terms, self.now())
+        round_ = engine.set_round(name, self._terms, self.now())
+        try:
+            engine.submit(round_)
+        except BaseException:
+            self._driver.interrupted()
+            round_.abandon()
+            raise
+        if round_.outcome is None:
+            round_.waiter = self.place()
+        return round_
 
-    def submit(self, round_: SetRound) -> Future[None] | None:
-        """Send it. What its task awaits; None when it is settled without waiting."""
-        self._engine.submit(round_)
-        if round_.outcome is not None:
-            return None
-        round_.waiter = future = self._new_future()
-        return future
+    def place(self) -> Place:
+        """What one task may await, until it is stepped."""
+        return self._free.pop() if self._free else Place(self._free, self._new_future(), self._settled)
 
     def lease(self, round_: SetRound, told: Listener | None) -> Lease | None:
         """What the attempt gave, as its task runs again: with a lease the acquire has ended, and who was `told`, is."""
@@ -82,7 +122,7 @@ class TaskShortcut:
         return lease
 
     def release(self, lease: Lease) -> ReleaseRound:
-        """Begin a release. Its `waiter` is what its task awaits; none: it is settled."""
+        """Send a release. Its `waiter` is what its task awaits; none: it is settled."""
         if self._ident() != self._home or not self._is_running():
             self._driver.check_home()
         engine = self._engine
@@ -93,7 +133,7 @@ class TaskShortcut:
             self._driver.check_usable()
         engine.submit_release(round_)
         if round_.outcome is None:
-            round_.waiter = self._new_future()
+            round_.waiter = self.place()
         return round_
 
     def outcome(self, lease: Lease, round_: ReleaseRound) -> Outcome:

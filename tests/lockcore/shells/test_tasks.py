@@ -1,30 +1,43 @@
-"""What a task awaits: stepped from the I/O callback, in its own context, and cancelled like a future's."""
+"""What a task awaits: stepped from the I/O callback, in its own context, cancelled like a future, and used again."""
 
 import asyncio
 from contextvars import ContextVar
+from typing import Any
 
 import pytest
 
-from lockcore.shells.tasks import later, step
+from lockcore.shells import tasks
+from lockcore.shells.tasks import Place
 
 NAME: ContextVar[str] = ContextVar("NAME", default="nobody")
 
 
-async def wait(future: asyncio.Future[None], seen: list[str]) -> None:
+class Places:
+    """Those of one loop, as its shortcut makes them."""
+
+    def __init__(self, loop: Any) -> None:
+        self.loop, self.free, self.settled = loop, [], loop.create_future()  # type: ignore[var-annotated]
+        self.settled.set_result(None)
+
+    def new(self) -> Place:
+        return Place(self.free, self.loop.create_future(), self.settled)
+
+
+async def wait(place: Place, seen: list[str]) -> None:
     NAME.set("the task")
-    await future
+    await place
     seen.append(NAME.get())
 
 
 def test_its_task_is_stepped_at_once_and_in_its_own_context() -> None:
     loop, seen = asyncio.new_event_loop(), []  # type: ignore[var-annotated]
-    future = loop.create_future()
-    task = loop.create_task(wait(future, seen))
+    place = Places(loop).new()
+    task = loop.create_task(wait(place, seen))
 
     def readable() -> None:  # as a socket's callback
         loop.call_soon(seen.append, "next turn")
-        step(future)
-        step(future)  # once is enough
+        place.step()
+        place.step()  # once is enough
 
     loop.call_later(0.001, readable)
     loop.run_until_complete(task)
@@ -36,10 +49,10 @@ def test_its_task_is_stepped_at_once_and_in_its_own_context() -> None:
 def test_inside_another_tasks_step_the_loop_steps_it() -> None:
     async def main() -> list[str]:
         seen: list[str] = []
-        future = asyncio.get_running_loop().create_future()
-        task = asyncio.create_task(wait(future, seen))
+        place = Places(asyncio.get_running_loop()).new()
+        task = asyncio.create_task(wait(place, seen))
         await asyncio.sleep(0)
-        later(future)
+        place.later()
         seen.append("this task")
         await task
         return seen
@@ -49,30 +62,61 @@ def test_inside_another_tasks_step_the_loop_steps_it() -> None:
 
 def test_a_cancelled_task_hears_of_it_with_its_message_and_a_settled_one_too() -> None:
     async def main() -> None:
-        future = asyncio.get_running_loop().create_future()
-        task = asyncio.create_task(wait(future, []))
+        places = Places(asyncio.get_running_loop())
+        place = places.new()
+        task = asyncio.create_task(wait(place, []))
         await asyncio.sleep(0)
         task.cancel("enough")
-        step(future)  # too late: nobody is stepped twice
+        place.step()  # too late: nobody is stepped twice
         with pytest.raises(asyncio.CancelledError, match="enough"):
             await task
-        settled = asyncio.get_running_loop().create_future()
+        settled = places.new()
         task = asyncio.create_task(wait(settled, []))
         await asyncio.sleep(0)
-        later(settled)
+        settled.later()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(wait(asyncio.get_running_loop().create_future(), []), 0.01)
+            await asyncio.wait_for(wait(places.new(), []), 0.01)
+        assert places.free == [], "a place whose future has ended was kept for the next task"
 
     asyncio.run(main())
 
 
 def test_what_is_settled_already_is_not_waited_for() -> None:
-    async def main() -> None:
-        future = asyncio.get_running_loop().create_future()
-        step(future)
-        await future
+    async def main() -> list[object]:
+        places = Places(asyncio.get_running_loop())
+        place = places.new()
+        place.step()
+        await place
+        return places.free
 
-    asyncio.run(main())
+    assert asyncio.run(main()) == []
+
+
+@pytest.mark.parametrize("remembers", [False, True])
+def test_the_next_task_waits_where_one_has_been_stepped(remembers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if tasks.__file__.endswith(".py"):
+        monkeypatch.setattr(tasks, "REMEMBERS_WHO_AWAITS", remembers)
+    elif remembers != tasks.REMEMBERS_WHO_AWAITS:
+        pytest.skip("machine code: the Python it was compiled for decides")
+
+    async def main() -> tuple[list[str], bool]:
+        loop, seen = asyncio.get_running_loop(), []  # type: ignore[var-annotated]
+        places = Places(loop)
+        place = places.new()
+        for _ in range(2):
+            task = asyncio.create_task(wait(place, seen))
+            await asyncio.sleep(0)
+            assert not task.done(), "it did not wait, or was stepped by what the one before had waited for"
+            loop.call_soon(place.step)
+            await task
+            if remembers:
+                assert places.free == []
+                place = places.new()
+            else:
+                assert places.free.pop() is place
+        return seen, place in places.free
+
+    assert asyncio.run(main()) == (["the task", "the task"], False)
