@@ -51,7 +51,7 @@ class LentCaller(Caller):
     ) -> None:  # fmt: skip
         super().__init__(setup)
         self._lock, self._naps, self._rests, self._arrivals, self._pacer = lock, naps, rests, arrivals, pacer
-        self._draw = cast("Callable[[], object]", setup.resources.__next__)
+        self._draw: Callable[[], int] = setup.resources.__next__
         self._take, self._thinks_ns = setup.take, setup.thinks_ns
         self._me = StandIn(None, self._step)
         self._user: LocustUser | None = None
@@ -63,10 +63,10 @@ class LentCaller(Caller):
         self._denial: Denied | None = None
         self._giving: ReleaseRound | None = None
         self._lease: Lease | None = None
-        self._resource: object = 0
-        self._intended_ns: object = 0
-        self._start_ns: object = 0
-        self._sent_ns: object = 0
+        self._resource = 0
+        self._intended_ns = 0
+        self._start_ns = 0
+        self._sent_ns = 0
         self._due_ns = 0
 
     def run(self, user: LocustUser, running: str) -> None:
@@ -135,15 +135,14 @@ class LentCaller(Caller):
         cast("PreciseAlarm", self._arrivals).call(due_ns, self._me)
         return False
 
-    def _ask(self, intended_ns: object, start_ns: object) -> bool:
+    def _ask(self, intended_ns: int, start_ns: int) -> bool:
         self._stage = IDLE
         self._resource = self._draw()
         self._intended_ns, self._start_ns = intended_ns, start_ns
-        began_ns = cast("int", start_ns)
-        self._begun[self._place] = began_ns
+        self._begun[self._place] = start_ns
         self._lease, self._asked, self._sent_ns, self._stage = None, None, 0, ASKED
         name = f"r{self._resource}"
-        asked = self._lock.begin_acquire(name, self._ttl_ms, self._wait_ms, began_ns, self._me)
+        asked = self._lock.begin_acquire(name, self._ttl_ms, self._wait_ms, start_ns, self._me)
         self._asked = asked
         if asked is None and not self._lock.is_observed:
             self._steps = self._lock.steps_in_line(name, self._wait_ms)
@@ -178,9 +177,9 @@ class LentCaller(Caller):
         self._naps.call(lease.granted_ns + next(self._holds_ns), self._me)
         return False
 
-    def _give_back(self, sent_ns: object) -> bool:
+    def _give_back(self, sent_ns: int) -> bool:
         self._stage, self._sent_ns = GIVING, sent_ns
-        self._giving = giving = self._lock.begin_release(cast("Lease", self._lease), cast("int", sent_ns), self._me)
+        self._giving = giving = self._lock.begin_release(cast("Lease", self._lease), sent_ns, self._me)
         return giving.outcome is not None
 
     def _given_back(self) -> bool:

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, Protocol, SupportsInt, cast
 import gevent
 
 from bench.measure.record import OUTCOME_CODES
+from bench.measure.recorder import Recorder
 from bench.recipes.protocol import Acquire, Release
 from lockcore import Denied, Lease, Outcome, Tally
 from lockcore.clock import monotonic_ns
@@ -88,7 +89,7 @@ class CallerSetup(NamedTuple):
 
     `tell` takes an acquire's time and how it failed, `keep` for how long the caller was kept from its next operation.
     `begun[place]`: when the operation in progress was begun. `lost` takes attempts that a record has no room for.
-    `write`: see `Recorder.write`. `still_open`: the votes of a round that is not closed, all of them undecided.
+    `still_open`: the votes of a round that is not closed, all of them undecided.
     """
 
     acquire: Acquire
@@ -102,7 +103,7 @@ class CallerSetup(NamedTuple):
     thinks_ns: Iterator[int] | None
     nap_until: Callable[[int], int]
     rest_until: Callable[[int], None]
-    write: Callable[..., int]
+    recorder: Recorder
     begun: Places
     place: int
     lost: Callable[[int, Sequence[int]], None]
@@ -123,8 +124,8 @@ ACQUIRED_RELEASED: Final = ACQUIRED | OUTCOME_CODES["released"] << 8
 class Caller:
     """The operations of the caller whose setup this is, one after the other.
 
-    What goes into a record as it came is an `object`: machine code would unpack each number, and pack it again. TTL and
-    wait are the very objects of everybody (`SupportsInt`), which lockcore knows again: it checks others each time.
+    TTL and wait are the very objects of everybody (`SupportsInt`), which lockcore knows again: it checks others each
+    time.
     """
 
     def __init__(self, setup: CallerSetup) -> None:
@@ -133,14 +134,14 @@ class Caller:
         self._release, self._holds_ns = setup.release, setup.holds_ns
         self._ttl_ms: object = setup.ttl_ms
         self._wait_ms: object = setup.wait_ms
-        self._caller: object = setup.caller
-        self._write, self._votes = setup.write, setup.votes
-        self._open: object = setup.still_open
+        self._caller = setup.caller
+        self._recorder, self._votes = setup.recorder, setup.votes
+        self._open = setup.still_open
         self._begun, self._place, self._tell = setup.begun, setup.place, setup.tell
-        self._now: Callable[[], object] = monotonic_ns  # machine code looks a module's names up each time
+        self._now: Callable[[], int] = monotonic_ns  # machine code looks a module's names up each time
         self._tally = Tally()  # the last one seen: nearly always the next, too
-        self._packed: object = setup.votes[self._tally]
-        self._usual: object = ACQUIRED_RELEASED
+        self._packed = setup.votes[self._tally]
+        self._usual = ACQUIRED_RELEASED
 
     def run(self, user: LocustUser, running: str) -> None:
         """Operations until the state of `user` is another than `running`, or the schedule ends."""
@@ -159,11 +160,11 @@ class Caller:
             if thinks_ns is not None:
                 rest_until(monotonic_ns() + next(thinks_ns))
 
-    def operate(self, resource: object, intended_ns: object, start_ns: object) -> None:
+    def operate(self, resource: int, intended_ns: int, start_ns: int) -> None:
         """One operation, which was to start at `intended_ns`, and does at `start_ns`."""
         lease: Lease | Denied | None = None
-        sent_ns: object = 0
-        self._begun[self._place] = cast("int", start_ns)
+        sent_ns = 0
+        self._begun[self._place] = start_ns
         try:
             lease = self._acquire(f"r{resource}", self._ttl_ms, self._wait_ms)
             if not isinstance(lease, Lease):
@@ -182,38 +183,38 @@ class Caller:
         return None
 
     def _note(  # noqa: PLR0917 - as it came
-        self, lease: Lease, outcome: Outcome, resource: object, intended_ns: object, start_ns: object, sent_ns: object,
-        replied_ns: object,
+        self, lease: Lease, outcome: Outcome, resource: int, intended_ns: int, start_ns: int, sent_ns: int,
+        replied_ns: int,
     ) -> None:  # fmt: skip
         """Record an operation that has been given back."""
-        ended_ns: object = lease.granted_ns
+        ended_ns = lease.granted_ns
         if self._tell is not None:
-            self._tell(lease.granted_ns - cast("int", intended_ns), None)
+            self._tell(lease.granted_ns - intended_ns, None)
         code = self._usual if outcome is RELEASED else ACQUIRED | OUTCOME_CODES[outcome.value] << 8
         won = lease.round  # asked itself: `is_open` and `tally` of the lease would ask it, too
-        packed = self._open
-        if not won.undecided:
+        packed, is_open = self._open, won.undecided != 0
+        if not is_open:
             tally = won.tally
             if tally is not self._tally:
                 self._tally, self._packed = tally, self._votes[tally]
             packed = self._packed
-        slot = self._write(
+        slot = self._recorder.write(
             intended_ns, start_ns, lease.started_ns, ended_ns, lease.valid_until_ns, sent_ns, sent_ns, replied_ns,
             ended_ns, resource, self._caller, code, packed, lease.attempts | lease.split_votes << 32,
             hash(lease.owner_token),
         )  # fmt: skip
         self._begun[self._place] = 0
-        if packed is self._open or lease.lost_ns:
-            self._note_more(slot, lease, cast("int", resource), packed)
+        if is_open or lease.lost_ns:
+            self._note_more(slot, lease, resource, is_open=is_open)
 
-    def _note_more(self, slot: int, lease: Lease, resource: int, packed: object) -> None:
+    def _note_more(self, slot: int, lease: Lease, resource: int, *, is_open: bool) -> None:
         """What a record has no room for: attempts that lost, votes still out."""
         if lease.lost_ns:
             self._setup.lost(resource, lease.lost_ns)
-        if packed is self._open:
+        if is_open:
             self._setup.pending((slot, lease))
 
-    def _denied(self, denied: Denied, resource: object, intended_ns: object, start_ns: object) -> None:
+    def _denied(self, denied: Denied, resource: int, intended_ns: int, start_ns: int) -> None:
         """What is left of an operation whose acquire did not succeed. It takes a turn of the hub, ours and no part of
         the acquire: one that fails at once has taken none, and its caller would come back so fast that nobody else
         runs."""
@@ -222,10 +223,10 @@ class Caller:
         self._setup.keep(monotonic_ns() - ended_ns)
         outcome, lost_ns = denied.outcome.value, denied.lost_ns
         if self._tell is not None:
-            self._tell(ended_ns - cast("int", intended_ns), outcome)
+            self._tell(ended_ns - intended_ns, outcome)
         if len(lost_ns) > 1:
-            self._setup.lost(cast("int", resource), lost_ns[:-1])
-        self._write(
+            self._setup.lost(resource, lost_ns[:-1])
+        self._recorder.write(
             intended_ns, start_ns, lost_ns[-1] if lost_ns else 0, 0, 0, 0, 0, 0, ended_ns, resource, self._caller,
             OUTCOME_CODES[outcome], self._votes[denied.tally], denied.attempts | denied.split_votes << 32, 0,
         )  # fmt: skip
@@ -234,10 +235,10 @@ class Caller:
     def _broken_off(
         self,
         lease: Lease | Denied | None,
-        resource: object,
-        intended_ns: object,
-        start_ns: object,
-        sent_ns: object,
+        resource: int,
+        intended_ns: int,
+        start_ns: int,
+        sent_ns: int,
     ) -> None:
         """A caller that is killed (or meets a bug): the lease goes back, and what happened is recorded."""
         if not isinstance(lease, Lease):
@@ -253,8 +254,8 @@ class Caller:
                 code |= OUTCOME_CODES[outcome.value] << 8
         finally:
             if self._tell is not None:
-                self._tell(lease.granted_ns - cast("int", intended_ns), None)
-            self._write(
+                self._tell(lease.granted_ns - intended_ns, None)
+            self._recorder.write(
                 intended_ns, start_ns, lease.started_ns, lease.granted_ns, lease.valid_until_ns, sent_ns, sent_ns,
                 replied_ns, lease.granted_ns, resource, self._caller, code, self._votes[lease.tally],
                 lease.attempts | lease.split_votes << 32, hash(lease.owner_token),

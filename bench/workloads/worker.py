@@ -153,7 +153,7 @@ class Worker:
             thinks_ns=contention.thinks_ns(caller),
             nap_until=self._naps.wait_until,
             rest_until=self._rests.rest,
-            write=self._recorder.write,
+            recorder=self._recorder,
             begun=begun,
             place=place,
             lost=self._lost,

@@ -59,7 +59,7 @@ def main(storm: Storm, worker: int, operations: int, folder: Path, urls: list[st
                 acquire=lock.try_acquire, release=lock.try_release, ttl_ms=storm.ttl_ms,
                 wait_ms=storm.wait_ms, caller=worker * storm.callers + caller,
                 resources=iter(()), take=None, holds_ns=holds, thinks_ns=None, nap_until=nap_until,
-                rest_until=nap_until, write=recorder.write, begun=begun, place=place, lost=places.lost, votes=votes,
+                rest_until=nap_until, recorder=recorder, begun=begun, place=place, lost=places.lost, votes=votes,
                 still_open=len(urls) << 40, pending=patched.append, tell=None, cut=lambda: None, keep=lambda _ns: None,
             )
         ).operate  # fmt: skip

@@ -18,6 +18,7 @@ from bench.workloads.operation import Caller
 from lockcore import Outcome
 from lockcore.clock import monotonic_ns
 from tests.bench.workloads.lending import ENDED, GIVEN_BACK, MS, Scene, switches_to, until, whole
+from tests.bench.workloads.test_operation import Sheet
 from tests.doubles.instance import LOSE
 from tests.lockcore.source import needs_source
 
@@ -187,15 +188,10 @@ def test_a_stop_ends_a_rest_and_the_wait_for_an_arrival_at_once(scene: Scene, st
 
 @pytest.mark.parametrize("number", [0, 3])
 def test_what_is_raised_while_an_operation_is_recorded_is_its_callers(scene: Scene, number: int) -> None:
-    def write(*values: int) -> int:
-        if len(scene.left.records) == number:
-            raise OSError("the disk is full")
-        return scene.left._write(*values)
-
     seen: list[object] = []
     get_hub().handle_error, before = (lambda *error: seen.append(error)), get_hub().handle_error
     try:
-        _, job = scene.start(write=write)
+        _, job = scene.start(recorder=Sheet(scene.left.records, room=number))
         with pytest.raises(OSError, match="the disk is full"):
             job.get(timeout=30)
     finally:

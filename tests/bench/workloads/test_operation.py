@@ -4,12 +4,14 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import repeat
+from math import inf
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from bench.measure.record import OUTCOME_CODES, RECORD_FIELDS
+from bench.measure.recorder import Recorder
 from bench.workloads.operation import KEPT, Caller, CallerSetup, OpenVotes, PackedVotes
 from lockcore import Denied, Lease, Outcome, Tally
 from lockcore.clock import monotonic_ns
@@ -22,6 +24,19 @@ STILL_OPEN = 5 << 40
 
 class Killed(BaseException):
     """What a greenlet meets when somebody ends it."""
+
+
+class Sheet(Recorder):
+    """A recorder without a file, whose disk is full once it has `room` records."""
+
+    def __init__(self, records: list[dict[str, int]], room: float = inf) -> None:
+        self.records, self.room = records, room
+
+    def write(self, *values: int) -> int:
+        if len(self.records) == self.room:
+            raise OSError("the disk is full")
+        self.records.append(dict(zip(RECORD_FIELDS, values, strict=False)))
+        return len(self.records) - 1
 
 
 @dataclass
@@ -49,7 +64,7 @@ class Scene:
         return CallerSetup(
             acquire=self._acquire, release=self._release, ttl_ms=10_000, wait_ms=700, caller=41,
             resources=repeat(2), take=None, holds_ns=self.holds_ns, thinks_ns=None,
-            nap_until=self.nap, rest_until=self.nap, write=self._write, begun=self.begun, place=1,
+            nap_until=self.nap, rest_until=self.nap, recorder=Sheet(self.records), begun=self.begun, place=1,
             lost=lambda *row: self.lost.append(row), votes=PackedVotes(), still_open=STILL_OPEN,
             pending=self.pending.append,
             tell=lambda ns, name: self.told.append((ns, name)),
@@ -63,10 +78,6 @@ class Scene:
     def _release(self, lease: Lease) -> Outcome:
         self.calls.append(("release", lease))
         return self.releases()
-
-    def _write(self, *values: int) -> int:
-        self.records.append(dict(zip(RECORD_FIELDS, values, strict=False)))
-        return len(self.records) - 1
 
     def _cut(self) -> None:
         self.cuts += 1
