@@ -138,7 +138,7 @@ class AsyncDriver(LoopDriver):
             return
         self.submit(wanted)
         if wanted.outcome is None:
-            wanted.waiter = place = self._shortcut.place()
+            wanted.waiter = place = self._shortcut.places.take()
             await place
         else:
             await asyncio.sleep(0)  # as in try_acquire

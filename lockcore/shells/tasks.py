@@ -29,10 +29,10 @@ REMEMBERS_WHO_AWAITS: Final = sys.version_info >= (3, 14)  # there a future keep
 class Place:
     """Where one task waits at a time. Cancelling the task cancels the future, as ever: then the place is given up."""
 
-    __slots__ = ("_free", "_future", "_once", "_settled")
+    __slots__ = ("_future", "_once", "_places")
 
-    def __init__(self, free: list[Any], future: Any, settled: Any) -> None:
-        self._free, self._future, self._settled = free, future, settled
+    def __init__(self, places: "Places", future: Any) -> None:
+        self._places, self._future = places, future
         self._once: Any = (future,)
 
     def __await__(self) -> Generator[Any, None, None]:
@@ -44,24 +44,39 @@ class Place:
 
     def step(self) -> None:
         """Step its task now."""
-        future = self._future
+        future, places = self._future, self._places
         awaiting: list[tuple[object, Any]] | None = future._callbacks
         if awaiting is None:  # not awaited yet, or its task is cancelled and does not know yet
             self.later()
             return
         callback, context = awaiting[0]
         future.remove_done_callback(callback)
+        settled = places.settled
         if REMEMBERS_WHO_AWAITS:
+            settled = future
             future.set_result(None)
-            context.run(callback, future)
         else:
-            self._free.append(self)
-            context.run(callback, self._settled)
+            places.free.append(self)
+        context.run(callback, settled)
 
     def later(self) -> None:
         """Let the loop step its task, in its next turn."""
         if not self._future.done():
             self._future.set_result(None)
+
+
+class Places:
+    """Those of one loop. `free`: nobody waits there; `settled`: a future that is, for whoever is stepped."""
+
+    def __init__(self, loop: Any) -> None:
+        self._new_future: Callable[[], Future[None]] = loop.create_future
+        self.free: list[Place] = []
+        self.settled: Any = loop.create_future()
+        self.settled.set_result(None)
+
+    def take(self) -> Place:
+        """Where a task may wait, until it is stepped."""
+        return self.free.pop() if self.free else Place(self, self._new_future())
 
 
 class TaskShortcut:
@@ -73,10 +88,7 @@ class TaskShortcut:
         self._ttl_ms: object = self  # none yet
         self._wait_ms: object = NO_WAIT
         self._terms: Terms = engine.terms(engine.settings.max_ttl_ms)
-        self._new_future: Callable[[], Future[None]] = loop.create_future
-        self._free: list[Any] = []
-        self._settled = loop.create_future()
-        self._settled.set_result(None)
+        self.places = Places(loop)
         self._is_running: Callable[[], bool] = loop.is_running  # asking for the running loop is a system call
         self._ident: Callable[[], int] = get_ident
         self._home = get_ident()
@@ -107,12 +119,8 @@ class TaskShortcut:
             round_.abandon()
             raise
         if round_.outcome is None:
-            round_.waiter = self.place()
+            round_.waiter = self.places.take()
         return round_
-
-    def place(self) -> Place:
-        """What one task may await, until it is stepped."""
-        return self._free.pop() if self._free else Place(self._free, self._new_future(), self._settled)
 
     def lease(self, round_: SetRound, told: Listener | None) -> Lease | None:
         """What the attempt gave, as its task runs again: with a lease the acquire has ended, and who was `told`, is."""
@@ -133,7 +141,7 @@ class TaskShortcut:
             self._driver.check_usable()
         engine.submit_release(round_)
         if round_.outcome is None:
-            round_.waiter = self.place()
+            round_.waiter = self.places.take()
         return round_
 
     def outcome(self, lease: Lease, round_: ReleaseRound) -> Outcome:

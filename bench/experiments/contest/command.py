@@ -33,7 +33,7 @@ def contest() -> None:
 
 
 @contest.command(context_settings=_HELP)
-@click.option("--rounds", default=7, show_default=True, type=click.IntRange(1, 100), help="Rounds of all contestants.")
+@click.option("--rounds", default=9, show_default=True, type=click.IntRange(1, 100), help="Rounds of all contestants.")
 @click.option("--seconds", default=2.0, show_default=True, type=FiniteRange(0.1, 600), help="Load per contestant.")
 @click.option("--seed", default=1, show_default=True, help="Of the order within the rounds.")
 @click.option("--grow", is_flag=True, help="Is the cost of `lockbench run` flat? (5 minutes a round, and one of 10.)")

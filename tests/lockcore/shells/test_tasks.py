@@ -2,25 +2,13 @@
 
 import asyncio
 from contextvars import ContextVar
-from typing import Any
 
 import pytest
 
 from lockcore.shells import tasks
-from lockcore.shells.tasks import Place
+from lockcore.shells.tasks import Place, Places
 
 NAME: ContextVar[str] = ContextVar("NAME", default="nobody")
-
-
-class Places:
-    """Those of one loop, as its shortcut makes them."""
-
-    def __init__(self, loop: Any) -> None:
-        self.loop, self.free, self.settled = loop, [], loop.create_future()  # type: ignore[var-annotated]
-        self.settled.set_result(None)
-
-    def new(self) -> Place:
-        return Place(self.free, self.loop.create_future(), self.settled)
 
 
 async def wait(place: Place, seen: list[str]) -> None:
@@ -31,7 +19,7 @@ async def wait(place: Place, seen: list[str]) -> None:
 
 def test_its_task_is_stepped_at_once_and_in_its_own_context() -> None:
     loop, seen = asyncio.new_event_loop(), []  # type: ignore[var-annotated]
-    place = Places(loop).new()
+    place = Places(loop).take()
     task = loop.create_task(wait(place, seen))
 
     def readable() -> None:  # as a socket's callback
@@ -49,7 +37,7 @@ def test_its_task_is_stepped_at_once_and_in_its_own_context() -> None:
 def test_inside_another_tasks_step_the_loop_steps_it() -> None:
     async def main() -> list[str]:
         seen: list[str] = []
-        place = Places(asyncio.get_running_loop()).new()
+        place = Places(asyncio.get_running_loop()).take()
         task = asyncio.create_task(wait(place, seen))
         await asyncio.sleep(0)
         place.later()
@@ -63,14 +51,14 @@ def test_inside_another_tasks_step_the_loop_steps_it() -> None:
 def test_a_cancelled_task_hears_of_it_with_its_message_and_a_settled_one_too() -> None:
     async def main() -> None:
         places = Places(asyncio.get_running_loop())
-        place = places.new()
+        place = places.take()
         task = asyncio.create_task(wait(place, []))
         await asyncio.sleep(0)
         task.cancel("enough")
         place.step()  # too late: nobody is stepped twice
         with pytest.raises(asyncio.CancelledError, match="enough"):
             await task
-        settled = places.new()
+        settled = places.take()
         task = asyncio.create_task(wait(settled, []))
         await asyncio.sleep(0)
         settled.later()
@@ -78,7 +66,7 @@ def test_a_cancelled_task_hears_of_it_with_its_message_and_a_settled_one_too() -
         with pytest.raises(asyncio.CancelledError):
             await task
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(wait(places.new(), []), 0.01)
+            await asyncio.wait_for(wait(places.take(), []), 0.01)
         assert places.free == [], "a place whose future has ended was kept for the next task"
 
     asyncio.run(main())
@@ -87,7 +75,7 @@ def test_a_cancelled_task_hears_of_it_with_its_message_and_a_settled_one_too() -
 def test_what_is_settled_already_is_not_waited_for() -> None:
     async def main() -> list[object]:
         places = Places(asyncio.get_running_loop())
-        place = places.new()
+        place = places.take()
         place.step()
         await place
         return places.free
@@ -105,7 +93,7 @@ def test_the_next_task_waits_where_one_has_been_stepped(remembers: bool, monkeyp
     async def main() -> tuple[list[str], bool]:
         loop, seen = asyncio.get_running_loop(), []  # type: ignore[var-annotated]
         places = Places(loop)
-        place = places.new()
+        place = places.take()
         for _ in range(2):
             task = asyncio.create_task(wait(place, seen))
             await asyncio.sleep(0)
@@ -114,7 +102,7 @@ def test_the_next_task_waits_where_one_has_been_stepped(remembers: bool, monkeyp
             await task
             if remembers:
                 assert places.free == []
-                place = places.new()
+                place = places.take()
             else:
                 assert places.free.pop() is place
         return seen, place in places.free
