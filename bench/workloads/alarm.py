@@ -61,6 +61,8 @@ class Alarm:
         self._crowds: dict[int, deque[Any]] = {}  # who
         self._waiting: dict[Any, int] = {}
         self._armed_ns = 0
+        self._gather: Callable[[], None] | None = None
+        self._leave: Callable[[], None] | None = None
         self._watcher: Any = self._hub.loop.io(self._file, _READ)
         self._watcher.priority = _FIRST
         self._watcher.start(self._fired)
@@ -84,6 +86,10 @@ class Alarm:
     def call(self, due_ns: int, stand_in: StandIn) -> None:
         """Have `stand_in` stepped at `due_ns`; its caller, if cancelled, is switched to with True."""
         self._add(stand_in.caller, due_ns, stand_in)
+
+    def around(self, gather: Callable[[], None], leave: Callable[[], None]) -> None:
+        """Have these called before and after all who are due at once: what they ask for leaves in one batch."""
+        self._gather, self._leave = gather, leave
 
     def forget(self, caller: object) -> None:
         """It waits no more: it was killed."""
@@ -132,6 +138,16 @@ class Alarm:
         self._wake_due()
 
     def _wake_due(self) -> None:
+        if self._gather is None or self._leave is None:
+            self._wake_all()
+            return
+        self._gather()
+        try:
+            self._wake_all()
+        finally:
+            self._leave()
+
+    def _wake_all(self) -> None:
         """Run everybody who is due, then arm for the next."""
         times, waiting = self._times, self._waiting
         while times:

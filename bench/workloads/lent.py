@@ -51,6 +51,9 @@ class LentCaller(Caller):
     ) -> None:  # fmt: skip
         super().__init__(setup)
         self._lock, self._naps, self._rests, self._arrivals, self._pacer = lock, naps, rests, arrivals, pacer
+        for alarm in (naps, rests, arrivals):
+            if alarm is not None:
+                alarm.around(lock.gather, lock.leave)
         self._draw: Callable[[], int] = setup.resources.__next__
         self._take, self._thinks_ns = setup.take, setup.thinks_ns
         self._me = StandIn(None, self._step)

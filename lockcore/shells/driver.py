@@ -96,13 +96,22 @@ class LoopDriver(Connections):
 
     def wake(self) -> None:
         """Wake whoever waits for a settled round; what they ask for leaves together. Called by the loop itself."""
-        self._waking = True
+        self.gather()
         try:
             hand_out(self.engine, self._waker())
         finally:
             self._waking = False
             if self.engine.ready:  # interrupted
                 self._wake_later()
+        self.leave()
+
+    def gather(self) -> None:
+        """Many go on one after the other, in one call of the loop's: what they ask for leaves together, by `leave`."""
+        self._waking = True
+
+    def leave(self) -> None:
+        """All that was gathered."""
+        self._waking = False
         if self.engine.dirty and not self._flush_due:
             self._want_flush()
 

@@ -42,6 +42,8 @@ class Shortcut:
         self._current: Callable[[], Any] = getcurrent  # as attributes: machine code looks a module's names up each time
         self.now: Callable[[], int] = monotonic_ns
         self._switch: Callable[[Any], object] = greenlet.switch  # gevent's own wrapper costs 0.2 µs more
+        self.gather: Callable[[], None] = driver.gather  # around stand-ins that a timer steps, see LoopDriver
+        self.leave: Callable[[], None] = driver.leave
 
     def try_acquire(self, resource: object, ttl_ms: object, wait_ms: object = NO_WAIT) -> Lease | Denied:
         """See Redlock.try_acquire."""
