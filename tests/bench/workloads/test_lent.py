@@ -3,6 +3,7 @@
 Against scripted instances, through lockcore's own methods on greenlets.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import repeat
@@ -212,6 +213,25 @@ def test_what_is_raised_under_a_lease_gives_it_back_and_is_its_callers(scene: Sc
     until(lambda: scene.instances.keys == [], "nothing to be held")
     assert [record["outcome"] for record in scene.left.records] == [GIVEN_BACK] * 2
     assert scene.left.begun[1] == 0
+
+
+@needs_source
+def test_holds_that_end_at_once_are_given_back_in_one_write(scene: Scene) -> None:
+    pipe = scene.lock._driver.engine.pipes[0]
+    jobs = [scene.start(holds_ns=repeat(200 * MS), resources=repeat(number))[1] for number in range(3)]
+    until(lambda: scene.naps.waiting == 3, "three holds")
+    owners, sent, transmit = list(scene.instances[0].keys.values()), list[bytes](), pipe.transmit
+
+    def seen(data: bytes) -> int:
+        sent.append(data)
+        return transmit(data) if transmit else 0
+
+    pipe.transmit = seen
+    time.sleep(0.25)  # the hub is busy, and all are due when it comes to them
+    until(lambda: sent, "a write")
+    assert [owner in sent[0] for owner in owners] == [True] * 3
+    scene.user._state = "stopping"
+    gevent.joinall(jobs, timeout=30, raise_error=True)
 
 
 def test_an_instance_that_dies_meanwhile_costs_no_operation(scene: Scene) -> None:
