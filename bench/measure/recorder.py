@@ -57,8 +57,8 @@ class Recorder:
     ) -> int:  # fmt: skip
         """Append one operation (`RECORD_FIELDS` but the last) and return its slot: 0, 1, 2, …
 
-        Raises EnvironmentNotReadyError when the disk has no room for the next segment, OverflowError when a value is no
-        int64, ValueError after `close`.
+        Raises EnvironmentNotReadyError when the disk has no room for the next segment, ValueError when a value is no
+        int64 and after `close`.
         """
         slot = self.written
         if slot == self._limit:

@@ -58,14 +58,14 @@ class AsyncDriver(LoopDriver):
         """See AsyncRedlock.try_acquire."""
         short, told, result, begun_ns = self._shortcut, self.engine.listener, None, 0
         try:
-            round_ = short.begin(resource, ttl_ms, wait_ms, told)
+            round_ = short.set_round(resource, ttl_ms, wait_ms, told)
             if round_ is None:
                 begun_ns = monotonic_ns()
                 line = Acquisition(self.engine, resource, self.engine.terms(ttl_ms), wait_ms, begun_ns, self.random)
                 result = await self.drive(line.steps(begun_ns))
                 return result
             try:
-                place = round_.waiter
+                place = short.submit(round_)  # in here: a signal's handler may raise before it has returned
                 if place is not None:
                     await place
                 else:

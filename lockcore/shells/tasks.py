@@ -51,13 +51,13 @@ class Place:
             return
         callback, context = awaiting[0]
         future.remove_done_callback(callback)
-        settled = places.settled
         if REMEMBERS_WHO_AWAITS:
-            settled = future
             future.set_result(None)
+        if future._state == "PENDING":  # no call, after which a signal's handler might cancel its task
+            context.run(callback, places.settled)
+            places.free.append(self)  # now that its task has let go of it
         else:
-            places.free.append(self)
-        context.run(callback, settled)
+            context.run(callback, future)
 
     def later(self) -> None:
         """Let the loop step its task, in its next turn."""
@@ -94,11 +94,8 @@ class TaskShortcut:
         self._home = get_ident()
         self.now: Callable[[], int] = monotonic_ns
 
-    def begin(self, resource: object, ttl_ms: object, wait_ms: object, told: Listener | None) -> SetRound | None:
-        """Send a first attempt; its `waiter`, if any, is what its task awaits. None: others wait for the resource here.
-
-        Who is `told` hears of it, also where it raises.
-        """
+    def set_round(self, resource: object, ttl_ms: object, wait_ms: object, told: Listener | None) -> SetRound | None:
+        """A first attempt, not yet sent; None: others wait for it. Who is `told` hears of it, also where it raises."""
         if told is not None:
             told.begun()
         if self._ident() != self._home or not self._is_running():
@@ -111,16 +108,19 @@ class TaskShortcut:
         name = cast("str", resource)
         if wait_ms and engine.turns.is_taken(name):
             return None
-        round_ = engine.set_round(name, self._terms, self.now())
+        return engine.set_round(name, self._terms, self.now())
+
+    def submit(self, round_: SetRound) -> Place | None:
+        """Send it. What its task awaits; None when it is settled without waiting."""
         try:
-            engine.submit(round_)
+            self._engine.submit(round_)
         except BaseException:
             self._driver.interrupted()
-            round_.abandon()
             raise
-        if round_.outcome is None:
-            round_.waiter = self.places.take()
-        return round_
+        if round_.outcome is not None:
+            return None
+        round_.waiter = place = self.places.take()
+        return place
 
     def lease(self, round_: SetRound, told: Listener | None) -> Lease | None:
         """What the attempt gave, as its task runs again: with a lease the acquire has ended, and who was `told`, is."""
