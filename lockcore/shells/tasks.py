@@ -46,13 +46,13 @@ class Place:
         """Step its task now."""
         future, places = self._future, self._places
         awaiting: list[tuple[object, Any]] | None = future._callbacks
-        if awaiting is None:  # not awaited yet, or its task is cancelled and does not know yet
+        if not awaiting:  # not awaited yet, or its task is cancelled and does not know yet
             self.later()
             return
         callback, context = awaiting[0]
         future.remove_done_callback(callback)
         if REMEMBERS_WHO_AWAITS:
-            future.set_result(None)
+            self.later()
         if future._state == "PENDING":  # no call, after which a signal's handler might cancel its task
             context.run(callback, places.settled)
             places.free.append(self)  # now that its task has let go of it

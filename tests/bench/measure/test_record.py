@@ -77,6 +77,27 @@ def test_what_is_written_is_read_back_over_several_segments(tmp_path):
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) == 37 * RECORD_BYTES
 
 
+def test_a_record_without_its_last_field_is_none(tmp_path):
+    recorder = Recorder(tmp_path, 0, segment_records=10)
+    fill(recorder, range(3))
+    fields_of, recorder._segment.fields = recorder._segment.fields, memoryview(b"")  # as if killed before it
+    with pytest.raises((IndexError, TypeError)):
+        recorder.write(*fields(3))
+    np.testing.assert_array_equal(record.read_history(tmp_path).records, expected(range(3)))
+    recorder._segment.fields = fields_of
+    assert recorder.write(*fields(3)) == 3
+    np.testing.assert_array_equal(record.read_history(tmp_path).records, expected(range(4)))
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63) - 1])
+def test_what_is_no_int64_is_refused_and_leaves_no_record(tmp_path, number):
+    recorder = Recorder(tmp_path, 0, segment_records=10)
+    with pytest.raises(ValueError, match="int"):
+        recorder.write(*fields(0)[:-1], number)
+    fill(recorder, range(1))
+    np.testing.assert_array_equal(record.read_history(tmp_path).records, expected(range(1)))
+
+
 @pytest.mark.parametrize("count", [0, 1, 10, 20])
 def test_a_history_that_ends_at_a_segment_border_is_complete(tmp_path, count):
     recorder = Recorder(tmp_path, 0, segment_records=10)

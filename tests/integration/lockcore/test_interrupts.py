@@ -15,7 +15,16 @@ import pytest
 
 from lockcore import Outcome
 from tests.doubles.instance import Instances
-from tests.integration.lockcore.shell import Connect, GeventShell, Scripted, Shell, ThreadShell, only
+from tests.integration.lockcore.shell import (
+    AsyncioShell,
+    Connect,
+    GeventShell,
+    Scripted,
+    Shell,
+    ThreadShell,
+    UvloopShell,
+    only,
+)
 from tests.lockcore.interrupt import Interrupt
 
 pytestmark = pytest.mark.integration
@@ -73,6 +82,29 @@ def test_an_operation_interrupted_at_any_moment_leaves_nothing(
                 lease = lock.try_acquire(f"r{moment}", TTL_MS)
         if lease and what == "acquire":  # it struck elsewhere
             lock.try_release(lease)
+        if not interrupt.where:
+            break
+        check_sound(shell, lock, servers, interrupt.where)
+    assert moment > 10
+
+
+@only(AsyncioShell, UvloopShell)
+def test_a_tasks_acquire_interrupted_at_any_moment_before_it_waits_leaves_nothing(
+    shell: Any, lock: Any, servers: Instances
+) -> None:
+    async def begin(resource: str, interrupt: Interrupt) -> None:
+        operation = lock.raw.try_acquire(resource, TTL_MS)
+        sys.settrace(interrupt.trace)
+        try:
+            with suppress(KeyboardInterrupt):
+                operation.send(None)
+        finally:
+            sys.settrace(None)
+        operation.close()  # where nothing struck, it is given up
+
+    for moment in count(1):
+        interrupt = Interrupt(moment)
+        shell.run(begin(f"r{moment}", interrupt))
         if not interrupt.where:
             break
         check_sound(shell, lock, servers, interrupt.where)

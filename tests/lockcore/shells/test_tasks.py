@@ -108,3 +108,25 @@ def test_the_next_task_waits_where_one_has_been_stepped(remembers: bool, monkeyp
         return seen, place in places.free
 
     assert asyncio.run(main()) == (["the task", "the task"], False)
+
+
+def test_a_task_cancelled_in_the_middle_of_its_step_hears_of_it_and_its_place_is_given_up() -> None:
+    class Cancelling(asyncio.futures._PyFuture):  # type: ignore[name-defined,misc]
+        """A signal's handler cancels its task between two calls of a step: `asyncio.run`'s, at Ctrl-C."""
+
+        def remove_done_callback(self, callback: object) -> int:
+            removed: int = super().remove_done_callback(callback)
+            self.task.cancel()
+            return removed
+
+    async def main() -> tuple[bool, list[Place]]:
+        loop = asyncio.get_running_loop()
+        places, future = Places(loop), Cancelling(loop=loop)
+        place = Place(places, future)
+        future.task = asyncio.create_task(wait(place, []))
+        await asyncio.sleep(0)
+        loop.call_soon(place.step)
+        await asyncio.wait([future.task], timeout=30)
+        return future.task.cancelled(), places.free
+
+    assert asyncio.run(main()) == (True, [])
