@@ -34,13 +34,16 @@ def test_a_release_wakes_who_waits(recipe: Any, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(woken, "LOOK_MS", 60_000)
     recipe.servers[0]._timeout_s = 60.0
     held, got = recipe.acquire("woken", TTL_MS, 0), list[Any]()
+    refused, rest = list[str](), recipe.rest
+    monkeypatch.setattr(recipe, "rest", lambda *told: (refused.append(told[0]), rest(*told)))
+    asks = 1 if isinstance(recipe, woken.SetNxBlpop) else 2  # in vain: once more when it has subscribed
     waiting = threading.Thread(target=lambda: got.append(recipe.acquire("woken", TTL_MS, 30_000)))
     waiting.start()
-    wait_until(listens(recipe, "woken"), 20.0, "nobody listens")
+    wait_until(lambda: len(refused) == asks and listens(recipe, "woken")(), 20.0, "nobody listens")
     assert recipe.release(held) is Outcome.RELEASED
     waiting.join(20.0)
     assert isinstance(got[0], Lease)
-    assert got[0].attempts == (2 if isinstance(recipe, woken.SetNxBlpop) else 3)  # once more when it has subscribed
+    assert got[0].attempts == asks + 1
     assert recipe.release(got[0]) is Outcome.RELEASED
     wait_until(lambda: not listens(recipe, "woken")(), 20.0, "nobody should listen any more")
 
