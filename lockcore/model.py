@@ -36,6 +36,8 @@ class Outcome(Enum):
 
 ACQUIRED: Final = Outcome.ACQUIRED  # compiled code reads a constant faster than a member
 RELEASED: Final = Outcome.RELEASED
+CONTENDED: Final = Outcome.CONTENDED
+GONE: Final = Outcome.GONE
 
 
 class Tally(NamedTuple):

@@ -246,22 +246,25 @@ class Pipeline:
             self.pending.popleft()
             self.pending.extendleft(reversed(flight.left(self.index)))
             return at
-        left = len(flight.expected) - self.seen
+        seen = self.seen
+        left = len(flight.expected) - seen
         part = data[at : at + left]
-        refused: Sequence[int] = ()
-        if not flight.expected.startswith(part, self.seen):
-            refused = flight.refusals(part, self.seen)
-            if not refused:
+        refused: Sequence[int] | None = None
+        if not flight.expected.startswith(part, seen):
+            refused = flight.refusals(part, seen)
+            if refused is None:
                 flight.dissolve()
                 return at
+            flight.adopt(part, seen)
         replies = part.count(b"\n")
         self.awaited -= replies
+        seen += len(part)
         if len(part) == left:
             self.seen = 0
             self.pending.popleft()
         else:
-            self.seen += len(part)
-        flight.count(self, replies, refused)
+            self.seen = seen
+        flight.count(self, replies, seen, refused)
         return at + len(part)
 
     def _read_on(self, data: bytes, at: int) -> int:

@@ -16,7 +16,7 @@ from lockcore.awaited import InstancePipe
 from lockcore.claims import Terms
 from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_EXTEND, Dialect, eval_of
 from lockcore.flight import InFlight, MergedReply, Teacher
-from lockcore.model import ACQUIRED, RELEASED, Lease, Outcome, Tally
+from lockcore.model import ACQUIRED, CONTENDED, GONE, RELEASED, Lease, Outcome, Tally
 from lockcore.quorum import is_lost, is_owned_settled, is_settled, outcome_of, owned_outcome_of
 from lockcore.resp import TRANSIENT, ReplyError, error_kind
 
@@ -85,14 +85,14 @@ class SetRound(InFlight):
     def tally(self) -> Tally:
         """Votes so far; `undecided` is 0 once the round is closed."""
         engine = self.engine
-        granted, undecided = engine.quorum - self.missing, abs(self.undecided)
+        granted, refused, undecided = engine.quorum - self.missing, self.refused, abs(self.undecided)
         if granted == engine.instances:
             return engine.unanimous
         flight = self.flight  # read once: the tally may be asked for beside the I/O thread
         if flight is not None:
-            granted, undecided = flight.counts_of(self)
-        known = granted + self.refused + self.errored + self.silent + undecided
-        return Tally(granted, self.refused, self.errored, self.silent, engine.instances - known, undecided)
+            granted, refused, undecided = flight.counts_of(self)
+        known = granted + refused + self.errored + self.silent + undecided
+        return Tally(granted, refused, self.errored, self.silent, engine.instances - known, undecided)
 
     def reply(self, reply: object, pipe: InstancePipe) -> None:
         """Count what one instance said."""
@@ -131,6 +131,17 @@ class SetRound(InFlight):
         """The quorum is reached."""
         if self.outcome is None:
             self.outcome = ACQUIRED
+            self.engine.ready.append(self)
+
+    def refused_by(self, instances: int) -> None:
+        """As many have refused it, and nobody has granted it."""
+        self.missing, self.refused = self.engine.quorum, instances
+
+    def turned_down(self) -> None:
+        """A quorum of an odd number has refused it, and nobody has granted it."""
+        self.clean_up()
+        if self.outcome is None:
+            self.outcome = CONTENDED
             self.engine.ready.append(self)
 
     def silence(self, pipe: InstancePipe, kind: str = "CLOSED") -> None:
@@ -228,12 +239,12 @@ class ReleaseRound(InFlight):
     @property
     def tally(self) -> Tally:
         """Votes so far; `undecided` is 0 once the round is closed."""
-        ours, undecided = self.ours, abs(self.undecided)
+        ours, not_ours, undecided = self.ours, self.not_ours, abs(self.undecided)
         flight = self.flight
         if flight is not None:
-            ours, undecided = flight.counts_of(self)
-        known = ours + self.not_ours + self.errored + self.silent + undecided
-        return Tally(ours, self.not_ours, self.errored, self.silent, self.engine.instances - known, undecided)
+            ours, not_ours, undecided = flight.counts_of(self)
+        known = ours + not_ours + self.errored + self.silent + undecided
+        return Tally(ours, not_ours, self.errored, self.silent, self.engine.instances - known, undecided)
 
     def encode(self, dialect: Dialect) -> bytes:
         """The command for an instance of this dialect."""
@@ -287,6 +298,16 @@ class ReleaseRound(InFlight):
         """It was found ours on a quorum."""
         if self.outcome is None:
             self.outcome = RELEASED
+            self.engine.ready.append(self)
+
+    def refused_by(self, instances: int) -> None:
+        """It was found another's on as many, and ours on none."""
+        self.missing, self.not_ours, self.undecided = self.engine.quorum, instances, -abs(self.undecided)
+
+    def turned_down(self) -> None:
+        """It was found another's on a quorum, and ours on none."""
+        if self.outcome is None:
+            self.outcome = GONE
             self.engine.ready.append(self)
 
     def silence(self, pipe: InstancePipe) -> None:

@@ -21,7 +21,7 @@ from lockcore.shells.closing import LOOK_S
 from lockcore.shells.driver import LoopDriver
 from lockcore.shells.handshake import Shaken, discard, shaken
 from lockcore.shells.target import InstanceTarget
-from lockcore.shells.tasks import Place, TaskShortcut
+from lockcore.shells.tasks import Seat, TaskShortcut
 from lockcore.shells.wire import Wire
 from lockcore.turns import Offer, Wanted
 
@@ -138,8 +138,8 @@ class AsyncDriver(LoopDriver):
             return
         self.submit(wanted)
         if wanted.outcome is None:
-            wanted.waiter = place = self._shortcut.places.take()
-            await place
+            wanted.waiter = seat = self._shortcut.seats.take()
+            await seat
         else:
             await asyncio.sleep(0)  # as in try_acquire
 
@@ -173,8 +173,8 @@ class AsyncDriver(LoopDriver):
 
     # -- hooks of LoopDriver -------------------------------------------------------------------------------------------
 
-    def _waker(self) -> Callable[[Place], None]:
-        return Place.step if asyncio.current_task(self._loop) is None else Place.later
+    def _waker(self) -> Callable[[Seat], None]:
+        return Seat.step if asyncio.current_task(self._loop) is None else Seat.later
 
     def _soon(self, callback: Callable[[], None]) -> None:
         if self._loop.is_closed():  # tasks are being destroyed: what they give back is sent

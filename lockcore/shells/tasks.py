@@ -1,7 +1,7 @@
 """The hot path of tasks: *a resource → a round; a settled round → its task, stepped at once*.
 
 Rules: a future has its task stepped in the loop's next turn, by a handle made for it; `step` does it straight from the
-I/O callback, where no task of the loop is being stepped (else: `later`). So what a task awaits is a `Place`: one future
+I/O callback, where no task of the loop is being stepped (else: `later`). So what a task awaits is a `Seat`: one future
 that stays pending, by which the next task waits as well, as making and settling a new one for each wait costs more than
 waiting. The first attempt and the release are here, and told of; whatever else comes of them is the driver's (aio.py).
 Source: asyncio's futures.py, `_callbacks`, and tasks.py, `__step` and `__wakeup`, which their C twins have as well.
@@ -26,13 +26,13 @@ from lockcore.shells.driver import LoopDriver
 REMEMBERS_WHO_AWAITS: Final = sys.version_info >= (3, 14)  # there a future keeps hold of every task that awaited it
 
 
-class Place:
-    """Where one task waits at a time. Cancelling the task cancels the future, as ever: then the place is given up."""
+class Seat:
+    """Where one task waits at a time. Cancelling the task cancels the future, as ever: then the seat is given up."""
 
-    __slots__ = ("_future", "_once", "_places")
+    __slots__ = ("_future", "_once", "_seats")
 
-    def __init__(self, places: "Places", future: Any) -> None:
-        self._places, self._future = places, future
+    def __init__(self, seats: "Seats", future: Any) -> None:
+        self._seats, self._future = seats, future
         self._once: Any = (future,)
 
     def __await__(self) -> Generator[Any, None, None]:
@@ -44,7 +44,7 @@ class Place:
 
     def step(self) -> None:
         """Step its task now."""
-        future, places = self._future, self._places
+        future, seats = self._future, self._seats
         awaiting: list[tuple[object, Any]] | None = future._callbacks
         if not awaiting:  # not awaited yet, or its task is cancelled and does not know yet
             self.later()
@@ -54,8 +54,8 @@ class Place:
         if REMEMBERS_WHO_AWAITS:
             self.later()
         if future._state == "PENDING":  # no call, after which a signal's handler might cancel its task
-            context.run(callback, places.settled)
-            places.free.append(self)  # now that its task has let go of it
+            context.run(callback, seats.settled)
+            seats.free.append(self)  # now that its task has let go of it
         else:
             context.run(callback, future)
 
@@ -65,18 +65,18 @@ class Place:
             self._future.set_result(None)
 
 
-class Places:
+class Seats:
     """Those of one loop. `free`: nobody waits there; `settled`: a future that is, for whoever is stepped."""
 
     def __init__(self, loop: Any) -> None:
         self._new_future: Callable[[], Future[None]] = loop.create_future
-        self.free: list[Place] = []
+        self.free: list[Seat] = []
         self.settled: Any = loop.create_future()
         self.settled.set_result(None)
 
-    def take(self) -> Place:
+    def take(self) -> Seat:
         """Where a task may wait, until it is stepped."""
-        return self.free.pop() if self.free else Place(self, self._new_future())
+        return self.free.pop() if self.free else Seat(self, self._new_future())
 
 
 class TaskShortcut:
@@ -88,7 +88,7 @@ class TaskShortcut:
         self._ttl_ms: object = self  # none yet
         self._wait_ms: object = NO_WAIT
         self._terms: Terms = engine.terms(engine.settings.max_ttl_ms)
-        self.places = Places(loop)
+        self.seats = Seats(loop)
         self._is_running: Callable[[], bool] = loop.is_running  # asking for the running loop is a system call
         self._ident: Callable[[], int] = get_ident
         self._home = get_ident()
@@ -110,7 +110,7 @@ class TaskShortcut:
             return None
         return engine.set_round(name, self._terms, self.now())
 
-    def submit(self, round_: SetRound) -> Place | None:
+    def submit(self, round_: SetRound) -> Seat | None:
         """Send it. What its task awaits; None when it is settled without waiting."""
         try:
             self._engine.submit(round_)
@@ -119,8 +119,8 @@ class TaskShortcut:
             raise
         if round_.outcome is not None:
             return None
-        round_.waiter = place = self.places.take()
-        return place
+        round_.waiter = seat = self.seats.take()
+        return seat
 
     def lease(self, round_: SetRound, told: Listener | None) -> Lease | None:
         """What the attempt gave, as its task runs again: with a lease the acquire has ended, and who was `told`, is."""
@@ -141,7 +141,7 @@ class TaskShortcut:
             self._driver.check_usable()
         engine.submit_release(round_)
         if round_.outcome is None:
-            round_.waiter = self.places.take()
+            round_.waiter = self.seats.take()
         return round_
 
     def outcome(self, lease: Lease, round_: ReleaseRound) -> Outcome:

@@ -82,13 +82,21 @@ def _twice(self: SetRound, reply: object, pipe: Any) -> None:
         REPLY(self, reply, pipe)
 
 
+def _misread(change: Callable[[list[int]], list[int]]) -> Callable[..., list[int] | None]:
+    def refusals(*told: Any) -> list[int] | None:
+        found = REFUSALS(*told)
+        return None if found is None else change(found)
+
+    return refusals
+
+
 PLANTED: dict[str, tuple[object, str, object, str]] = {
     "a quorum off by one": (engine, "quorum_of", lambda instances: instances // 2, "a lease was"),
     "votes counted twice": (SetRound, "reply", _twice, "a lease was"),
     "a refusal of a batch given to the next round": (
-        Flight, "refusals", lambda *told: [index + 1 for index in REFUSALS(*told)][:-1], "a lease was",
+        Flight, "refusals", _misread(lambda found: [index + 1 for index in found][:-1]), "a lease was",
     ),
-    "one refusal of a batch kept": (Flight, "refusals", lambda *told: REFUSALS(*told)[:1], "a lease was"),
+    "one refusal of a batch kept": (Flight, "refusals", _misread(lambda found: found[:1]), "a lease was"),
     "an ignored drift": (claims, "drift_ns", lambda ttl_ms, factor: 0, "two leases valid"),
     "an ignored validity": (attempt, "lease_of", _blind, "a lease was"),
     "a skipped clean-up": (Engine, "clean_up", lambda self, round_: None, "a key was"),

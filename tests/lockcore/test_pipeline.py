@@ -7,9 +7,10 @@ from random import Random
 
 import pytest
 
+from lockcore.model import AttemptRecord
 from lockcore.rounds import Round
 from tests.doubles.keyspace import MISCONF, NIL, OK, ONE, WRONGTYPE, ZERO
-from tests.lockcore.scripted import DELEX, DELIFEQ, EVALSHA, ScriptedFleet, name_of, rounds_kept, settings_of
+from tests.lockcore.scripted import DELEX, DELIFEQ, EVALSHA, ScriptedFleet, kind_of, name_of, rounds_kept, settings_of
 
 Feed = Callable[[ScriptedFleet, int, bytes], None]
 INSTANCES = 5
@@ -107,6 +108,69 @@ def test_a_large_batch_is_counted_like_its_rounds_one_by_one(seed: int, answers:
                 fleet.reply(index, *replies)
         outcomes.append([(name_of(round_), round_.tally, round_.cleaned) for round_ in rounds])
     assert outcomes[0] == outcomes[1]
+
+
+class Seen(list[AttemptRecord]):
+    """An observer."""
+
+    observe = list.append
+
+
+def told_alike(seed: int, instances: int, *, batched: bool) -> list[object]:
+    """Instances that mostly agree, about which keys are held too: what is known of every round after every piece."""
+    random, seen = Random(seed), Seen()
+    fleet = ScriptedFleet(instances, settings=settings_of(observer=seen, observe_every=5))
+
+    def play(begin: Callable[[int], Round], yes: bytes, no: bytes) -> list[object]:
+        says = [random.choice([[yes], [yes], [no], [yes, no, MISCONF]]) for _ in range(12)]
+        left = [[random.choice(said) for said in says] for _ in range(instances)]
+        rounds = list[Round]()
+        for number in range(12):
+            rounds.append(begin(number))
+            if not batched:
+                fleet.flush()
+        fleet.flush()
+        return answered_in_pieces(fleet, rounds, left, random)
+
+    known = play(lambda number: fleet.begin(f"r{number}"), OK, NIL)
+    leases = [fleet.won(f"w{number}") for number in range(12)]
+    known += play(lambda number: fleet.give_back(leases[number]), ONE, ZERO)
+    fleet.tick(60)
+    fleet.engine.take_ready()
+    assert fleet.is_empty()
+    assert rounds_kept(fleet.engine) == []
+    return [*known, sorted(map(repr, seen))]
+
+
+def answered_in_pieces(
+    fleet: ScriptedFleet, rounds: Sequence[Round], left: list[list[bytes]], random: Random
+) -> list[object]:
+    """Connections break and callers go away meanwhile; in the end all is answered, or given up."""
+    known = list[object]()
+    for _ in range(40):
+        index, event = random.randrange(len(left)), random.random()
+        piece, left[index][:] = left[index][: (size := random.randint(1, 12))], left[index][size:]
+        if event < 0.02:
+            fleet.detach(index)
+        elif event < 0.04:
+            random.choice(rounds).abandon()
+        if piece and fleet.engine.pipes[index].is_open:
+            fleet.reply(index, *piece)
+        known.append([(name_of(round_), round_.tally) for round_ in rounds])
+    fleet.tick(60)
+    known.append([(name_of(round_), round_.tally) for round_ in rounds])
+    for index, pipe in enumerate(fleet.engine.pipes):
+        known.append((dict(pipe.errors), sorted(map(kind_of, fleet.sent[index]))))
+        if not pipe.is_open:
+            fleet.attach(index)
+    fleet.drain()
+    return known
+
+
+@pytest.mark.parametrize("instances", [1, 2, 3, 4, 5, 6])
+def test_what_all_say_alike_is_counted_together_like_one_by_one(instances: int) -> None:
+    for seed in range(60):
+        assert told_alike(seed, instances, batched=True) == told_alike(seed, instances, batched=False), seed
 
 
 def test_a_batch_in_flight_shows_the_votes_it_has_so_far(fleet: ScriptedFleet) -> None:

@@ -6,26 +6,26 @@ from contextvars import ContextVar
 import pytest
 
 from lockcore.shells import tasks
-from lockcore.shells.tasks import Place, Places
+from lockcore.shells.tasks import Seat, Seats
 
 NAME: ContextVar[str] = ContextVar("NAME", default="nobody")
 
 
-async def wait(place: Place, seen: list[str]) -> None:
+async def wait(seat: Seat, seen: list[str]) -> None:
     NAME.set("the task")
-    await place
+    await seat
     seen.append(NAME.get())
 
 
 def test_its_task_is_stepped_at_once_and_in_its_own_context() -> None:
     loop, seen = asyncio.new_event_loop(), []  # type: ignore[var-annotated]
-    place = Places(loop).take()
-    task = loop.create_task(wait(place, seen))
+    seat = Seats(loop).take()
+    task = loop.create_task(wait(seat, seen))
 
     def readable() -> None:  # as a socket's callback
         loop.call_soon(seen.append, "next turn")
-        place.step()
-        place.step()  # once is enough
+        seat.step()
+        seat.step()  # once is enough
 
     loop.call_later(0.001, readable)
     loop.run_until_complete(task)
@@ -37,10 +37,10 @@ def test_its_task_is_stepped_at_once_and_in_its_own_context() -> None:
 def test_inside_another_tasks_step_the_loop_steps_it() -> None:
     async def main() -> list[str]:
         seen: list[str] = []
-        place = Places(asyncio.get_running_loop()).take()
-        task = asyncio.create_task(wait(place, seen))
+        seat = Seats(asyncio.get_running_loop()).take()
+        task = asyncio.create_task(wait(seat, seen))
         await asyncio.sleep(0)
-        place.later()
+        seat.later()
         seen.append("this task")
         await task
         return seen
@@ -50,15 +50,15 @@ def test_inside_another_tasks_step_the_loop_steps_it() -> None:
 
 def test_a_cancelled_task_hears_of_it_with_its_message_and_a_settled_one_too() -> None:
     async def main() -> None:
-        places = Places(asyncio.get_running_loop())
-        place = places.take()
-        task = asyncio.create_task(wait(place, []))
+        seats = Seats(asyncio.get_running_loop())
+        seat = seats.take()
+        task = asyncio.create_task(wait(seat, []))
         await asyncio.sleep(0)
         task.cancel("enough")
-        place.step()  # too late: nobody is stepped twice
+        seat.step()  # too late: nobody is stepped twice
         with pytest.raises(asyncio.CancelledError, match="enough"):
             await task
-        settled = places.take()
+        settled = seats.take()
         task = asyncio.create_task(wait(settled, []))
         await asyncio.sleep(0)
         settled.later()
@@ -66,19 +66,19 @@ def test_a_cancelled_task_hears_of_it_with_its_message_and_a_settled_one_too() -
         with pytest.raises(asyncio.CancelledError):
             await task
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(wait(places.take(), []), 0.01)
-        assert places.free == [], "a place whose future has ended was kept for the next task"
+            await asyncio.wait_for(wait(seats.take(), []), 0.01)
+        assert seats.free == [], "a seat whose future has ended was kept for the next task"
 
     asyncio.run(main())
 
 
 def test_what_is_settled_already_is_not_waited_for() -> None:
     async def main() -> list[object]:
-        places = Places(asyncio.get_running_loop())
-        place = places.take()
-        place.step()
-        await place
-        return places.free
+        seats = Seats(asyncio.get_running_loop())
+        seat = seats.take()
+        seat.step()
+        await seat
+        return seats.free
 
     assert asyncio.run(main()) == []
 
@@ -92,20 +92,20 @@ def test_the_next_task_waits_where_one_has_been_stepped(remembers: bool, monkeyp
 
     async def main() -> tuple[list[str], bool]:
         loop, seen = asyncio.get_running_loop(), []  # type: ignore[var-annotated]
-        places = Places(loop)
-        place = places.take()
+        seats = Seats(loop)
+        seat = seats.take()
         for _ in range(2):
-            task = asyncio.create_task(wait(place, seen))
+            task = asyncio.create_task(wait(seat, seen))
             await asyncio.sleep(0)
             assert not task.done(), "it did not wait, or was stepped by what the one before had waited for"
-            loop.call_soon(place.step)
+            loop.call_soon(seat.step)
             await task
             if remembers:
-                assert places.free == []
-                place = places.take()
+                assert seats.free == []
+                seat = seats.take()
             else:
-                assert places.free.pop() is place
-        return seen, place in places.free
+                assert seats.free.pop() is seat
+        return seen, seat in seats.free
 
     assert asyncio.run(main()) == (["the task", "the task"], False)
 
@@ -119,14 +119,14 @@ def test_a_task_cancelled_in_the_middle_of_its_step_hears_of_it_and_its_place_is
             self.task.cancel()
             return removed
 
-    async def main() -> tuple[bool, list[Place]]:
+    async def main() -> tuple[bool, list[Seat]]:
         loop = asyncio.get_running_loop()
-        places, future = Places(loop), Cancelling(loop=loop)
-        place = Place(places, future)
-        future.task = asyncio.create_task(wait(place, []))
+        seats, future = Seats(loop), Cancelling(loop=loop)
+        seat = Seat(seats, future)
+        future.task = asyncio.create_task(wait(seat, []))
         await asyncio.sleep(0)
-        loop.call_soon(place.step)
+        loop.call_soon(seat.step)
         await asyncio.wait([future.task], timeout=30)
-        return future.task.cancelled(), places.free
+        return future.task.cancelled(), seats.free
 
     assert asyncio.run(main()) == (True, [])
