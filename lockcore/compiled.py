@@ -17,7 +17,7 @@ MODULES = tuple(
     for name in (
         "model", "arguments", "quorum", "claims", "awaited", "rounds", "owed", "flight", "pipeline", "deadlines",
         "watched", "turns", "handoff", "membership", "engine", "attempt", "observed", "counted",
-        "shells.shortcut", "shells.tasks",
+        "shells.wire", "shells.shortcut", "shells.tasks",
     )
 )  # fmt: skip
 LOAD = ("bench.measure.recorder", "bench.workloads.operation", "bench.workloads.alarm", "bench.workloads.lent")

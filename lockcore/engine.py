@@ -44,10 +44,10 @@ class Engine(RoundEngine):
         self.instances = len(addresses)
         self.quorum, self.unanimous = quorum_of(self.instances), Tally(granted=self.instances)
         self.amnesia = Amnesia(self, forgotten_ns(settings.rejoin, settings.max_ttl_ms, settings.drift_factor))
-        self.pipes = [Pipeline(index, address, self.amnesia.noticed) for index, address in enumerate(addresses)]
+        cap, noticed = settings.lag_cap, self.amnesia.noticed
+        self.pipes = [Pipeline(index, address, cap, noticed) for index, address in enumerate(addresses)]
         self.members = [Membership() for _ in addresses]
-        self.voters, self.ready = (), []
-        self.woken, self.early = 0, LARGEST
+        self.voters, self.ready, self.woken, self.early = (), [], 0, LARGEST
         self.turns, self.deadlines = Turns(self, wait_for_own=settings.wait_for_own), Deadlines()
         self.batch, self.batch_rounds = list[bytes](), list[Part]()
         self.want_flush, self._counter = want_flush, count(FIRST_NUMBER)
@@ -262,7 +262,8 @@ class Engine(RoundEngine):
             if pipe.queue:
                 queued, pipe.queue = pipe.queue, []
                 pipe.send(b"".join(queued), len(queued))
-        self._leave_out(self.settings.lag_cap.is_passed_by)
+        if [pipe for pipe in self.pipes if pipe.over_size()]:
+            self._leave_out(Pipeline.over_size)
 
     def _stamp(self, now_ns: int) -> None:
         if self._unstamped:
@@ -306,7 +307,7 @@ class Engine(RoundEngine):
         if len(self.voters) < self.instances and [member for member in self.members if member.abstained(now_ns)]:
             self.recount()
         if [pipe for pipe in self.voters if pipe.pending]:
-            self._leave_out(lambda pipe: pipe.over_age(self.settings.lag_cap, now_ns))
+            self._leave_out(lambda pipe: pipe.over_age(now_ns))
         self.amnesia.ask(now_ns)
         return self.next_tick_ns(now_ns)
 
@@ -323,8 +324,7 @@ class Engine(RoundEngine):
         due = [self.deadlines.next_ns(), self.turns.parked.next_ns, *[debts.due_ns for debts in self.debts]]
         due += [member.next_ns for member in self.members]
         if waiting := [pipe for pipe in self.pipes if pipe.pending]:
-            lag_ns = int(self.settings.lag_cap.age_ms * NS_PER_MS)
-            due += [now_ns + (lag_ns if pipe in self.voters else LOOK_NS) for pipe in waiting]
+            due += [now_ns + (pipe.lag_ns if pipe in self.voters else LOOK_NS) for pipe in waiting]
         return min(due)
 
     def silent(self, now_ns: int) -> list[int]:

@@ -42,18 +42,26 @@ LONGEST_ANSWER: Final = 5  # bytes
 MOST_KINDS: Final = 32  # of errors, per instance
 
 
+def await_few(pipes: Sequence[Any], most: int) -> bool:
+    """True when none of them awaits more replies than that."""
+    return not [pipe for pipe in pipes if pipe.awaited > most]
+
+
 class Pipeline:
     """The commands in flight to one instance, over however many connections it takes. Counters run since `connect`."""
 
     __slots__ = (
         "_begun", "_cut", "_looked_ns", "_progress", "_replies",
         "address", "awaited", "backlog", "bytes_received", "bytes_sent", "commands", "dialect", "errors", "forgot",
-        "heard", "index", "late_replies", "pending", "queue", "reads", "reconnects", "seen", "transmit", "writes",
+        "heard", "index", "lag_ns", "late_replies", "most_awaited", "most_kept", "pending", "queue", "reads",
+        "reconnects", "seen", "transmit", "writes",
     )  # fmt: skip
 
-    def __init__(self, index: int, address: str, forgot: Callable[[int, str], None]) -> None:
+    def __init__(self, index: int, address: str, cap: LagCap, forgot: Callable[[int, str], None]) -> None:
         self.index = index
         self.address = address
+        self.most_awaited, self.most_kept = cap.operations, cap.bytes
+        self.lag_ns = int(cap.age_ms * NS_PER_MS)
         self.forgot = forgot  # it may have forgotten locks just now
         self.heard: Callable[[object], object] = type  # nothing, unless there is an inbox
         self.dialect = Dialect("evalsha", native_extend=False)
@@ -299,10 +307,18 @@ class Pipeline:
         self.awaited -= 1
         awaited.reply(reply if isinstance(awaited, Ignored) else UNEXPECTED, self)
 
-    def over_age(self, cap: LagCap, now_ns: int) -> str:
+    def over_size(self) -> str:
+        """Why it lags by what it has not answered or taken; empty when it does not."""
+        if self.awaited > self.most_awaited:
+            return f"{self.awaited:,} commands not answered, more than {self.most_awaited:,}"
+        if self.backlog > self.most_kept:
+            return f"{self.backlog:,} bytes not taken, more than {self.most_kept:,}"
+        return ""
+
+    def over_age(self, now_ns: int) -> str:
         """Why it lags by the age of its oldest command; empty when it does not."""
-        if self.pending and self.pending[0].started_ns < now_ns - int(cap.age_ms * NS_PER_MS):
-            return f"{self.awaited:,} commands not answered for {cap.age_ms:g} ms"
+        if self.pending and self.pending[0].started_ns < now_ns - self.lag_ns:
+            return f"{self.awaited:,} commands not answered for {self.lag_ns / NS_PER_MS:g} ms"
         return ""
 
     def is_silent(self, now_ns: int, limit_ns: int) -> bool:

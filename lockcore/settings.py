@@ -4,7 +4,6 @@ Rules: every number carries its unit in its name; a value out of range is a Valu
 """
 
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from lockcore.arguments import A_DAY_MS, check_number, check_whole
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns
@@ -15,13 +14,6 @@ from lockcore.retry import RetryPolicy
 DEFAULT_TIMEOUT_MS = 50.0
 MOST_UNOBSERVED = 1 << 30
 SILENCE_NS = 2 * NS_PER_S
-
-
-class Lagging(Protocol):
-    """What a lag cap looks at: replies to come, bytes that the socket would not take."""
-
-    awaited: int
-    backlog: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +28,6 @@ class LagCap:
     operations: int = 20_000
     bytes: int = 8 << 20
     age_ms: float = DEFAULT_TIMEOUT_MS
-
-    def is_passed_by(self, lagging: Lagging) -> str:
-        """Why `lagging` is over the cap by what it has not answered or taken; empty when it is not."""
-        if lagging.awaited > self.operations:
-            return f"{lagging.awaited:,} commands not answered, more than {self.operations:,}"
-        if lagging.backlog > self.bytes:
-            return f"{lagging.backlog:,} bytes not taken, more than {self.bytes:,}"
-        return ""
 
     def __post_init__(self) -> None:
         check_whole("lag_cap.operations", self.operations, 1, 1 << 40)

@@ -14,6 +14,7 @@ from lockcore.clock import FAR_FUTURE_NS, monotonic_ns
 from lockcore.errors import ForeignProcessError, InstanceClosedError, ProtocolError
 from lockcore.keeper import KeepAlive, keeper_steps
 from lockcore.model import Denied, Lease
+from lockcore.pipeline import await_few
 from lockcore.rounds import ExtendRound, Round, SetRound
 from lockcore.settings import Settings
 from lockcore.shells.closing import Drain
@@ -216,9 +217,7 @@ class LoopDriver(Connections):
     def is_quiet(self) -> bool:
         """True when little is in flight: a batch then leaves at once instead of at the end of the turn."""
         engine = self.engine
-        if engine.queued > FEW:
-            return False
-        return max((pipe.awaited for pipe in engine.voters), default=0) <= FEW
+        return engine.queued <= FEW and await_few(engine.voters, FEW)
 
     # -- rounds -------------------------------------------------------------------------------------------------------
 
