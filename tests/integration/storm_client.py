@@ -1,4 +1,5 @@
-"""One client of a storm: *kind, worker, operations, folder, URLs → so many recorded operations*. A process of its own.
+"""One client of a storm: *kind, worker, clients, operations, folder, URLs → so many recorded operations*. A process of
+its own, which begins when all clients are connected.
 
 It contends as fast as it can, without waiting (`rush`), or waiting to hear of each release (`line`), but for the first
 client, which polls: who waits to hear asks for nothing that is held, and a lease is tested by who asks for it. Every
@@ -22,6 +23,7 @@ from lockcore import Lease, Redlock, RetryPolicy
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
 HOLD_NS = NS_PER_MS
+TOGETHER_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -42,11 +44,12 @@ KINDS = {
 }
 
 
-def main(storm: Storm, worker: int, operations: int, folder: Path, urls: list[str]) -> None:
+def main(storm: Storm, worker: int, clients: int, operations: int, folder: Path, urls: list[str]) -> None:
     """Make so many operations and end."""
     die_with_parent(os.getppid())
     retry = POLL if storm.retry.policy == "push" and not worker else storm.retry
     lock = Redlock.connect(urls, shell="gevent", rejoin="trust-first", max_ttl_ms=1000, retry=retry)
+    begin_together(folder, worker, clients)
     recorder, votes, rng = Recorder(folder, worker), PackedVotes(), Random(worker)
     places = Begun(folder, worker)
     patched: list[tuple[int, Lease]] = []
@@ -74,6 +77,14 @@ def main(storm: Storm, worker: int, operations: int, folder: Path, urls: list[st
     places.close()
 
 
+def begin_together(folder: Path, worker: int, clients: int) -> None:
+    """On a busy machine one would be through with all of it before another has begun. Raises gevent.Timeout."""
+    (folder / f"connected-{worker}").touch()
+    with gevent.Timeout(TOGETHER_S):
+        while len(list(folder.glob("connected-*"))) < clients:
+            gevent.sleep(0.005)
+
+
 def nap_until(due_ns: int) -> int:
     """Sleep; return how late it woke (ns)."""
     gevent.sleep(max(due_ns - monotonic_ns(), 0) / NS_PER_S)
@@ -81,4 +92,4 @@ def nap_until(due_ns: int) -> int:
 
 
 if __name__ == "__main__":
-    main(KINDS[sys.argv[1]], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]), sys.argv[5:])
+    main(KINDS[sys.argv[1]], *map(int, sys.argv[2:5]), Path(sys.argv[5]), sys.argv[6:])

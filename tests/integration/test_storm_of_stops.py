@@ -32,9 +32,9 @@ LATE_NS = 10**12
 def storm(folder: Path, operations: int) -> None:
     """Have two processes make so many operations on three instances, each stopped in its turn; records in `folder`."""
     with start_fleet(3, "none") as fleet:
-        command = [sys.executable, "-m", "tests.integration.storm_client", "rush"]
+        command, share = [sys.executable, "-m", "tests.integration.storm_client", "rush"], operations // CLIENTS
         clients = [
-            subprocess.Popen([*command, str(number), str(operations // CLIENTS), str(folder), *fleet.urls], cwd=ROOT)
+            subprocess.Popen([*command, str(number), str(CLIENTS), str(share), str(folder), *fleet.urls], cwd=ROOT)
             for number in range(CLIENTS)
         ]
         try:

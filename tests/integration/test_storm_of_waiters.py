@@ -32,8 +32,9 @@ CLIENTS, STOPPED_S, BETWEEN_S = 4, 0.12, 0.2
 def started(folder: Path, operations: int, urls: Iterable[str]) -> list[subprocess.Popen[bytes]]:
     """Four processes, of which three make so many operations: one is killed."""
     command = [sys.executable, "-m", "tests.integration.storm_client", "line"]
+    share = operations // (CLIENTS - 1)
     return [
-        subprocess.Popen([*command, str(number), str(operations // (CLIENTS - 1)), str(folder), *urls], cwd=ROOT)
+        subprocess.Popen([*command, str(number), str(CLIENTS), str(share), str(folder), *urls], cwd=ROOT)
         for number in range(CLIENTS)
     ]
 
