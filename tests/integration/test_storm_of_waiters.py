@@ -50,6 +50,7 @@ def storm(fleet: Fleet, folder: Path, operations: int) -> None:
     """A minority of the servers is stopped again and again; the last client is killed on its way."""
     clients = started(folder, operations, fleet.urls)
     try:
+        wait_until(lambda: len(list(folder.glob("connected-*"))) == CLIENTS, 60.0, "not all have connected")
         turn = 0
         while any(one.poll() is None for one in clients[:-1]):
             for stopped in (turn % 5, (turn + 2) % 5):
