@@ -42,11 +42,6 @@ LONGEST_ANSWER: Final = 5  # bytes
 MOST_KINDS: Final = 32  # of errors, per instance
 
 
-def await_few(pipes: Sequence[Any], most: int) -> bool:
-    """True when none of them awaits more replies than that."""
-    return not [pipe for pipe in pipes if pipe.awaited > most]
-
-
 class Pipeline:
     """The commands in flight to one instance, over however many connections it takes. Counters run since `connect`."""
 
@@ -373,3 +368,8 @@ class Pipeline:
             reconnects=self.reconnects,
             errors=dict(self.errors),
         )
+
+
+def await_few(pipes: Sequence[Pipeline], most: int) -> bool:
+    """True when none of them awaits more replies than that."""
+    return not [pipe for pipe in pipes if pipe.awaited > most]

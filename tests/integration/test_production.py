@@ -273,6 +273,7 @@ def test_every_panel_shows_what_the_application_saw_itself(seen: Seen) -> None:
         ("Outcomes A", "redlock_acquire_outcomes_total", "redlock_instance_commands_total"),
         ("Acquire latency A", "histogram_quantile(0.5, ", "1000 * histogram_quantile(0.5, "),  # ms
         ("Leases overdue A", "redlock_leases_overdue", "redlock_leases_held"),
+        ("Errors A", "redlock_instance_errors_total", "redlock_instance_commands_total"),
     ],
 )
 def test_a_panel_that_shows_another_figure_would_be_noticed(seen: Seen, title: str, was: str, now: str) -> None:
