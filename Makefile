@@ -79,7 +79,7 @@ test: .venv/.dev $(if $(ARGS),,.venv/compiled)
 	@failed=0; \
 	$(PY) -m pytest -m "not slow and not alone" -n $(JOBS) --dist loadfile --no-loadscope-reorder --benchmark-disable $(ARGS) || failed=$$?; \
 	$(PY) -m pytest -m "alone and not slow" $(ARGS) || [ $$? -eq 5 ] || failed=1; \
-	$(if $(ARGS),,$(CORE) $(PY) -m pytest -o pythonpath=".venv/compiled ." -m "not slow and not alone" -n $(JOBS) tests/lockcore tests/integration/lockcore/test_otel.py || failed=1;) \
+	$(if $(ARGS),,$(CORE) $(PY) -m pytest -o pythonpath=".venv/compiled ." -m "not slow and not alone" -n $(JOBS) tests/lockcore $(addprefix tests/integration/lockcore/test_,arguments.py otel.py) || failed=1;) \
 	[ $$failed -eq 0 ] || [ $$failed -eq 5 ]
 
 # Redlock in TLA+: what holds, and what breaks it without each of eight assumptions (tests/model).

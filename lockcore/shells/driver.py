@@ -206,12 +206,11 @@ class LoopDriver(Connections):
         for index in range(len(self.wires)):
             self.broken(index, InterruptedError("interrupted in the middle of an operation"))
 
-    def release_interrupted(self, lease: Lease) -> None:
+    def release_interrupted(self, lease: object) -> None:
         """Ctrl-C before a release was sent for certain: it is owed to every instance."""
         self.interrupted()
-        won = lease.round
-        if isinstance(won, SetRound):
-            self.engine.clean_up(won)
+        if isinstance(lease, Lease) and isinstance(lease.round, SetRound):
+            self.engine.clean_up(lease.round)
 
     @property
     def is_quiet(self) -> bool:
@@ -276,10 +275,9 @@ class LoopDriver(Connections):
 
         keeper.cancel = cancel
 
-    def stop_keeping(self, lease: Lease) -> None:
+    def stop_keeping(self, lease: object) -> None:
         """A lease that is being released is not extended any more."""
-        check_lease(lease)
-        keeper = self.keepers.pop(lease.owner_token, None)
+        keeper = self.keepers.pop(check_lease(lease).owner_token, None)
         if keeper is not None:
             keeper.stop()
 

@@ -162,7 +162,7 @@ class Shortcut:
                 gevent.sleep(0)  # as in `_acquire`
         self.inside = True
 
-    def try_release(self, lease: Lease) -> Outcome:
+    def try_release(self, lease: object) -> Outcome:
         """See Redlock.try_release."""
         told = self._engine.listener
         try:
@@ -182,10 +182,10 @@ class Shortcut:
                 raise
         outcome = round_.outcome or Outcome.UNREACHABLE
         if told is not None:
-            told.released(lease, outcome, round_.started_ns)
+            told.released(cast("Lease", lease), outcome, round_.started_ns)
         return outcome
 
-    def _send_release(self, lease: Lease, now_ns: int) -> ReleaseRound:
+    def _send_release(self, lease: object, now_ns: int) -> ReleaseRound:
         engine = self._engine
         round_ = engine.release_round(lease, now_ns)
         if self._keepers:
@@ -197,7 +197,7 @@ class Shortcut:
         self.inside = False
         return round_
 
-    def _release_failed(self, lease: Lease, error: BaseException) -> None:
+    def _release_failed(self, lease: object, error: BaseException) -> None:
         if not isinstance(error, Exception):
             self._driver.release_interrupted(lease)
         elif not isinstance(error, CannotWaitError):  # that found somebody else inside

@@ -129,7 +129,7 @@ class TaskShortcut:
             told.ended(round_.resource, lease, round_.started_ns)
         return lease
 
-    def release(self, lease: Lease) -> ReleaseRound:
+    def release(self, lease: object) -> ReleaseRound:
         """Send a release. Its `waiter` is what its task awaits; none: it is settled."""
         if self._ident() != self._home or not self._is_running():
             self._driver.check_home()
