@@ -21,6 +21,8 @@ from bench.report.sheet import Case, Columns, Part, Sentence, Sheet, Suite, part
 
 Key = TypeVar("Key", int, str)
 IN_README = 5  # instances; the other tables stand in the result
+_REACHED, _MISSED, _UNCERTAIN = "reached", "missed", "not known"  # on which side of a bar the rounds are
+_STATUSES = {_REACHED: "pass", _MISSED: "fail"}
 _CYCLES = (
     *("N={}", "1 caller\ncycles/s", "p50\nµs", "p99\nµs", "64 callers\ncycles/s", "p50\nms", "p99\nms"),
     *("client\nµs", "server\nµs", "errors"),
@@ -29,17 +31,18 @@ _CYCLES = (
 
 def sheet(result: PeersResult, place: str = "") -> Sheet:
     """Return the summary of `result`, stored at `place`."""
-    missed = [bar for bar in result.bars if not bar.reached]
-    reached = len(result.bars) - len(missed)
+    sides = [_side_of(bar) for bar in result.bars]
+    unknown = sides.count(_UNCERTAIN)
+    headline = f"{sides.count(_REACHED)} of {len(sides)} bars reached" + (f", {unknown} not known" if unknown else "")
     return sheet_of(
-        result, place, kind="peers", headline=f"{reached} of {len(result.bars)} bars reached",
+        result, place, kind="peers", headline=headline,
         conditions=[conditions(result)], parts=_parts(result), lines=_lines(result),
     )  # fmt: skip
 
 
 def suite(result: PeersResult) -> Suite:
-    """One JUnit case per bar."""
-    cases = [Case(bar.name, "pass" if bar.reached else "fail", _bar(bar)) for bar in result.bars]
+    """One JUnit case per bar; one whose rounds lie on both sides is an error, as it passes and fails by chance."""
+    cases = [Case(bar.name, _STATUSES.get(_side_of(bar), "unknown"), _bar(bar)) for bar in result.bars]
     return Suite("peers", result.started_at, result.duration_s, cases, {"id": result.id})
 
 
@@ -64,7 +67,7 @@ def readme_section(result: PeersResult) -> str:
     """The tables for five instances and the bars, as Markdown."""
     five = replace(result, cycles=_of_five(result.cycles), hot=_of_five(result.hot))
     tables = [part_markdown(part) for part in _parts(five)]
-    bars = "\n".join(f"- {'reached' if bar.reached else '**missed**'}: {_bar(bar)}" for bar in result.bars)
+    bars = "\n".join(f"- {_emphasized(_side_of(bar))}: {_bar(bar)}" for bar in result.bars)
     absent = "".join(f"\nNot there: {one.name} ({one.reason})." for one in result.absent)
     versions = sorted({package for one in result.contestants for package in one.packages})
     return "\n\n".join(
@@ -87,9 +90,17 @@ def write_readme(path: Path, result: PeersResult) -> None:
 
 def _lines(result: PeersResult) -> Iterator[tuple[str, str]]:
     for bar in result.bars:
-        yield ("reached" if bar.reached else "missed"), _bar(bar)
+        yield _side_of(bar), _bar(bar)
     for one in result.absent:
         yield "not there", f"{one.name}: {one.reason}"
+
+
+def _side_of(bar: PeerBar) -> str:
+    return _side(bar, bar.bar, at_least=bar.at_least)
+
+
+def _emphasized(side: str) -> str:
+    return f"**{side}**" if side == _MISSED else side
 
 
 def _bar(bar: PeerBar) -> str:
@@ -232,6 +243,6 @@ def _speed(instances: int) -> Columns[SpeedRow]:
     )
 
 
-def _side(rounds: Spread, bar: float, *, at_least: bool = True, busy: bool = False) -> str:
+def _side(rounds: Spread | PeerBar, bar: float, *, at_least: bool = True, busy: bool = False) -> str:
     sides = sides_of(rounds, bar, at_least=at_least, busy=busy)
-    return "not known" if len(sides) != 1 else "reached" if True in sides else "missed"
+    return _UNCERTAIN if len(sides) != 1 else _REACHED if True in sides else _MISSED

@@ -32,7 +32,7 @@ from bench.experiments.contest.result import (
 )
 from bench.experiments.contest.speed import Elsewhere, SpeedEntry, Spent, bars_of, figures_of_run, rows_of
 from bench.experiments.contest.turn import TurnLoad, figures_of, rate_between, together
-from bench.experiments.contest.words import sheet, speed_sheet, write_readme
+from bench.experiments.contest.words import readme_section, sheet, speed_sheet, suite, write_readme
 from bench.measure.run_result import RunResult, ServerBinary
 from bench.measure.section import typed
 
@@ -355,3 +355,20 @@ def test_a_bar_is_certain_only_when_every_round_is_on_one_side_of_it(bars: list[
     assert (verdict.word, verdict.exit_code) == (word, code)
     assert judge_peers(bars, interrupted=True).exit_code == 130
     assert sheet(replace(RESULT, verdict=verdict)).verdict == word
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "side", "status", "headline"),
+    [
+        (0.95, 1.1, "reached", "pass", "1 of 1 bars reached"),
+        (0.5, 0.7, "missed", "fail", "0 of 1 bars reached"),
+        (0.8, 1.1, "not known", "unknown", "0 of 1 bars reached, 1 not known"),  # though its median reached it
+    ],
+)
+def test_a_bar_is_said_to_be_where_it_surely_is(low: float, high: float, side: str, status: str, headline: str) -> None:
+    result = replace(RESULT, bars=(bar(low, high),), verdict=judge_peers([bar(low, high)]))
+    shown = sheet(result)
+    assert shown.headline == headline
+    assert [line.label for line in shown.lines if line.text.startswith("a bar: ")] == [side]
+    assert [case.status for case in suite(result).cases] == [status]
+    assert f"- {'**missed**' if side == 'missed' else side}: a bar: " in readme_section(result)
