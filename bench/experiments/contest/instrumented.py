@@ -31,8 +31,8 @@ from bench.errors import EnvironmentNotReadyError
 from bench.experiments.contest.clients.loops import Lock, at_once, run_greenlets, run_tasks
 from bench.experiments.contest.clients.order import ClientOrder
 from bench.experiments.contest.judge import INSTANCES
+from bench.experiments.contest.machine import Machine
 from bench.experiments.contest.result import BUSY_RATIO, SpeedBar, SpeedConditions, SpeedResult
-from bench.experiments.contest.speed import Elsewhere
 from bench.experiments.contest.turn import TTL_MS, servers_by_kind, two_cores
 from bench.measure.environment import describe_environment
 from bench.measure.statistics import paired_shift
@@ -69,7 +69,7 @@ def _bars(shell: str, rounds: int, urls: Sequence[str], show: Show) -> Iterator[
     show(f"what lockcore.otel adds: {shell}, {rounds} rounds")
     way, *forked = shell.split()
     order = ClientOrder(shell, urls, [], TURN_S, WARMUP_S, SHELLS[shell], True, 0.0, TTL_MS, 0)
-    with Elsewhere() as machine, Child(shell, [sys.executable, "-m", __name__, way, str(rounds), *forked]) as child:
+    with Machine() as machine, Child(shell, [sys.executable, "-m", __name__, way, str(rounds), *forked]) as child:
         child.tell(order)
         took = child.hear(list[list[float]], 2 * rounds + PATIENCE_S)
         child.finish(PATIENCE_S)  # killed, it would not have counted what its forked child took, which is ours
@@ -81,7 +81,7 @@ def _bars(shell: str, rounds: int, urls: Sequence[str], show: Show) -> Iterator[
         where = f"{SHELLS[shell]} callers, {plain_us:.1f} µs a cycle: what lockcore.otel adds"
         name = f"{shell}, {'its calls alone: what they take' if shell == 'threads' else where} {how}, µs"
         spread = {"median": added.shift, "low": added.low, "high": added.high}
-        yield SpeedBar(name=name, bar=bar, at_least=False, busy=machine.ratio >= BUSY_RATIO, **spread)
+        yield SpeedBar(name=name, bar=bar, at_least=False, busy=machine.elsewhere_ratio >= BUSY_RATIO, **spread)
 
 
 # -- in the shell's process --------------------------------------------------------------------------------------------

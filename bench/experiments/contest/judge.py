@@ -1,9 +1,10 @@
 """What lockcore is to reach beside the peers, and beside the ceiling: *rows of turns → bars → the verdict*. Pure.
 
-Rules: ratios are taken inside a round, and their median is the bar's value. Who never got a lease waited for ever; what
-we did not get done in time counts against us, what they did not is no bar. On the hot key only those count that never
-give up. A bar is certain when all rounds are on one side of it, with six and more of `make bench` when the median's
-interval of 95 % is (Wilcoxon's signed ranks); else it is not known.
+Rules: ratios are taken inside a round, as at one pace of the cores where that was measured, and their median is the
+bar's value. Who never got a lease waited for ever; what we did not get done in time counts against us, what they did
+not is no bar. On the hot key only those count that never give up. A bar is certain when all rounds are on one side of
+it, with six and more of `make bench` when the median's interval of 95 % is (Wilcoxon's signed ranks); else it is not
+known.
 """
 
 import math
@@ -103,7 +104,8 @@ def _ratio(name: str, rows: Sequence[TurnRow], figure: Figure, bar: float) -> Pe
     them = _champion([row for row in rows if not _is_ours(row)], figure, best)
     if us is None or them is None:
         return None
-    pairs = [(_value(one, figure), _value(other, figure)) for one, other in zip(us.rounds, them.rounds, strict=False)]
+    even = [[turn.at_pace(us.piece_us) for turn in row.rounds] for row in (us, them)]
+    pairs = [(_value(one, figure), _value(other, figure)) for one, other in zip(*even, strict=False)]
     ratios = [our / their for our, their in pairs if our and their and their < math.inf]
     return _bar(name, us.name, them.name, ratios, bar, at_least=at_least) if ratios else None
 

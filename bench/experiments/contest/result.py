@@ -4,9 +4,10 @@ Rules: _us are microseconds of CPU per cycle or of latency; a cycle is acquire, 
 medians over its rounds, failures sums; null: nothing to count.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from msgspec import field
+from msgspec.structs import replace
 
 from bench.measure.environment import Environment
 from bench.measure.result import Document
@@ -30,6 +31,9 @@ class TurnFigures(Section, frozen=True, kw_only=True):
     server_us: Annotated[float | None, says("CPU of all servers per cycle")]
     beside_ratio: Annotated[float | None, says("of a core, what followed and judged a whole run")] = None
     elsewhere_ratio: Annotated[float | None, says("of the cores, what other processes and the host took")] = None
+    piece_us: Annotated[
+        float | None, says("CPU that a fixed piece of work took meanwhile: how fast the cores were")
+    ] = None
     jain: Annotated[float | None, says("Jain's index of the callers' leases: 1 = all the same")] = None
     commands_per_lease: Annotated[float | None, says("sent by clients, over all instances")] = None
     gave_up: Annotated[Count, says("acquires that ended without a lease and without an error")] = 0
@@ -40,6 +44,14 @@ class TurnFigures(Section, frozen=True, kw_only=True):
     def cpu_us(self) -> float:
         """CPU of client and servers per cycle."""
         return (self.client_us or 0.0) + (self.server_us or 0.0)
+
+    def at_pace(self, usual_us: float | None) -> Self:
+        """The same on cores on which the piece of work takes `usual_us`; as it is where that is not known."""
+        if not self.piece_us or not usual_us:
+            return self
+        slower = self.piece_us / usual_us
+        times = {name: us / slower for name in ("p50_us", "client_us", "server_us") if (us := getattr(self, name))}
+        return replace(self, cycles_per_s=self.cycles_per_s * slower, **times)
 
 
 class StopFigures(Section, frozen=True, kw_only=True):

@@ -4,9 +4,9 @@
     --grow   `lockbench run` beside itself, with one thing of its load changed per row: is its cost flat?
 
 Rules: contestants of one round run one after the other in random order, each alone in its process, everything on the
-same two cores. What is compared is always of one round; its median over rounds is quoted, and its interval. Rates swing
-with whatever else the machine does, CPU per cycle does not. A round in which something else used our cores is left out,
-and where that is every one nothing is known. Who gives no figures in a round misses its bars there; the others go on.
+same two cores. What is compared is always of one round, as at one pace of the cores (machine.py); its median over
+rounds is quoted, and its interval. A round in which something else used our cores is left out, and where that is every
+one nothing is known. Who gives no figures in a round misses its bars there; the others go on.
 """
 
 import json
@@ -16,21 +16,21 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from math import inf
 from operator import sub, truediv
-from typing import Literal, NamedTuple, Self
+from statistics import median
+from typing import Literal
 
-import psutil
 from msgspec.structs import asdict, replace
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.contest.installed import ours
 from bench.experiments.contest.judge import INSTANCES
+from bench.experiments.contest.machine import Machine
 from bench.experiments.contest.result import BUSY_RATIO, SpeedBar, SpeedConditions, SpeedResult, SpeedRow, TurnFigures
 from bench.experiments.contest.turn import TurnLoad, contest, over_rounds, servers_by_kind, two_cores
 from bench.measure.environment import describe_environment
@@ -170,9 +170,9 @@ def _order(entries: Sequence[SpeedEntry], rounds: int, seed: int) -> Iterator[tu
 
 def rows_of(measured: Measured) -> tuple[SpeedRow, ...]:
     """One row per entry; ratios to the first are taken inside a round."""
-    rows, top = [], next(iter(measured)).name
+    rows, top, even = [], next(iter(measured)).name, at_one_pace(measured)
     for entry, rounds in measured.items():
-        pairs, busy = _pairs(measured, top, entry.name)
+        pairs, busy = _pairs(even, top, entry.name)
         row = SpeedRow(
             name=entry.name,
             kind="lockcore",
@@ -192,8 +192,9 @@ def rows_of(measured: Measured) -> tuple[SpeedRow, ...]:
 def bars_of(measured: Measured, bars: Bars = BARS) -> Iterator[SpeedBar]:
     """What rows are to each other, taken inside each round; without those that were not run. What we did not measure
     counts as endless, what they did not is no bar."""
+    even = at_one_pace(measured)
     for name, one, other, figure, compare, bar in bars:
-        pairs, busy = _pairs(measured, one, other or one)
+        pairs, busy = _pairs(even, one, other or one)
         found = []
         for turn, beside in pairs:
             us, them = getattr(turn, figure), getattr(beside, figure) if other else 0.0
@@ -202,6 +203,13 @@ def bars_of(measured: Measured, bars: Bars = BARS) -> Iterator[SpeedBar]:
         if found:
             at_least = figure == "cycles_per_s"
             yield SpeedBar(**asdict(Spread.of_rounds(found)), name=name, bar=bar, at_least=at_least, busy=busy)
+
+
+def at_one_pace(measured: Measured) -> Measured:
+    """The turns as if the cores had always been as fast as in the median one."""
+    took_us = [turn.piece_us for rounds in measured.values() for turn in rounds if turn.piece_us is not None]
+    usual_us = median(took_us) if took_us else None
+    return {entry: [turn.at_pace(usual_us) for turn in rounds] for entry, rounds in measured.items()}
 
 
 def _pairs(measured: Measured, one: str, other: str) -> tuple[list[tuple[TurnFigures, TurnFigures]], bool]:
@@ -215,10 +223,10 @@ def _pairs(measured: Measured, one: str, other: str) -> tuple[list[tuple[TurnFig
 
 def _turn(entry: SpeedEntry, fleet: Fleet, seconds: float, top: Sequence[TurnFigures]) -> TurnFigures:
     """One turn; `top`: that of the first row in this round, if it has come."""
-    with Elsewhere() as machine:
+    with Machine() as machine:
         rate = entry.share * top[0].cycles_per_s if top else 0.0
         figures = figures_of_run(entry, fleet, seconds, rate) if entry.locust else _alone(entry, fleet, seconds)
-    return replace(figures, elsewhere_ratio=machine.ratio)
+    return replace(figures, elsewhere_ratio=machine.elsewhere_ratio, piece_us=machine.piece_us)
 
 
 def _alone(entry: SpeedEntry, fleet: Fleet, seconds: float) -> TurnFigures:
@@ -299,43 +307,3 @@ def collector() -> Iterator[tuple[str, list[str]]]:
             yield f"http://127.0.0.1:{server.server_port}", taken
         finally:
             server.shutdown()
-
-
-# -- was the machine ours ----------------------------------------------------------------------------------------------
-# Ours is this process and all that it started; everything else, and what the host took for other guests (steal), is
-# elsewhere. Both clocks count in ticks of 10 ms, so a look of two seconds is exact to about 1 %.
-
-
-class Spent(NamedTuple):
-    """At `at_s`: how long our cores were busy, and how much of that was ours (s, both over all cores)."""
-
-    at_s: float
-    busy_s: float
-    ours_s: float
-
-
-class Elsewhere:
-    """`with Elsewhere() as machine: …`, then `machine.ratio`: the share of our cores that was spent elsewhere."""
-
-    def __enter__(self) -> Self:
-        self._begin = spent()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        end, begin = spent(), self._begin
-        taken_s = (end.busy_s - begin.busy_s) - (end.ours_s - begin.ours_s)
-        self.ratio = max(0.0, taken_s / (end.at_s - begin.at_s) / len(os.sched_getaffinity(0)))
-
-
-def spent() -> Spent:
-    """What has been spent by now."""
-    busy_s, cores = 0.0, psutil.cpu_times(percpu=True)
-    for number in os.sched_getaffinity(0):
-        busy_s += sum(cores[number][:3]) + sum(cores[number][5:8])  # not idle, not waiting; guests are in user
-    ours_s, own = 0.0, psutil.Process()
-    for process in (own, *own.children(recursive=True)):
-        try:
-            ours_s += sum(process.cpu_times()[:4])  # with those of its children that have ended
-        except psutil.NoSuchProcess:
-            continue  # its parent's from now on
-    return Spent(time.monotonic(), busy_s, ours_s)

@@ -226,6 +226,13 @@ def _of_rows(rows: Sequence[SpeedRow]) -> Iterator[Sentence]:
             f"{count(busy)} of {count(len(shares))} turns were disturbed ({percent(BUSY_RATIO, 0)} or more)"
             + (", and are left out of what is compared" if busy else ""),
         )
+    pieces = [turn.piece_us for row in rows for turn in row.rounds if turn.piece_us is not None]
+    if pieces:
+        yield Sentence(
+            "pace",
+            f"a fixed piece of work took {count(median(pieces))} µs of the cores, {count(min(pieces))} to "
+            f"{count(max(pieces))} from turn to turn: turns are compared as if it had taken as long in all",
+        )
 
 
 def _speed(instances: int) -> Columns[SpeedRow]:

@@ -11,7 +11,7 @@ import math
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -54,8 +54,8 @@ class Calls:
     lost it (negative), which is when it began the next."""
 
     first_s: float = NEVER
-    granted: list[float] = field(default_factory=list)  # an array would box and unbox, for 40 ns each
-    ended: list[float] = field(default_factory=list)
+    granted: deque[float] = field(default_factory=deque)  # of all containers the cheapest to append to
+    ended: deque[float] = field(default_factory=deque)
     gave_up: int = 0
     errors: Counter[str] = field(default_factory=Counter)
 

@@ -30,7 +30,7 @@ from bench.experiments.contest.result import (
     TurnFigures,
     TurnRow,
 )
-from bench.experiments.contest.speed import Elsewhere, SpeedEntry, Spent, bars_of, figures_of_run, rows_of
+from bench.experiments.contest.speed import SpeedEntry, bars_of, figures_of_run, rows_of
 from bench.experiments.contest.turn import TurnLoad, figures_of, rate_between, together
 from bench.experiments.contest.words import readme_section, sheet, speed_sheet, suite, write_readme
 from bench.measure.run_result import RunResult, ServerBinary
@@ -234,21 +234,6 @@ def test_rounds_in_which_the_cores_were_not_ours_are_left_out_and_without_others
     verdict = judge_speed(SimpleNamespace(rows=rows, bars=[bar]))  # type: ignore[arg-type]
     assert verdict.exit_code == 4
     assert "something else used the cores in every round: lockcore gevent" in verdict.reasons
-
-
-def test_what_our_children_use_is_ours_and_what_others_use_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = iter([Spent(10.0, 5.0, 4.0), Spent(12.0, 8.0, 6.0)])
-    monkeypatch.setattr(speeds, "spent", lambda: next(seen))
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
-    with Elsewhere() as machine:
-        pass
-    assert machine.ratio == 0.25
-    monkeypatch.undo()
-    before = speeds.spent()
-    subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: pass"], check=True)
-    after = speeds.spent()
-    assert after.ours_s - before.ours_s >= 0.29
-    assert after.busy_s - before.busy_s >= 0.25
 
 
 @pytest.mark.parametrize(

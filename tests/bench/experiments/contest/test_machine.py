@@ -1,0 +1,102 @@
+"""The two cores during a turn: who used them, how fast they were, and what that changes where turns are compared."""
+
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import pytest
+from msgspec.structs import asdict, replace
+
+from bench.experiments.contest import machine as machines
+from bench.experiments.contest.judge import bars
+from bench.experiments.contest.machine import PAUSE_S, Machine, Spent
+from bench.experiments.contest.result import Kind, TurnFigures, TurnRow
+from bench.experiments.contest.speed import SpeedEntry, bars_of, rows_of
+
+LATE_S = 60.0
+
+
+def test_what_our_children_use_is_ours_and_what_others_use_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = iter([Spent(10.0, 5.0, 4.0), Spent(12.0, 8.0, 6.0)])
+    monkeypatch.setattr(machines, "spent", lambda: next(seen))
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    with Machine() as machine:
+        pass
+    assert machine.elsewhere_ratio == 0.25
+    monkeypatch.undo()
+    before = machines.spent()
+    subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: pass"], check=True)
+    after = machines.spent()
+    assert after.ours_s - before.ours_s >= 0.29
+    assert after.busy_s - before.busy_s >= 0.25
+
+
+@pytest.mark.parametrize("steps", [1_000, 20_000])
+def test_how_fast_the_cores_are_is_told_by_a_piece_of_work_on_each_of_them(
+    steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cores, done = set[int](), Counter[int]()
+
+    def piece() -> None:
+        (core,) = os.sched_getaffinity(0)
+        cores.add(core)
+        done[core] += 1
+        begun_s = time.thread_time()
+        while time.thread_time() - begun_s < steps / 1e6:
+            pass
+
+    monkeypatch.setattr(machines, "piece", piece)
+    allowed = os.sched_getaffinity(0)
+    with Machine() as machine:
+        deadline_s = time.monotonic() + LATE_S
+        while (cores != allowed or min(done.values()) < 4) and time.monotonic() < deadline_s:
+            time.sleep(PAUSE_S)
+    assert cores == allowed
+    assert machine.piece_us == pytest.approx(steps, rel=0.5)  # its own CPU, whoever else is running
+    assert os.sched_getaffinity(0) == allowed
+
+
+def test_turns_are_compared_as_at_one_pace_of_the_cores() -> None:
+    def turn(client_us: float, piece_us: float | None) -> TurnFigures:
+        slower = (piece_us or 100.0) / 100.0
+        return TurnFigures(
+            cycles_per_s=100.0 / slower, client_us=client_us * slower, server_us=10.0 * slower,
+            p50_us=50.0 * slower, piece_us=piece_us,
+        )  # fmt: skip
+
+    replay, core = SpeedEntry("replay"), SpeedEntry("lockcore gevent", bar=0.8)
+    fast, stock = SpeedEntry("Locust, fast events"), SpeedEntry("Locust, with telemetry")
+    paces = [100.0, 200.0, 100.0]
+    measured = {
+        replay: [turn(2.0, pace) for pace in paces],
+        core: [turn(5.0, pace) for pace in reversed(paces[:2])] + [turn(5.0, 100.0)],
+        fast: [turn(3.0, pace) for pace in paces],
+        stock: [turn(4.0, pace) for pace in paces],
+    }
+    _, found, *_ = rows_of(measured)
+    assert (found.ratio.low, found.ratio.high) == (0.8, 0.8)
+    assert (found.wall_ratio.low, found.wall_ratio.high) == (1.0, 1.0)
+    assert (found.client_us, found.rounds[0].client_us) == (5.0, 10.0)  # what is shown is what was measured
+    added = next(bar for bar in bars_of(measured) if bar.name.startswith("what telemetry adds"))
+    assert (added.low, added.high) == (1.0, 1.0)
+    assert turn(5.0, 200.0).at_pace(100.0).p50_us == 50.0
+    unpaced = {entry: [replace(each, piece_us=None) for each in turns] for entry, turns in measured.items()}
+    _, found, *_ = rows_of(unpaced)
+    assert (found.ratio.low, found.ratio.high) == (0.4, 1.6)
+
+
+def test_peers_are_compared_as_at_one_pace_where_it_was_measured() -> None:
+    def row(name: str, kind: Kind, rate: float, piece_us: float | None) -> TurnRow:
+        turn = TurnFigures(cycles_per_s=rate, client_us=10.0, server_us=1.0, p50_us=1.0, piece_us=piece_us)
+        return TurnRow(**asdict(turn), name=name, kind=kind, instances=5, callers=64, rounds=(turn,))
+
+    def rate_bar(ours_us: float | None, theirs_us: float | None) -> float | None:
+        rows = [row("lockcore gevent", "lockcore", 300.0, ours_us), row("rslock, one thread", "rust", 100.0, theirs_us)]
+        return next(bar.value for bar in bars(rows, (), ()) if "64 callers: cycles/s" in bar.name)
+
+    assert rate_bar(100.0, 100.0) == 3.0
+    assert rate_bar(100.0, 150.0) == 2.0  # theirs ran while the cores were slow
+    assert rate_bar(150.0, 100.0) == pytest.approx(4.5)
+    assert rate_bar(100.0, None) == rate_bar(None, 150.0) == 3.0
