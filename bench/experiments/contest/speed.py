@@ -214,8 +214,9 @@ def at_one_pace(measured: Measured) -> Measured:
 
 def _pairs(measured: Measured, one: str, other: str) -> tuple[list[tuple[TurnFigures, TurnFigures]], bool]:
     """Two rows' turns, round by round, without the rounds in which our cores were not ours; all of them, and True,
-    where none is left."""
-    rows = {entry.name: rounds for entry, rounds in measured.items()}
+    where none is left. A turn that is made once stands beside all of the other's."""
+    most = max(map(len, measured.values()))
+    rows = {entry.name: [*rounds] * (most if entry.once else 1) for entry, rounds in measured.items()}
     pairs = list(zip(rows.get(one, ()), rows.get(other, ()), strict=False))
     quiet = [pair for pair in pairs if max(turn.elsewhere_ratio or 0.0 for turn in pair) < BUSY_RATIO]
     return quiet or pairs, not quiet

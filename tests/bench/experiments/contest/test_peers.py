@@ -220,6 +220,18 @@ def test_rows_are_compared_inside_a_round_and_what_ours_did_not_show_counts_agai
     assert (unseen.median, unseen.name) == (inf, beside.name)
 
 
+def test_a_turn_that_is_made_once_stands_beside_every_round_of_the_other() -> None:
+    def turn(client_us: float) -> TurnFigures:
+        return replace(NOTHING, cycles_per_s=100.0, client_us=client_us, server_us=1.0)
+
+    base, often, once = speeds.GROWN[0], speeds.GROWN[1], next(entry for entry in speeds.GROWN if entry.once)
+    measured = {base: [turn(4.0), turn(5.0), turn(8.0)], often: [turn(6.0)] * 3, once: [turn(5.0)]}
+    cost, long = bars_of(measured, speeds.GROWN_BARS)
+    assert (cost.low, cost.high) == (0.75, 1.5)
+    assert (long.median, long.low, long.high) == (1.0, 0.625, 1.25)  # of one round it would have been certain
+    assert judge_speed(SimpleNamespace(rows=(), bars=[long])).exit_code == 4  # type: ignore[arg-type]
+
+
 def test_rounds_in_which_the_cores_were_not_ours_are_left_out_and_without_others_nothing_is_known() -> None:
     def turn(client_us: float, elsewhere_ratio: float) -> TurnFigures:
         return replace(NOTHING, cycles_per_s=100.0, client_us=client_us, server_us=1.0, elsewhere_ratio=elsewhere_ratio)
