@@ -46,6 +46,7 @@ def test_how_fast_the_cores_are_is_told_by_a_piece_of_work_on_each_of_them(
         begun_s = time.thread_time()
         while time.thread_time() - begun_s < steps / 1e6:
             pass
+        time.sleep(3 * steps / 1e6)  # as if somebody else had the core
 
     monkeypatch.setattr(machines, "piece", piece)
     allowed = os.sched_getaffinity(0)
@@ -54,7 +55,7 @@ def test_how_fast_the_cores_are_is_told_by_a_piece_of_work_on_each_of_them(
         while (cores != allowed or min(done.values()) < 4) and time.monotonic() < deadline_s:
             time.sleep(PAUSE_S)
     assert cores == allowed
-    assert machine.piece_us == pytest.approx(steps, rel=0.5)  # its own CPU, whoever else is running
+    assert machine.piece_us == pytest.approx(steps, rel=0.5)
     assert os.sched_getaffinity(0) == allowed
 
 
