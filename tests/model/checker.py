@@ -101,7 +101,8 @@ def run_tlc(
         given = "".join(f"  {name} = {value}\n" for name, value in constants.items())
         for name, text in {**modules, f"{module}.cfg": f"{settings}CONSTANTS\n{given}"}.items():
             (Path(folder) / name).write_text(text, encoding="utf-8")
-        java = ["java", "-XX:+UseParallelGC", "-Xms1g", "-Xmx6g", "-cp", str(jar), "tlc2.TLC"]
+        own = f"-Djava.io.tmpdir={folder}"  # TLC unpacks the standard modules there, and another one takes them away
+        java = ["java", own, "-XX:+UseParallelGC", "-Xms1g", "-Xmx6g", "-cp", str(jar), "tlc2.TLC"]
         words = [*java, *([] if deadlocks else ["-deadlock"]), "-workers", str(workers), f"{module}.tla"]
         done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     return done.stdout

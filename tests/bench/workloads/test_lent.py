@@ -218,8 +218,8 @@ def test_what_is_raised_under_a_lease_gives_it_back_and_is_its_callers(scene: Sc
 @needs_source
 def test_holds_that_end_at_once_are_given_back_in_one_write(scene: Scene) -> None:
     pipe = scene.lock._driver.engine.pipes[0]
-    jobs = [scene.start(holds_ns=repeat(200 * MS), resources=repeat(number))[1] for number in range(3)]
-    until(lambda: scene.naps.waiting == 3, "three holds")
+    jobs = [scene.start(holds_ns=repeat(1_500 * MS), resources=repeat(number))[1] for number in range(3)]
+    until(lambda: scene.naps.waiting == 3 and len(list(scene.instances[0].keys.values())) == 3, "three holds")
     owners, sent, transmit = list(scene.instances[0].keys.values()), list[bytes](), pipe.transmit
 
     def seen(data: bytes) -> int:
@@ -227,7 +227,7 @@ def test_holds_that_end_at_once_are_given_back_in_one_write(scene: Scene) -> Non
         return transmit(data) if transmit else 0
 
     pipe.transmit = seen
-    time.sleep(0.25)  # the hub is busy, and all are due when it comes to them
+    time.sleep(1.55)  # the hub is busy, and all are due when it comes to them
     until(lambda: sent, "a write")
     assert [owner in sent[0] for owner in owners] == [True] * 3
     scene.user._state = "stopping"
