@@ -15,6 +15,7 @@ from statistics import median
 from typing import Annotated, Self
 
 import numpy as np
+from msgspec.structs import replace
 
 from bench.measure.section import Section, Share, says
 
@@ -64,6 +65,10 @@ class Spread(Section, frozen=True, kw_only=True):
         whole, sure = cls.of(known), paired_shift(known, 0.95)
         low, high = max(whole.low, sure.low), min(whole.high, sure.high)
         return cls(median=whole.median, low=min(whole.median, low), high=max(whole.median, high))
+
+    def stretched_to(self, other: Self) -> Self:
+        """The same, as far as the near end of what `other` spans: what is between two that do not meet is not known."""
+        return replace(self, low=min(self.low, other.high), high=max(self.high, other.low))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 Rules: ratios are taken inside a round, as at one pace of the cores where that was measured, and their median is the
 bar's value. Who never got a lease waited for ever; what we did not get done in time counts against us, what they did
 not is no bar. On the hot key only those count that never give up. A bar is certain when all rounds are on one side of
-it, with six and more of `make bench` when the median's interval of 95 % is (Wilcoxon's signed ranks); else it is not
-known.
+it, with six and more of `make bench` when the median's interval of 95 % is (Wilcoxon's signed ranks), and what was
+seen, without the pace, is not on the other; else it is not known.
 """
 
 import math
@@ -104,18 +104,23 @@ def _ratio(name: str, rows: Sequence[TurnRow], figure: Figure, bar: float) -> Pe
     them = _champion([row for row in rows if not _is_ours(row)], figure, best)
     if us is None or them is None:
         return None
-    even = [[turn.at_pace(us.piece_us) for turn in row.rounds] for row in (us, them)]
-    pairs = [(_value(one, figure), _value(other, figure)) for one, other in zip(*even, strict=False)]
-    ratios = [our / their for our, their in pairs if our and their and their < math.inf]
-    return _bar(name, us.name, them.name, ratios, bar, at_least=at_least) if ratios else None
+    spreads = []
+    for pace_us in (us.piece_us, None):  # as at one pace, and as it was seen
+        even = [[turn.at_pace(pace_us) for turn in row.rounds] for row in (us, them)]
+        pairs = [(_value(one, figure), _value(other, figure)) for one, other in zip(*even, strict=False)]
+        ratios = [our / their for our, their in pairs if our and their and their < math.inf]
+        if not ratios:
+            return None
+        spreads.append(Spread.of(ratios))
+    scaled, seen = spreads
+    return _bar(name, us.name, them.name, scaled.stretched_to(seen), bar, at_least=at_least)
 
 
-def _bar(name: str, ours: str, theirs: str | None, ratios: Sequence[float], bar: float, *, at_least: bool) -> PeerBar:
-    middle = median(ratios)
-    value, low, high = (None if math.isinf(one) else one for one in (middle, min(ratios), max(ratios)))
+def _bar(name: str, ours: str, theirs: str | None, spread: Spread, bar: float, *, at_least: bool) -> PeerBar:
+    value, low, high = (None if math.isinf(one) else one for one in (spread.median, spread.low, spread.high))
     return PeerBar(
         name=name, ours=ours, theirs=theirs, value=value, low=low, high=high, bar=bar, at_least=at_least,
-        reached=_reaches(middle, bar, at_least=at_least),
+        reached=_reaches(spread.median, bar, at_least=at_least),
     )  # fmt: skip
 
 
@@ -137,4 +142,4 @@ def _stopped(rows: Sequence[StopRow]) -> PeerBar | None:
     """The share of the rate that ours keep while an instance stands still: the median of all their rounds."""
     kept = [one.kept_ratio for row in rows if _is_ours(row) for one in row.rounds if one.kept_ratio is not None]
     name = "one of three stopped: rate ÷ the mean of before and after, median of ours"
-    return _bar(name, "lockcore", None, kept, STOPPED_BAR, at_least=True) if kept else None
+    return _bar(name, "lockcore", None, Spread.of(kept), STOPPED_BAR, at_least=True) if kept else None

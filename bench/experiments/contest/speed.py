@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -123,6 +123,7 @@ GROWN_BARS: Bars = tuple(
     for entry in some
 )
 Measured = Mapping[SpeedEntry, Sequence[TurnFigures]]  # its turns, one per round
+Pairs = list[tuple[TurnFigures, TurnFigures]]
 
 
 def measure(rounds: int, seconds: float, seed: int, show: Show, *, grow: bool = False) -> SpeedResult:
@@ -173,6 +174,7 @@ def rows_of(measured: Measured) -> tuple[SpeedRow, ...]:
     rows, top, even = [], next(iter(measured)).name, at_one_pace(measured)
     for entry, rounds in measured.items():
         pairs, busy = _pairs(even, top, entry.name)
+        seen, _ = _pairs(measured, top, entry.name)
         row = SpeedRow(
             name=entry.name,
             kind="lockcore",
@@ -180,13 +182,19 @@ def rows_of(measured: Measured) -> tuple[SpeedRow, ...]:
             callers=entry.callers,
             server=entry.server,
             bar=entry.bar,
-            ratio=Spread.of_rounds(most.cpu_us / one.cpu_us if one.cpu_us else 0.0 for most, one in pairs),
-            wall_ratio=Spread.of_rounds(one.cycles_per_s / most.cycles_per_s for most, one in pairs),
+            ratio=_spread(*([_cpu_ratio(*pair) for pair in of] for of in (pairs, seen))),
+            wall_ratio=_spread(
+                *([one.cycles_per_s / most.cycles_per_s for most, one in some] for some in (pairs, seen))
+            ),
             busy=busy,
             **over_rounds(rounds),
         )
         rows.append(row)
     return tuple(rows)
+
+
+def _cpu_ratio(top: TurnFigures, turn: TurnFigures) -> float:
+    return top.cpu_us / turn.cpu_us if turn.cpu_us else 0.0
 
 
 def bars_of(measured: Measured, bars: Bars = BARS) -> Iterator[SpeedBar]:
@@ -195,14 +203,25 @@ def bars_of(measured: Measured, bars: Bars = BARS) -> Iterator[SpeedBar]:
     even = at_one_pace(measured)
     for name, one, other, figure, compare, bar in bars:
         pairs, busy = _pairs(even, one, other or one)
-        found = []
-        for turn, beside in pairs:
-            us, them = getattr(turn, figure), getattr(beside, figure) if other else 0.0
-            if them or not other:
-                found.append(compare(inf if us is None else us, them))
+        seen, _ = _pairs(measured, one, other or one)
+        found, plain = (list(_compared(some, figure, compare, alone=not other)) for some in (pairs, seen))
         if found:
-            at_least = figure == "cycles_per_s"
-            yield SpeedBar(**asdict(Spread.of_rounds(found)), name=name, bar=bar, at_least=at_least, busy=busy)
+            spread, at_least = _spread(found, plain), figure == "cycles_per_s"
+            yield SpeedBar(**asdict(spread), name=name, bar=bar, at_least=at_least, busy=busy)
+
+
+def _compared(pairs: Pairs, figure: str, compare: Beside, *, alone: bool) -> Iterator[float]:
+    """What the first row shows beside the second, or `alone`, round by round."""
+    for turn, beside in pairs:
+        us, them = getattr(turn, figure), 0.0 if alone else getattr(beside, figure)
+        if them or alone:
+            yield compare(inf if us is None else us, them)
+
+
+def _spread(even: Iterable[float], seen: Iterable[float]) -> Spread:
+    """Over the rounds, as at one pace. Where that and what was seen do not meet, all between them is possible: what
+    tells the pace may be misled, too."""
+    return Spread.of_rounds(even).stretched_to(Spread.of_rounds(seen))
 
 
 def at_one_pace(measured: Measured) -> Measured:
@@ -212,7 +231,7 @@ def at_one_pace(measured: Measured) -> Measured:
     return {entry: [turn.at_pace(usual_us) for turn in rounds] for entry, rounds in measured.items()}
 
 
-def _pairs(measured: Measured, one: str, other: str) -> tuple[list[tuple[TurnFigures, TurnFigures]], bool]:
+def _pairs(measured: Measured, one: str, other: str) -> tuple[Pairs, bool]:
     """Two rows' turns, round by round, without the rounds in which our cores were not ours; all of them, and True,
     where none is left. A turn that is made once stands beside all of the other's."""
     most = max(map(len, measured.values()))

@@ -93,6 +93,7 @@ def _lines(result: PeersResult) -> Iterator[tuple[str, str]]:
         yield _side_of(bar), _bar(bar)
     for one in result.absent:
         yield "not there", f"{one.name}: {one.reason}"
+    yield from ((word, f"{said} (free resources)") for word, said in _pace(result.cycles))
 
 
 def _side_of(bar: PeerBar) -> str:
@@ -226,9 +227,14 @@ def _of_rows(rows: Sequence[SpeedRow]) -> Iterator[Sentence]:
             f"{count(busy)} of {count(len(shares))} turns were disturbed ({percent(BUSY_RATIO, 0)} or more)"
             + (", and are left out of what is compared" if busy else ""),
         )
+    yield from map(Sentence._make, _pace(rows))
+
+
+def _pace(rows: Sequence[TurnRow]) -> Iterator[tuple[str, str]]:
+    """How fast the cores were, where that was measured."""
     pieces = [turn.piece_us for row in rows for turn in row.rounds if turn.piece_us is not None]
     if pieces:
-        yield Sentence(
+        yield (
             "pace",
             f"a fixed piece of work took {count(median(pieces))} µs of the cores, {count(min(pieces))} to "
             f"{count(max(pieces))} from turn to turn: turns are compared as if it had taken as long in all",

@@ -54,7 +54,7 @@ class Calls:
     lost it (negative), which is when it began the next."""
 
     first_s: float = NEVER
-    granted: deque[float] = field(default_factory=deque)  # of all containers the cheapest to append to
+    granted: deque[float] = field(default_factory=deque)  # not copied as it grows, as a list is
     ended: deque[float] = field(default_factory=deque)
     gave_up: int = 0
     errors: Counter[str] = field(default_factory=Counter)

@@ -5,12 +5,13 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import asdict, replace
 
 from bench.experiments.contest import machine as machines
-from bench.experiments.contest.judge import bars
+from bench.experiments.contest.judge import bars, judge_speed
 from bench.experiments.contest.machine import PAUSE_S, Machine, Spent
 from bench.experiments.contest.result import Kind, TurnFigures, TurnRow
 from bench.experiments.contest.speed import SpeedEntry, bars_of, rows_of
@@ -93,11 +94,25 @@ def test_peers_are_compared_as_at_one_pace_where_it_was_measured() -> None:
         turn = TurnFigures(cycles_per_s=rate, client_us=10.0, server_us=1.0, p50_us=1.0, piece_us=piece_us)
         return TurnRow(**asdict(turn), name=name, kind=kind, instances=5, callers=64, rounds=(turn,))
 
-    def rate_bar(ours_us: float | None, theirs_us: float | None) -> float | None:
+    def rate_bar(ours_us: float | None, theirs_us: float | None) -> tuple[float | None, ...]:
         rows = [row("lockcore gevent", "lockcore", 300.0, ours_us), row("rslock, one thread", "rust", 100.0, theirs_us)]
-        return next(bar.value for bar in bars(rows, (), ()) if "64 callers: cycles/s" in bar.name)
+        bar = next(bar for bar in bars(rows, (), ()) if "64 callers: cycles/s" in bar.name)
+        return bar.value, bar.low, bar.high
 
-    assert rate_bar(100.0, 100.0) == 3.0
-    assert rate_bar(100.0, 150.0) == 2.0  # theirs ran while the cores were slow
-    assert rate_bar(150.0, 100.0) == pytest.approx(4.5)
-    assert rate_bar(100.0, None) == rate_bar(None, 150.0) == 3.0
+    assert rate_bar(100.0, 100.0) == (3.0, 3.0, 3.0)
+    assert rate_bar(100.0, 150.0) == (2.0, 2.0, 3.0)  # theirs ran while the cores were slow, or the piece was misled
+    assert rate_bar(150.0, 100.0) == pytest.approx((4.5, 3.0, 4.5))
+    assert rate_bar(100.0, None) == rate_bar(None, 150.0) == (3.0, 3.0, 3.0)
+
+
+@pytest.mark.parametrize("rounds", [1, 9])
+def test_a_pace_that_turns_what_was_seen_into_its_contrary_leaves_it_unknown(rounds: int) -> None:
+    def turns(client_us: float, piece_us: float) -> list[TurnFigures]:
+        turn = TurnFigures(cycles_per_s=100.0, client_us=client_us, server_us=0.0, p50_us=9.0, piece_us=piece_us)
+        return [turn] * rounds
+
+    replay, core = SpeedEntry("replay"), SpeedEntry("lockcore gevent", bar=0.8)
+    _, found = rows = rows_of({replay: turns(1.0, 100.0), core: turns(2.0, 200.0)})
+    assert (found.ratio.median, found.ratio.low, found.ratio.high) == (1.0, 0.5, 1.0)
+    verdict = judge_speed(SimpleNamespace(rows=rows, bars=[]))  # type: ignore[arg-type]
+    assert (verdict.exit_code, found.name in verdict.reasons[0]) == (4, True)
