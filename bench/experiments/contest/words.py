@@ -227,7 +227,7 @@ def _of_rows(rows: Sequence[SpeedRow]) -> Iterator[Sentence]:
             f"{count(busy)} of {count(len(shares))} turns were disturbed ({percent(BUSY_RATIO, 0)} or more)"
             + (", and are left out of what is compared" if busy else ""),
         )
-    yield from map(Sentence._make, _pace(rows))
+    yield from (Sentence(label, text) for label, text in _pace(rows))
 
 
 def _pace(rows: Sequence[TurnRow]) -> Iterator[tuple[str, str]]:

@@ -272,7 +272,8 @@ def test_who_gives_no_figures_misses_its_bars_and_the_others_go_on(monkeypatch: 
     def turn(entry: SpeedEntry, *_: object) -> TurnFigures:
         if entry.share:
             raise EnvironmentNotReadyError("open loop gave no figures")
-        return replace(NOTHING, cycles_per_s=100.0, client_us=4.0, server_us=1.0, elsewhere_ratio=0.0)
+        figures = replace(NOTHING, cycles_per_s=100.0, client_us=4.0, server_us=1.0, elsewhere_ratio=0.0)
+        return replace(figures, piece_us=120.0)
 
     monkeypatch.setattr(speeds, "_turn", turn)
     monkeypatch.setattr(speeds, "servers_by_kind", lambda: {"plain": ServerBinary("there", "redis", "7.0.15")})
@@ -283,7 +284,16 @@ def test_who_gives_no_figures_misses_its_bars_and_the_others_go_on(monkeypatch: 
     assert len(result.bars) == len(speeds.GROWN_BARS)
     verdict = judge_speed(result)
     assert verdict.exit_code == 1
-    assert "open loop gave no figures" in str(speed_sheet(result, verdict, "there").lines)
+    lines = dict(line[:2] for line in speed_sheet(result, verdict, "there").lines)
+    assert lines["no figures"] == "open loop gave no figures"
+    assert lines["pace"].startswith("a fixed piece of work took 120 µs of the cores, 120 to 120 from turn to turn")
+
+
+def test_peers_tell_the_pace_of_their_free_resources_where_it_was_measured() -> None:
+    turns = [replace(turn, piece_us=130.0) for turn in RESULT.cycles[0].rounds]
+    paced = replace(RESULT, cycles=(replace(RESULT.cycles[0], rounds=tuple(turns)), *RESULT.cycles[1:]))
+    assert any(line[0] == "pace" and "130 µs" in line[1] for line in sheet(paced).lines)
+    assert "pace" not in [line[0] for line in sheet(RESULT).lines]
 
 
 def test_what_cannot_be_installed_is_a_reason_and_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
