@@ -22,7 +22,7 @@ from bench.experiments.contest.result import SpeedBar
 from bench.experiments.crash.judge import judge_crash
 from bench.experiments.crash.result import CrashResult
 from bench.experiments.explore.experiment import judge_explored, row_of
-from bench.experiments.explore.search_process import SearchAnswer
+from bench.experiments.explore.search import Hunt
 from bench.experiments.fsync.judge import findings_of, judge_fsync
 from bench.experiments.fsync.planner import plan_page
 from bench.experiments.safety_matrix.result import MatrixWord, SafetyRow
@@ -108,7 +108,7 @@ def run(safety: str = "SAFE", *, tested: int = 500, acquired: int = 500, generat
 
 
 def explored(played: int, tested: int, raised: str = "", *, recipe: str = "set-nx-lua") -> Verdict:
-    total = SearchAnswer(played=played, tested=tested, raised=raised)
+    total = Hunt(played=played, tested=tested, raised=raised)
     return judge_explored([row_of(recipe, find_recipe(recipe).about, total)], 1)
 
 

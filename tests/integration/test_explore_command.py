@@ -12,7 +12,8 @@ from redis.exceptions import ResponseError
 from bench.experiments.explore import search_process
 from bench.experiments.explore.keyspace import Keyspace, encoded
 from bench.experiments.explore.result import Broken, ExploreResult
-from bench.experiments.explore.search_process import SearchAnswer, SearchOrder
+from bench.experiments.explore.search import Hunt
+from bench.experiments.explore.search_process import SearchOrder
 from bench.measure.section import typed
 from bench.recipes.fencing import FENCED_SET
 from bench.recipes.registry import RECIPES
@@ -77,13 +78,13 @@ def test_on_real_servers_a_schedule_breaks_the_recipe_it_was_found_for_and_no_ot
         ports = (fleet.instances[0].port,)
         for recipe, rule in (("set-nx-get-del", "two leases valid"), ("set-nx-lua", "")):
             searcher.tell(SearchOrder(recipe, 1, 0, 0, again=broken, ports=ports))
-            answer = searcher.hear(SearchAnswer, 60.0)
+            answer = searcher.hear(Hunt, 60.0)
             assert (answer.played, answer.raised) == (1, "")
             assert answer.rule.startswith(rule)
             assert bool(answer.rule) is bool(rule)
         fleet.kill(0)
         searcher.tell(SearchOrder("set-nx-get-del", 1, 0, 0, again=broken, ports=ports))
-        assert "Error" in searcher.hear(SearchAnswer, 60.0).raised
+        assert "Error" in searcher.hear(Hunt, 60.0).raised
 
 
 @pytest.mark.parametrize(

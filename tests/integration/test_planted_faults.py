@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from bench.experiments.explore import search_process
-from bench.experiments.explore.search_process import SearchAnswer, SearchOrder
+from bench.experiments.explore.search import Hunt
+from bench.experiments.explore.search_process import SearchOrder
 from bench.experiments.safety_matrix import leases
 from bench.experiments.safety_matrix.explored import look_at_rules
 from bench.experiments.safety_matrix.row import SKIPPED, RowSetup
@@ -66,8 +67,8 @@ class SearchHere:
     def tell(self, order: SearchOrder) -> None:
         self.order = order
 
-    def hear(self, *_told: object) -> SearchAnswer:
-        return search_process._answer(self.order)
+    def hear(self, *_told: object) -> Hunt:
+        return search_process.answer(self.order)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from bench.experiments.explore.play import Play
-from bench.experiments.explore.result import Step
 from bench.experiments.explore.schedule import at_random
-from bench.experiments.explore.search import BLOCK, hunt, is_enough, numbered, setting_of
+from bench.experiments.explore.search import BLOCK, Hunt, hunt, numbered, setting_of
 from bench.recipes.redlock import RedlockRecipe
 from lockcore import attempt, claims, engine
 from lockcore.clock import NS_PER_S
@@ -113,15 +112,12 @@ PLANTED: dict[str, tuple[object, str, object, str]] = {
 def test_a_planted_fault_is_found_and_shown_in_few_steps(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, name, planted, rule = PLANTED[fault]
     monkeypatch.setattr(place, name, planted)
-    steps: list[Step] = []
-    found = begun = 0
+    total, begun = Hunt(), 0
     for block in range(MOST // BLOCK):
-        hunted = hunt(numbered(REDLOCK, number, 1) for number in range(block * BLOCK, (block + 1) * BLOCK))
-        if hunted.best is not None:
-            begun, found = begun or block, found + hunted.broken
-            steps = min(steps or hunted.best[1], hunted.best[1], key=len)
-        if found and is_enough(found, len(steps), block, begun):
+        begun = begun if total.broken else block
+        total.add(hunt(numbered(REDLOCK, number, 1) for number in range(block * BLOCK, (block + 1) * BLOCK)))
+        if total.is_enough(block, begun):
             break
-    assert steps, "not found"
-    assert steps[-1].text.startswith(rule)
-    assert len(steps) - 1 <= 12, steps
+    assert total.broken, "not found"
+    assert total.broken.rule.startswith(rule)
+    assert len(total.broken.steps) - 1 <= 12, total.broken.steps

@@ -7,20 +7,18 @@ a search process ends or stands still, what was played is kept, the recipe is no
 """
 
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from itertools import count, islice
+from itertools import count
 from math import inf
 
 from msgspec import structs
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.explore import search_process
-from bench.experiments.explore.replay import unforced
 from bench.experiments.explore.result import Broken, ExploredRow, ExplorePlan, ExploreResult, Replayed
-from bench.experiments.explore.search import BLOCK, is_enough, kind_of, setting_of
-from bench.experiments.explore.search_process import SearchAnswer, SearchOrder
+from bench.experiments.explore.search import BLOCK, Hunt, kind_of, setting_of
+from bench.experiments.explore.search_process import SearchOrder
 from bench.measure.expectation import conclude_rows, row_verdict, unmet
 from bench.measure.verdict import TESTED_LEAST, Evidence, Verdict
 from bench.recipes.protocol import About
@@ -31,7 +29,8 @@ from bench.topology.fleet import start_fleet
 from bench.topology.server import find_server
 
 REPLAYS = 3
-_PATIENCE_S, _BRANCH_S = 120.0, 3600.0  # of one block, on a machine that is busy; of a branch, which may be long
+PARTS = 1000  # of an exhaustive search
+_PATIENCE_S, _PART_S = 120.0, 3600.0  # of one block, on a machine that is busy; of a part, which may be long
 
 
 def run_explore(order: ExperimentOrder[ExplorePlan], show: Show) -> Done[ExploreResult]:
@@ -45,7 +44,7 @@ def run_explore(order: ExperimentOrder[ExplorePlan], show: Show) -> Done[Explore
         for recipe in plan.recipes:
             if not searchers or any(searcher.ended for searcher in searchers):
                 searchers = _searchers(plan.processes, children)
-            total = SearchAnswer()
+            total = Hunt()
             try:
                 row = explored(recipe, plan, searchers, show, total)
                 if row.broken:
@@ -84,80 +83,67 @@ def _on_servers(row: ExploredRow, broken: Broken, server: str | None, searcher: 
         return structs.replace(row, broken=structs.replace(broken, replayed=replayed))
 
     show(f"{row.recipe}: broken; again on real servers")
-    if why := unforced(row.recipe, broken):
-        return told(Replayed(reason=why))
+    if find_recipe(row.recipe).about.replicated:
+        return told(Replayed(reason="replication cannot be forced"))
+    if any(change.what == "full" for change in broken.changes):
+        return told(Replayed(reason="a full disk cannot be forced"))
     try:
         binary = find_server(server)
         with start_fleet(row.instances, "none", server=binary) as fleet:
             ports = tuple(instance.port for instance in fleet.instances)
             again = SearchOrder(row.recipe, broken.seed, 0, 0, again=broken, ports=ports)
-            answers = [_asked(searcher, again) for _ in range(REPLAYS)]
+            answers = list[Hunt]()
+            for _ in range(REPLAYS):
+                searcher.tell(again)
+                answers.append(searcher.hear(Hunt, _PATIENCE_S))
     except EnvironmentNotReadyError as error:
+        searcher.close()  # what it says later answers nobody's question
         return told(Replayed(reason=str(error)))
     same = sum(kind_of(one.rule) == kind_of(broken.rule) for one in answers if one.rule)
     why = next((one.raised for one in answers if one.raised), "")
     return told(Replayed(server=f"{binary.name} {binary.version}", plays=REPLAYS, same=same, reason=why))
 
 
-def _asked(searcher: Child, order: SearchOrder) -> SearchAnswer:
-    searcher.tell(order)
-    try:
-        return searcher.hear(SearchAnswer, _PATIENCE_S)
-    except EnvironmentNotReadyError:
-        searcher.close()  # what it says later answers nobody's question
-        raise
-
-
-def _orders(recipe: str, plan: ExplorePlan, ask: Child) -> Iterator[SearchOrder]:
+def _orders(recipe: str, plan: ExplorePlan) -> Iterator[SearchOrder]:
     """The work, in blocks."""
-    if plan.exhaustive is None:
-        wanted = count(0, BLOCK) if plan.schedules is None else range(0, plan.schedules, BLOCK)
-        for first in wanted:
-            left = BLOCK if plan.schedules is None else min(BLOCK, plan.schedules - first)
-            yield SearchOrder(recipe, plan.seed, first, left)
+    if plan.exhaustive is not None:
+        for part in range(PARTS):
+            yield SearchOrder(recipe, plan.seed, part, PARTS, plan.exhaustive)
         return
-    branches = _asked(ask, SearchOrder(recipe, plan.seed, 0, 1, 0)).branches
-    for branch in range(branches):
-        yield SearchOrder(recipe, plan.seed, branch, branches, plan.exhaustive)
+    for first in count(0, BLOCK) if plan.schedules is None else range(0, plan.schedules, BLOCK):
+        left = BLOCK if plan.schedules is None else min(BLOCK, plan.schedules - first)
+        yield SearchOrder(recipe, plan.seed, first, left)
 
 
-def explored(
-    recipe: str, plan: ExplorePlan, searchers: Sequence[Child], show: Show, total: SearchAnswer
-) -> ExploredRow:
+def explored(recipe: str, plan: ExplorePlan, searchers: Sequence[Child], show: Show, total: Hunt) -> ExploredRow:
     """Explore one recipe as `plan` says with processes that stand ready, adding what comes of it to `total`.
 
     Raises BenchError when one of them ends early.
     """
-    orders, first = _orders(recipe, plan, searchers[0]), 0
+    orders, first = _orders(recipe, plan), 0
     for number, answer in enumerate(_answers(orders, searchers, plan)):
-        total.played, total.tested = total.played + answer.played, total.tested + answer.tested
-        total.took_s, total.raised = total.took_s + answer.took_s, total.raised or answer.raised
-        total.small, total.small_s = total.small + answer.small, total.small_s + answer.small_s
-        total.seen = Counter(total.seen) + Counter(answer.seen)
+        first = first if total.broken else number
+        total.add(answer)
         rate = total.played / total.took_s if total.took_s else 0
         show(f"{recipe}: {total.played:,} schedules played, {rate:,.0f}/s and core")
-        if answer.broken:
-            first, total.found = first if total.broken else number, total.found + answer.found
-            if total.broken is None or len(answer.broken.steps) < len(total.broken.steps):
-                total.broken = answer.broken
-        if total.raised or (total.broken and is_enough(total.found, len(total.broken.steps), number, first)):
+        if total.raised or total.is_enough(number, first):
             break
     whole = plan.exhaustive is not None and not total.raised and next(orders, None) is None
     cut = "" if whole or plan.exhaustive is None else "it was cut"
     return row_of(recipe, find_recipe(recipe).about, total, whole=whole, cut=cut)
 
 
-def _answers(orders: Iterator[SearchOrder], searchers: Sequence[Child], plan: ExplorePlan) -> Iterator[SearchAnswer]:
+def _answers(orders: Iterator[SearchOrder], searchers: Sequence[Child], plan: ExplorePlan) -> Iterator[Hunt]:
     """What comes of the orders, in their order, until there are none or the time is up."""
-    patience_s = _PATIENCE_S if plan.exhaustive is None else _BRANCH_S
+    patience_s = _PATIENCE_S if plan.exhaustive is None else _PART_S
     until_s = inf if plan.schedules or plan.budget_s is None else time.monotonic() + plan.budget_s
-    while time.monotonic() < until_s and (block := list(islice(orders, len(searchers)))):
-        for searcher, order in zip(searchers, block, strict=False):
+    while time.monotonic() < until_s and (block := list(zip(searchers, orders, strict=False))):
+        for searcher, order in block:
             searcher.tell(order)
-        yield from [searcher.hear(SearchAnswer, patience_s) for searcher, _ in zip(searchers, block, strict=False)]
+        yield from [searcher.hear(Hunt, patience_s) for searcher, _ in block]
 
 
-def row_of(recipe: str, about: About, total: SearchAnswer, *, whole: bool = False, cut: str = "") -> ExploredRow:
+def row_of(recipe: str, about: About, total: Hunt, *, whole: bool = False, cut: str = "") -> ExploredRow:
     """The row of a recipe, judged: without a broken rule it takes schedules that could have broken it, all of them
     that were asked for. `cut`: what ended it early."""
     broken, tested = total.broken, total.tested >= TESTED_LEAST

@@ -17,6 +17,7 @@ from typing import Any
 from bench.experiments.explore.engine_client import EngineClient
 from bench.experiments.explore.network import SimulatedServer
 from bench.experiments.explore.schedule import LATENCY_NS, TTL_MS, Choose, LaterBegin, Place, Setting
+from bench.experiments.explore.sockets import connect
 from bench.experiments.explore.world import START_NS, Actor, Event, Process, World, here, places
 from lockcore import Denied, Lease, Outcome
 from lockcore.clock import NS_PER_MS
@@ -137,8 +138,6 @@ class Play:
             process.start(partial(self._connect_recipe, process))
 
     def _connect_recipe(self, process: Process) -> None:
-        from bench.experiments.explore.recipe_client import connect
-
         seed(self.setting.seed)
         try:
             locker = connect(self.setting.recipe, self.servers)

@@ -6,15 +6,18 @@ simpler schedule breaks the same rule: fewer steps first, then fewer changes, th
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
 from random import Random
 from time import process_time
 from typing import Any
 
+from msgspec import Struct
+
 from bench.experiments.explore.diagram import steps_of
 from bench.experiments.explore.play import ENGINE, Played, play
-from bench.experiments.explore.result import Step
+from bench.experiments.explore.result import Broken, Deviation, Step
 from bench.experiments.explore.schedule import (
     ANY,
     TTL_MS,
@@ -64,17 +67,12 @@ def numbered(setting: Setting, number: int, seed: int) -> tuple[Schedule, Played
         return Schedule(setting, kept), play(setting, follow(kept))
     if number % 2:
         return Schedule(setting, kept), play(setting, at_random(setting, random, kept))
-    usual = play(setting, follow({})) if number % CROWD == CROWD - 1 else _usual(setting)
-    return Schedule(setting, kept), play(setting, by_priorities(setting, random, usual.passed, kept))
+    if setting.recipe not in _USUAL:
+        _USUAL[setting.recipe] = play(setting, follow({}))
+    return Schedule(setting, kept), play(setting, by_priorities(setting, random, _USUAL[setting.recipe].passed, kept))
 
 
 _USUAL: dict[str, Played] = {}
-
-
-def _usual(setting: Setting) -> Played:
-    if setting.recipe not in _USUAL:
-        _USUAL[setting.recipe] = play(setting, follow({}))
-    return _USUAL[setting.recipe]
 
 
 def every(setting: Setting, most: int, first: int = 0, step: int = 1) -> Iterator[tuple[Schedule, Played]]:
@@ -85,9 +83,8 @@ def every(setting: Setting, most: int, first: int = 0, step: int = 1) -> Iterato
     if first == 0:
         yield whole, played
     if most:
-        for number, branch in enumerate(one_more(whole, played.passed)):
-            if number % step == first:
-                yield from _branch(branch, most - 1)
+        for branch in islice(one_more(whole, played.passed), first, None, step):
+            yield from _branch(branch, most - 1)
 
 
 def _branch(schedule: Schedule, most: int) -> Iterator[tuple[Schedule, Played]]:
@@ -98,49 +95,94 @@ def _branch(schedule: Schedule, most: int) -> Iterator[tuple[Schedule, Played]]:
             yield from _branch(longer, most - 1)
 
 
-@dataclass(slots=True)
-class Hunt:
-    """What came of some schedules. `small`: of one caller per client, in `small_s` of processor time; `seen`: how often
-    what came about, of lockcore; `best`: the smallest that breaks a rule, its steps, which of them it is made from;
-    `usual`: what the usual course passed, if it was among them."""
+class Hunt(Struct):
+    """What came of some schedules. `took_s`, `small_s`: processor time, of all and of the `small` ones, of one caller
+    per client, that broke nothing; `raised`: by a recipe; `found`: how many broke a rule, the smallest made of them is
+    `broken`; `seen`: how often what came about, of lockcore; `rule`: that one broken again broke."""
 
     played: int = 0
     tested: int = 0
+    took_s: float = 0.0
     small: int = 0
     small_s: float = 0.0
     raised: str = ""
-    broken: int = 0
-    seen: Counter[str] = field(default_factory=Counter)
-    best: tuple[Schedule, list[Step], int] | None = None
-    usual: Mapping[Place, int] = field(default_factory=dict)
+    found: int = 0
+    seen: dict[str, int] = {}
+    broken: Broken | None = None
+    rule: str = ""
+
+    def add(self, more: "Hunt") -> None:
+        """Count what came of more schedules."""
+        self.played, self.tested = self.played + more.played, self.tested + more.tested
+        self.took_s, self.found = self.took_s + more.took_s, self.found + more.found
+        self.small, self.small_s = self.small + more.small, self.small_s + more.small_s
+        self.seen, self.raised = Counter(self.seen) + Counter(more.seen), self.raised or more.raised
+        if more.broken and (self.broken is None or len(more.broken.steps) < len(self.broken.steps)):
+            self.broken = more.broken
+
+    def is_enough(self, block: int = 0, first: int = 0) -> bool:
+        """Whether to look no further: enough broken ones, or a short one, or far behind the `first` block that had
+        one."""
+        if self.broken is None:
+            return False
+        return self.found >= ENOUGH or len(self.broken.steps) <= SHORT + 1 or block > 4 * first + 8
 
 
-def hunt(schedules: Iterable[tuple[Schedule, Played]]) -> Hunt:
-    """Play them until enough of them broke a rule; the smallest that was made of those counts."""
-    found, began_s = Hunt(), process_time()
-    for number, (schedule, played) in enumerate(schedules):
+def hunt(schedules: Iterable[tuple[Schedule, Played]], first: int = 0) -> Hunt:
+    """Play them, numbered from `first`, until enough of them broke a rule; the smallest made of those counts."""
+    found, seen = Hunt(), Counter[str]()
+    began_s = before_s = process_time()
+    for number, (schedule, played) in enumerate(schedules, first):
         found.played, found.tested = found.played + 1, found.tested + played.tested
         found.raised = found.raised or played.raised
         if schedule.setting.recipe == ENGINE:
-            played.count_in(found.seen)
-        if not schedule.changes:
-            found.usual = played.passed
+            played.count_in(seen)
         if played.broken:
-            found.broken += 1
+            found.found += 1
             less, steps = smallest(schedule, played)
-            if found.best is None or len(steps) < len(found.best[1]):
-                found.best = less, steps, number
-            if is_enough(found.broken, len(found.best[1])):
+            if found.broken is None or len(steps) < len(found.broken.steps):
+                found.broken = _told(less, steps, number)
+            if found.is_enough():
                 break
         elif schedule.setting.callers == 1:
-            found.small, found.small_s = found.small + 1, found.small_s + process_time() - began_s
-        began_s = process_time()
+            found.small, found.small_s = found.small + 1, found.small_s + process_time() - before_s
+        before_s = process_time()
+    found.seen, found.took_s = seen, process_time() - began_s
     return found
 
 
-def is_enough(broken: int, steps: int, block: int = 0, first: int = 0) -> bool:
-    """Whether to look no further: enough broken ones, or a short one, or far behind the `first` block that had one."""
-    return broken >= ENOUGH or steps <= SHORT + 1 or block > 4 * first + 8
+def _told(schedule: Schedule, steps: Sequence[Step], number: int) -> Broken:
+    setting = schedule.setting
+    return Broken(
+        rule=steps[-1].text,
+        number=number,
+        clients=setting.clients,
+        callers=setting.callers,
+        resources=setting.resources,
+        rounds=setting.rounds,
+        hold_ms=setting.hold_ns / NS_PER_MS,
+        extends=setting.extends,
+        starts_ms=tuple(setting.start_ns(client) / NS_PER_MS for client in range(setting.clients)),
+        seed=setting.seed,
+        changes=tuple(
+            Deviation(*place, what, for_ns / NS_PER_MS) for place, (what, for_ns) in schedule.changes.items()
+        ),
+        steps=tuple(steps),
+    )
+
+
+def schedule_of(usual: Setting, broken: Broken) -> Schedule:
+    """The schedule that was told so, to be played again in what its recipe is explored in."""
+    told = replace(
+        usual,
+        clients=broken.clients, callers=broken.callers, resources=broken.resources, rounds=broken.rounds,
+        hold_ns=int(broken.hold_ms * NS_PER_MS), extends=broken.extends, seed=broken.seed,
+        starts_ns=tuple(int(start_ms * NS_PER_MS) for start_ms in broken.starts_ms),
+    )  # fmt: skip
+    return Schedule(
+        told,
+        {Place(one.where, one.who, one.visit): Change(one.what, int(one.for_ms * NS_PER_MS)) for one in broken.changes},
+    )
 
 
 def kind_of(rule: str) -> str:

@@ -5,6 +5,7 @@
 a course of a world the time functions are the real ones.
 """
 
+import os
 import socket
 import threading
 import time
@@ -14,9 +15,12 @@ from typing import Any
 
 from greenlet import getcurrent
 
+from bench.experiments.explore.engine_client import RETRY
 from bench.experiments.explore.network import SimulatedLink, SimulatedServer
+from bench.experiments.explore.schedule import TTL_MS
 from bench.experiments.explore.world import Actor, here
-from lockcore.clock import FAR_FUTURE_NS, NS_PER_S
+from bench.recipes.protocol import RecipeSettings
+from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS, NS_PER_S
 
 WALL_NS = 1_700_000_000 * NS_PER_S  # the wall clocks' reading when a world begins
 PORT = 1  # of server 0; the others' follow
@@ -32,6 +36,21 @@ class Scene:
 def url_of(index: int) -> str:
     """Where a recipe finds server `index`."""
     return f"redis://simulated:{PORT + index}"
+
+
+def connect(recipe: str, servers: tuple[SimulatedServer, ...]) -> Any:
+    """A connected recipe, ours or of another package, in the course that will use it."""
+    from bench.recipes.registry import find_recipe
+
+    if Scene.servers != servers:
+        Scene.servers, Scene.worlds = servers, Scene.worlds + 1
+    prefix = f"{os.getpid()}-{Scene.worlds}:"  # what a recipe has outside of its servers is of one world, too
+    told = RecipeSettings(key_prefix=prefix, max_ttl_ms=TTL_MS, retry=RETRY)
+    locker: Any = find_recipe(recipe).connect([url_of(server.index) for server in servers], told)
+    if servers[-1].data.role == "slave":
+        promote = partial(setattr, servers[1].data, "role", "master")
+        servers[0].when_dead = lambda: servers[0].world.later(locker.promotion_delay_ms * NS_PER_MS, promote)
+    return locker
 
 
 def _within() -> Actor | None:

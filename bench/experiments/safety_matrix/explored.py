@@ -9,7 +9,7 @@ from functools import partial
 
 from bench.experiments.explore.experiment import explored
 from bench.experiments.explore.result import ExploredRow, ExplorePlan
-from bench.experiments.explore.search_process import SearchAnswer
+from bench.experiments.explore.search import Hunt
 from bench.experiments.safety_matrix.result import Finding
 from bench.experiments.safety_matrix.row import PlannedRow, RowSetup, find
 from bench.measure.expectation import NOT_KNOWN
@@ -49,5 +49,5 @@ def look_at_rules(wanted: Mapping[str, int], setup: RowSetup) -> Finding:
 
 def _explored(recipe: str, setup: RowSetup) -> tuple[ExploredRow, Mapping[str, int]]:
     """What came of it; and how often what came about."""
-    plan, total = ExplorePlan((recipe,), 0.0, QUICK if setup.quick else FULL, None, 1, setup.seed), SearchAnswer()
+    plan, total = ExplorePlan((recipe,), 0.0, QUICK if setup.quick else FULL, None, 1, setup.seed), Hunt()
     return explored(recipe, plan, [setup.searcher], lambda _progress: None, total), total.seen
