@@ -8,15 +8,17 @@ seconds is over at once, and comes out the same every time.
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from random import seed
 from typing import Any
 
-from bench.experiments.audit.party import Operation, history_of
+from bench.experiments.audit.party import history_of
 from bench.experiments.explore.network import SimulatedServer
 from bench.experiments.explore.sockets import Scene, url_of
 from bench.experiments.explore.world import Process, World, here
+from bench.measure.record import OperationFacts
 from bench.measure.run_result import SafetyReport
 from bench.recipes.protocol import RecipeSettings
 from bench.recipes.registry import find_recipe
@@ -31,6 +33,34 @@ INSTANCES = 3
 Figures = dict[str, float | None]
 Course = Callable[["Stage"], Figures]
 _STAGES = count()
+
+
+@dataclass
+class Operation:
+    """One acquire of a client and, 0 or None until then, its release. Times in ns."""
+
+    start_ns: int
+    result: Lease | Denied
+    ended_ns: int
+    sent_ns: int = 0
+    replied_ns: int = 0
+    release: Outcome | None = None
+
+    def facts(self, caller: int) -> OperationFacts:
+        """As the load records it; a lease that was not given back is still worked under."""
+        found, release = self.result, self.release.value if self.release else "none"
+        attempt_ns = granted_ns = valid_until_ns = work_end_ns = 0
+        if isinstance(found, Lease):
+            attempt_ns, granted_ns, valid_until_ns = found.started_ns, found.granted_ns, found.valid_until_ns
+            work_end_ns = self.sent_ns or monotonic_ns()
+        elif found.lost_ns:
+            attempt_ns = found.lost_ns[-1]
+        return OperationFacts(
+            intended_ns=self.start_ns, start_ns=self.start_ns, attempt_ns=attempt_ns, granted_ns=granted_ns,
+            valid_until_ns=valid_until_ns, work_end_ns=work_end_ns, release_sent_ns=self.sent_ns,
+            release_replied_ns=self.replied_ns, ended_ns=self.ended_ns, resource=0, caller=caller,
+            outcome=found.outcome.value, sequence=1, release_outcome=release,
+        )  # fmt: skip
 
 
 class Client:
@@ -146,7 +176,7 @@ class Stage:
         return [server.data.pttl((self.prefix + RESOURCE).encode()) for server in self.servers]
 
     def report(self) -> SafetyReport:
-        """What the oracle says of all that was done so far. A lease not given back is one still worked under."""
-        operations = [(number, done) for number, client in enumerate(self.clients) for done in client.operations]
+        """What the oracle says of all that was done so far."""
+        operations = [done.facts(number) for number, client in enumerate(self.clients) for done in client.operations]
         flaw = None if self.about.safe else self.about.flaw
         return judge(history_of(operations), LONG_MS, Circumstances(unsafe_recipe=flaw))

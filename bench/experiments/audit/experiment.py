@@ -8,7 +8,7 @@ known is played again, and once more when nobody else plays.
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,6 @@ from bench.experiments.audit.result import (
     NOT_APPLICABLE,
     UNKNOWN,
     AuditConditions,
-    AuditedSchedule,
     AuditResult,
     Cell,
     CellWord,
@@ -88,7 +87,7 @@ def run_audit(order: ExperimentOrder[AuditPlan], show: Show) -> Done[AuditResult
         found: list[Contestant | Missing] = []
         cells: list[Cell] = []
         with experiment.cuttable():
-            controls = (ours(CONTROL + name) for name in (NO_FAULT, *(one.name for one in schedules)))
+            controls = (ours(CONTROL + name) for name in (NO_FAULT, *(one.told.name for one in schedules)))
             found += [*controls, *install(plan.cache, plan.libraries, show)]
             played = _Playing(plan, schedules, server, show)
             played.run([one for one in found if isinstance(one, Contestant)], cells)
@@ -97,7 +96,7 @@ def run_audit(order: ExperimentOrder[AuditPlan], show: Show) -> Done[AuditResult
             **experiment.header(seed=plan.seed, interrupted=experiment.cut),
             fleet=OwnFleet(server=server),
             conditions=AuditConditions(quick=plan.quick, held=plan.held, repeats=plan.repeats),
-            schedules=tuple(AuditedSchedule(one.name, one.looks_for, one.about, one.source) for one in schedules),
+            schedules=tuple(one.told for one in schedules),
             libraries=tuple(one.peer for one in found if isinstance(one, Contestant)),
             absent=tuple(one for one in found if isinstance(one, Missing)),
             cells=tuple(cells),
@@ -115,44 +114,34 @@ class _Playing:
 
     def run(self, contestants: Sequence[Contestant], cells: list[Cell]) -> None:
         """Add a cell per contestant and schedule to `cells`, in order; what Ctrl-C cuts is left out."""
-        slow_first = sorted(
-            contestants, key=lambda one: SLOW.index(one.peer.kind) if one.peer.kind in SLOW else len(SLOW)
-        )
+        by_name = {one.peer.name: one for one in contestants}
+        slow_first = sorted(contestants, key=lambda one: one.peer.kind not in SLOW)
         with ThreadPoolExecutor(AT_ONCE * len(os.sched_getaffinity(0))) as pool:
-            begun = {pool.submit(self._play_all, one): one.peer.name for one in slow_first}
+            begun = {pool.submit(self._play_all, one, cells): one.peer.name for one in slow_first}
             try:
                 for number, one in enumerate(as_completed(begun), 1):
                     one.result()
                     self._show(f"{number} of {len(begun)}: {begun[one]} is through")
-            except BaseException:
-                self._stop.set()
-                raise
             finally:
-                for one in begun:
-                    one.cancel()
-                played = {name: one.result() for one, name in begun.items() if not one.cancelled()}
-                cells += [cell for one in contestants for cell in played.get(one.peer.name, ())]
-        self._alone({one.peer.name: one for one in contestants}, cells)
-
-    def _alone(self, contestants: Mapping[str, Contestant], cells: list[Cell]) -> None:
-        """Play what is not known once more, one after the other: a schedule may not come about among others."""
+                self._stop.set()
+                pool.shutdown(cancel_futures=True)
+                cells.sort(key=lambda cell: list(by_name).index(cell.library))
+        self._stop.clear()
         for index, cell in enumerate(cells):
-            if cell.verdict == UNKNOWN:
+            if cell.verdict == UNKNOWN:  # a schedule may not come about among others
                 self._show(f"again, alone: {cell.library}, {cell.schedule}")
-                with self._stage(contestants[cell.library]) as stage:
+                with self._stage(by_name[cell.library]) as stage:
                     cells[index] = self._cell(stage, SCHEDULES[cell.schedule])
 
-    def _play_all(self, contestant: Contestant) -> list[Cell]:
-        cells: list[Cell] = []
-        peer = contestant.peer
-        fault = peer.name.removeprefix(CONTROL) if peer.name.startswith(CONTROL) else NO_FAULT
+    def _play_all(self, contestant: Contestant, cells: list[Cell]) -> None:
+        name = contestant.peer.name
+        fault = name.removeprefix(CONTROL) if name.startswith(CONTROL) else NO_FAULT
         with self._stage(contestant) as stage:
             for one in self._schedules:
                 if self._stop.is_set():
                     break
-                if fault in (NO_FAULT, one.name):
+                if fault in (NO_FAULT, one.told.name):
                     cells.append(self._cell(stage, one))
-        return cells
 
     def _stage(self, contestant: Contestant) -> Stage:
         return Stage(contestant, min(INSTANCES, max(contestant.peer.instances)), self._server)
@@ -177,9 +166,14 @@ def play(stage: Stage, one: AuditSchedule) -> Cell:
 
     def cell(verdict: CellWord, happened: str = "") -> Cell:
         course = tuple(stage.course) if verdict in (DOES_NOT, UNKNOWN) else ()
-        promise = promise_of(stage.name, one.name) if verdict == DOES_NOT else ""
+        promise = promise_of(stage.name, one.told.name) if verdict == DOES_NOT else ""
         return Cell(
-            library=stage.name, schedule=one.name, verdict=verdict, happened=happened, promise=promise, course=course
+            library=stage.name,
+            schedule=one.told.name,
+            verdict=verdict,
+            happened=happened,
+            promise=promise,
+            course=course,
         )
 
     if stage.instances < one.least:

@@ -9,25 +9,22 @@ and `$wait_s`. `libraries.toml` says nothing that the drivers do not do.
 import signal
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from itertools import count
 from pathlib import Path
 from string import Template
 
 import msgspec
 import numpy as np
+from msgspec import structs
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.contest.clients.order import ClientOrder
 from bench.experiments.contest.installed import Contestant
-from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, History
+from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, RECORD_FIELDS, History, OperationFacts
 from bench.topology.child import Child
 from bench.topology.fleet import wait_until
-from lockcore import Denied, Lease, Outcome
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
-from lockcore.model import Closed, Tally
 
 PATIENCE_S = 8.0  # a client that says nothing for so long hangs
 READY_S = 30.0  # a client is started and connected
@@ -36,7 +33,6 @@ LONG_MS, SHORT_MS = 10_000, 1000  # outlives a schedule; is outlived. python-red
 WAIT_MS = 500
 BRIEF_S = 0.04  # below the time-outs that clients give a server: lockcore's of 50 ms is the shortest
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)  # for want of memory, too: what ends a client so is not its library
-_TOKENS = count(1)
 
 
 class LibraryWords(msgspec.Struct, frozen=True):
@@ -65,51 +61,23 @@ def promise_of(name: str, schedule: str) -> str:
     return own.promises.get(schedule) or "; ".join(filter(None, (own.promise, page)))
 
 
+@cache
 def words_of(name: str) -> LibraryWords:
     """Return the words of a peer or control called `name`."""
-    return _all().get(name, LibraryWords())
-
-
-@cache
-def _all() -> dict[str, LibraryWords]:
     text = (resources.files(__package__) / "libraries.toml").read_text("utf-8")
-    return msgspec.convert(tomllib.loads(text), dict[str, LibraryWords])
+    return msgspec.convert(tomllib.loads(text).get(name, {}), LibraryWords)
 
 
-@dataclass(slots=True)
-class Operation:
-    """One acquire of a client and, 0 or None until then, its release. Times in ns."""
-
-    start_ns: int
-    result: Lease | Denied
-    ended_ns: int
-    sent_ns: int = 0
-    replied_ns: int = 0
-    release: Outcome | None = None
-
-    def record(self, caller: int, sequence: int) -> tuple[int, ...]:
-        """The fields of a record, in their order."""
-        result, release = self.result, self.release.value if self.release else "none"
-        attempt_ns, granted_ns, valid_until_ns, owner = 0, 0, 0, 0
-        if isinstance(result, Lease):
-            attempt_ns, granted_ns, valid_until_ns = result.started_ns, result.granted_ns, result.valid_until_ns
-            owner = hash(result.owner_token)
-        elif result.lost_ns:
-            attempt_ns = result.lost_ns[-1]
-        work_end_ns = (self.sent_ns or monotonic_ns()) if granted_ns else 0
-        votes = sum(number << 8 * place for place, number in enumerate(result.tally))
-        outcome = OUTCOME_CODES[result.outcome.value] | OUTCOME_CODES[release] << 8
-        attempts = result.attempts | result.split_votes << 32
-        return (
-            self.start_ns, self.start_ns, attempt_ns, granted_ns, valid_until_ns, work_end_ns, self.sent_ns,
-            self.replied_ns, self.ended_ns, 0, caller, outcome, votes, attempts, owner, sequence,
-        )  # fmt: skip
-
-
-def history_of(operations: Iterable[tuple[int, Operation]]) -> History:
-    """A history of each caller's number and operation."""
-    rows = [one.record(caller, sequence) for sequence, (caller, one) in enumerate(operations, 1)]
+def history_of(operations: Iterable[OperationFacts]) -> History:
+    """A history of these operations."""
+    rows = [
+        tuple(_code(one) if name == "outcome" else getattr(one, name) for name in RECORD_FIELDS) for one in operations
+    ]
     return History(np.array(rows, dtype=RECORD_DTYPE), torn=0, missing_segments=0)
+
+
+def _code(one: OperationFacts) -> int:
+    return OUTCOME_CODES[one.outcome] | OUTCOME_CODES[one.release_outcome] << 8
 
 
 class Said(msgspec.Struct, frozen=True):
@@ -141,7 +109,7 @@ class Party(Child):
     def __init__(self, contestant: Contestant, order: ClientOrder, environ: Mapping[str, str], folder: Path) -> None:
         """Start and connect it. Raises EnvironmentNotReadyError."""
         super().__init__(f"a client of {order.name}", [*contestant.command, "steps"], environ=environ, folder=folder)
-        self.operations: list[Operation] = []
+        self.operations: list[OperationFacts] = []
         self.note: Callable[[str], None] = lambda _step: None
         self._words = words_of(order.name)
         self._asked_ns, self._ttl_ms = 0, 0
@@ -194,13 +162,13 @@ class Party(Child):
         self.until_ns = end_ns = self._asked_ns + self._ttl_ms * NS_PER_MS
         if said.valid_ms is not None:
             end_ns = now_ns + int(said.valid_ms * NS_PER_MS)
-        result: Lease | Denied
+        done = OperationFacts(
+            start_ns=self._asked_ns, attempt_ns=self._asked_ns, ended_ns=now_ns, resource=0, caller=0,
+            outcome="contended", sequence=1,
+        )  # fmt: skip
         if said.ok:
-            token = b"%d" % next(_TOKENS)
-            result = Lease(RESOURCE, token, self._ttl_ms, self._asked_ns, now_ns, end_ns, Closed(Tally(granted=1)))
-        else:
-            result = Denied(RESOURCE, Outcome.CONTENDED, Tally(refused=1), 1, 0, self._asked_ns, now_ns)
-        self.operations.append(Operation(self._asked_ns, result, now_ns))
+            done = structs.replace(done, outcome="acquired", granted_ns=now_ns, valid_until_ns=end_ns)
+        self.operations.append(done)
         return said
 
     def acquire(self, ttl_ms: int = LONG_MS, wait_ms: int = WAIT_MS) -> Said:
@@ -210,10 +178,10 @@ class Party(Child):
 
     def release(self) -> Said:
         """Have it give back what it locked last; what came of it."""
-        self.operations[-1].sent_ns = monotonic_ns()
+        self.operations[-1] = sent = structs.replace(self.operations[-1], release_sent_ns=monotonic_ns())
         said = self.ask("release")
-        self.operations[-1].replied_ns = monotonic_ns()
-        self.operations[-1].release = Outcome.RELEASED if said.ok else Outcome.GONE
+        outcome = "released" if said.ok else "gone"
+        self.operations[-1] = structs.replace(sent, release_replied_ns=monotonic_ns(), release_outcome=outcome)
         return said
 
     def pause(self) -> None:

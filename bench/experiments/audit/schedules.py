@@ -19,6 +19,7 @@ from bench.experiments.audit.party import (
     NotApplicableError,
     Party,
 )
+from bench.experiments.audit.result import AuditedSchedule
 from bench.experiments.audit.stage import Stage
 from lockcore.clock import monotonic_ns
 
@@ -36,31 +37,27 @@ class UnmetError(Exception):
     """What did not come about, without which a schedule says nothing."""
 
 
+Course = Callable[[Stage], str]
+
+
 @dataclass(frozen=True, slots=True)
 class AuditSchedule:
-    """A course of events. `looks_for`: the fault, in a few words; `source`: who says that it matters; `least`: N."""
+    """A course of events as it is `told`, and how it is played; `least`: N."""
 
-    name: str
-    looks_for: str
-    source: str
-    play: Callable[[Stage], str]
-    least: int = 1
-
-    @property
-    def about(self) -> str:
-        """Its course, as its function says."""
-        return " ".join((self.play.__doc__ or "").split())
+    told: AuditedSchedule
+    play: Course
+    least: int
 
 
 SCHEDULES: dict[str, AuditSchedule] = {}
 
 
-def schedule(looks_for: str, source: str, least: int = 1) -> Callable[[Callable[[Stage], str]], Callable[[Stage], str]]:
-    """Name the function below a schedule."""
+def schedule(looks_for: str, source: str, least: int = 1) -> Callable[[Course], Course]:
+    """Make the function below a schedule: its name is the function's, its course what the function says."""
 
-    def decorate(play: Callable[[Stage], str]) -> Callable[[Stage], str]:
-        name = play.__name__.replace("_", "-")
-        SCHEDULES[name] = AuditSchedule(name, looks_for, source, play, least)
+    def decorate(play: Course) -> Course:
+        name, about = play.__name__.replace("_", "-"), " ".join((play.__doc__ or "").split())
+        SCHEDULES[name] = AuditSchedule(AuditedSchedule(name, looks_for, about, source), play, least)
         return play
 
     return decorate
@@ -70,6 +67,11 @@ def need(met: object, sentence: str) -> None:
     """Raise UnmetError unless it is so."""
     if not met:
         raise UnmetError(sentence)
+
+
+def _kept(stage: Stage, fault: str) -> str:
+    """`fault` if keys that are left of a lock that nobody has keep the next one from it."""
+    return "" if stage.until_lockable(CLEAN_S) else fault
 
 
 @schedule("a stopped minority stops everybody", REDLOCK, least=3)
@@ -98,7 +100,7 @@ def _without_a_minority(stage: Stage, client: Party, how: str) -> str:
     stage.cont([index for index in stage.minority if how == "stopped"])
     if not said.ok:
         return f"with one of {stage.instances} {how} a release fails: {said.error or 'it says it was not ours'}"
-    return "" if stage.until_lockable(CLEAN_S) else "keys stay behind after the release, for the rest of the TTL"
+    return _kept(stage, "keys stay behind after the release, for the rest of the TTL")
 
 
 @schedule("a grant whose TTL has passed", REDLOCK)
@@ -126,11 +128,9 @@ def _late_replies(stage: Stage, client: Party, meanwhile: Callable[[], None]) ->
     if not said.ok:
         return _in_time(client)
     _need_held(other)
-    if said.valid_ms is not None and said.valid_ms <= 0:
-        return (
-            "it is granted after its TTL, while another client holds the lock; only its validity, in the past, says so"
-        )
-    return "it is granted though its TTL had passed and another client holds the lock"
+    past = said.valid_ms is not None and said.valid_ms <= 0
+    only = "; only its validity, in the past, says so" if past else ""
+    return f"it is granted though its TTL had passed and another client holds the lock{only}"
 
 
 def _until_set(stage: Stage, client: Party) -> int:
@@ -181,11 +181,7 @@ def late_set(stage: Stage) -> str:
         client.release()
     elif said is not None and said.ok:
         return "it is granted though no quorum answered"
-    return (
-        ""
-        if stage.until_lockable(CLEAN_S)
-        else "keys of a lock that nobody has block everybody for the rest of the TTL"
-    )
+    return _kept(stage, "keys of a lock that nobody has block everybody for the rest of the TTL")
 
 
 def _expired(stage: Stage) -> Party:
@@ -304,7 +300,7 @@ def clock_ahead(stage: Stage) -> str:
         _need_held(client)
         return "a client whose clock is a minute ahead is granted a lock that is held"
     client.release()
-    return "" if stage.until_lockable(CLEAN_S) else "keys stay behind after the release"
+    return _kept(stage, "keys stay behind after the release")
 
 
 @schedule("Ctrl-C or a cancellation in acquire leaves keys", "Python, asyncio: task cancellation")
@@ -327,7 +323,7 @@ def interrupted_acquire(stage: Stage) -> str:
     need(said.error or said.ok, "it was interrupted, or granted all the same")
     if said.ok:
         client.release()
-    return _in_time(client) if stage.until_lockable(CLEAN_S) else KEPT
+    return _kept(stage, KEPT) or _in_time(client)
 
 
 @schedule("Ctrl-C or a cancellation in release leaves keys", "Python, asyncio: task cancellation")
@@ -342,7 +338,7 @@ def interrupted_release(stage: Stage) -> str:
     stage.interrupt(client)
     stage.cont(everyone)
     client.answer()
-    return _in_time(client) if stage.until_lockable(CLEAN_S) else KEPT
+    return _kept(stage, KEPT) or _in_time(client)
 
 
 @schedule("an exception in the body leaks the lock", "Python, PEP 343")
@@ -350,9 +346,7 @@ def exception_in_body(stage: Stage) -> str:
     """The body under the library's context manager raises."""
     client = stage.party()
     need(client.ask("hold", resource=RESOURCE, ttl_ms=LONG_MS, wait_ms=WAIT_MS, raises=True).ok, "the body ran")
-    return (
-        "" if stage.until_lockable(CLEAN_S) else "an exception in the body leaves the lock held for the rest of the TTL"
-    )
+    return _kept(stage, "an exception in the body leaves the lock held for the rest of the TTL")
 
 
 @schedule("the body runs without the lock", "Python, PEP 343")

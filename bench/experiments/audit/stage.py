@@ -12,6 +12,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
+from msgspec.structs import replace
 from redis import Redis
 
 from bench.errors import EnvironmentNotReadyError
@@ -30,7 +31,7 @@ from bench.experiments.audit.party import (
 from bench.experiments.audit.result import CourseStep
 from bench.experiments.contest.clients.order import ClientOrder
 from bench.experiments.contest.installed import ROOT, Contestant
-from bench.safety.judge import Circumstances, judge
+from bench.safety.judge import judge
 from bench.topology.fleet import Fleet, start_fleet, wait_until
 from bench.topology.shim import CONTROL_FILE, LIBRARY_FILE, Control, shim_library
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
@@ -75,7 +76,7 @@ class Stage:
 
     def party(self) -> Party:
         """One more client, whose connections are there: it has locked and released something else."""
-        return self._party({**self.contestant.environment}, ROOT)
+        return self._party({}, ROOT)
 
     def party_to_interrupt(self) -> Party:
         """One more client, for `interrupt`. Raises NotApplicableError where that has no meaning."""
@@ -101,7 +102,7 @@ class Stage:
         control = Control(folder / CONTROL_FILE)
         self._places.callback(control.close)
         preload = {"LD_PRELOAD": f"./{LIBRARY_FILE}", "LOCKBENCH_SHIM": f"./{CONTROL_FILE}"}
-        party = self._party({**self.contestant.environment, **preload}, folder)
+        party = self._party(preload, folder)
         if not control.loaded_in(party.process.pid):
             raise NotApplicableError("its wall clock cannot be set here: it ignores LD_PRELOAD")
         self._clocks[party] = control
@@ -112,11 +113,12 @@ class Stage:
         self._clocks[party].shift_clock(by_s * NS_PER_S)
         party.note(f"its wall clock is set {'back' if by_s < 0 else 'ahead'} by {abs(by_s)} s")
 
-    def _party(self, environ: Mapping[str, str], folder: Path) -> Party:
+    def _party(self, preload: Mapping[str, str], folder: Path) -> Party:
         order = ClientOrder(
             self.name, list(self.fleet.urls), [], 0.0, 0.0, 0, own=True, hold_s=0.0, ttl_ms=LONG_MS, wait_ms=WAIT_MS
         )
-        environ = {**os.environ, "PYTHONPATH": str(ROOT), **_BRIEF, **environ}
+        environ = {**os.environ, "PYTHONPATH": str(ROOT), **_BRIEF, **self.contestant.environment, **preload}
+        number = len(self.parties)
         party = Party(self.contestant, order, environ, folder)
         self.parties.append(party)
         self.fleet.adopt(party.process.pid)
@@ -124,8 +126,7 @@ class Stage:
             party.begin(do, **words)
             if not party.hear(Said, READY_S).ok:
                 raise EnvironmentNotReadyError(f"{self.name} did not {do} a free resource")
-        name = chr(ord("A") + len(self.parties) - 1)
-        party.note = lambda step: self.note(step, name)
+        party.note = lambda step: self.note(step, chr(ord("A") + number))
         party.note(words_of(self.name).connect)
         return party
 
@@ -231,10 +232,10 @@ class Stage:
 
     def broken(self) -> str:
         """What of exclusion was broken, in words, "" if nothing was."""
-        done = [(number, one) for number, party in enumerate(self.parties) for one in party.operations]
+        done = [replace(one, caller=number) for number, party in enumerate(self.parties) for one in party.operations]
         if not done:
             return ""
-        report = judge(history_of(done), LONG_MS, Circumstances(unsafe_recipe=None))
+        report = judge(history_of(done), LONG_MS)
         if report.service_faults:
             return "two clients held it at once"
         return "it was granted after its end" if report.granted_invalid else ""

@@ -7,23 +7,16 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from bench.experiments.audit.result import DOES_NOT, HOLDS, NOT_APPLICABLE, UNKNOWN, AuditResult, Cell, CellWord
+from bench.experiments.audit.result import DOES_NOT, HOLDS, NOT_APPLICABLE, UNKNOWN, AuditResult, Cell
 from bench.measure import verdict as words
 from bench.measure.statistics import wilson
-from bench.measure.verdict import Kind
 from bench.report.figures import counted, percent
-from bench.report.sheet import Case, Part, Sheet, Suite, made, sheet_of
+from bench.report.sheet import BAD, DOUBTFUL, GOOD, Case, Part, Sheet, Suite, made, sheet_of
 
-_WORDS: tuple[CellWord, ...] = (HOLDS, DOES_NOT, NOT_APPLICABLE, UNKNOWN)
 UNSEEN = 0.05  # of audits
 _SIGNS: Mapping[str, str] = {HOLDS: "✓", DOES_NOT: "✗", NOT_APPLICABLE: "–", UNKNOWN: "?"}
-_STYLES = {
-    style_of: style
-    for word, style in (
-        (HOLDS, Kind.GOOD.value), (DOES_NOT, f"bold {Kind.BAD.value}"), (UNKNOWN, f"bold {Kind.UNKNOWN.value}"),
-    )
-    for style_of in (word, _SIGNS[word])
-}  # fmt: skip
+_STYLES = {HOLDS: GOOD, DOES_NOT: f"bold {BAD}", UNKNOWN: f"bold {DOUBTFUL}"}
+_STYLES |= {_SIGNS[word]: style for word, style in _STYLES.items()}
 
 
 def sheet(result: AuditResult, place: str = "") -> Sheet:
@@ -43,12 +36,19 @@ def _parts(result: AuditResult) -> Iterator[Part]:
     libraries = [peer for peer in result.libraries if not peer.name.startswith("control")]
     cells = {(cell.library, cell.schedule): cell for cell in result.cells}
     schedules = [one.name for one in result.schedules]
-    rows = tuple((peer.name, *(_sign(cells.get((peer.name, name))) for name in schedules)) for peer in libraries)
+    none = Cell(library="", schedule="", verdict=NOT_APPLICABLE)
+    rows = tuple(
+        (peer.name, *(_SIGNS[cells.get((peer.name, name), none).verdict] for name in schedules)) for peer in libraries
+    )
     if rows:
         head = ("library", *(name.replace("-", "\u2010\n") for name in schedules))
         about = " · ".join(f"{sign} {word}" for word, sign in _SIGNS.items())
         yield Part("who holds", about, head, rows, frozenset(range(len(head))), styles=_STYLES)
-    wrong = tuple(_fault(cell) for cell in result.cells if cell.verdict == DOES_NOT and not _is_control(cell))
+    wrong = tuple(
+        (cell.library, cell.schedule, _times(cell), cell.happened)
+        for cell in result.cells
+        if cell.verdict == DOES_NOT and not _is_control(cell)
+    )
     if wrong:
         head = ("library", "schedule", "seen", "what happened")
         yield Part("what went wrong", "", head, wrong, frozenset({0, 1, 3}), below=3)
@@ -87,14 +87,6 @@ def _is_control(cell: Cell) -> bool:
     return cell.library.startswith("control")
 
 
-def _sign(cell: Cell | None) -> str:
-    return _SIGNS[NOT_APPLICABLE if cell is None else cell.verdict]
-
-
-def _fault(cell: Cell) -> tuple[str, ...]:
-    return (cell.library, cell.schedule, _times(cell), cell.happened)
-
-
 def _times(cell: Cell) -> str:
     """How often it went wrong; with the interval of its rate where that was not each time."""
     rate, often = wilson(cell.seen, cell.of), f"{cell.seen} of {cell.of}"
@@ -110,7 +102,7 @@ def _bound(held: int) -> str:
 def _headline(result: AuditResult) -> str:
     counts = Counter(cell.verdict for cell in result.cells if not _is_control(cell))
     caught = [cell for cell in result.cells if _is_control(cell) and not cell.library.endswith("none")]
-    told = " · ".join(f"{counts[word]} {word}" for word in _WORDS if counts[word])
+    told = " · ".join(f"{counts[word]} {word}" for word in _SIGNS if counts[word])
     libraries = sum(not peer.name.startswith("control") for peer in result.libraries)
     faults = f"{sum(cell.verdict == DOES_NOT for cell in caught)} of {len(caught)} planted faults found"
     cut = ", then interrupted" if result.interrupted else ""

@@ -13,7 +13,7 @@ from bench.errors import UsageError
 from bench.experiments.audit import experiment
 from bench.experiments.audit.experiment import CONTROL, TRIES, AuditPlan, _Playing, chosen, judge_cells, known
 from bench.experiments.audit.party import promise_of, words_of
-from bench.experiments.audit.result import AuditConditions, AuditedSchedule, AuditResult, Cell, CellWord, CourseStep
+from bench.experiments.audit.result import AuditConditions, AuditResult, Cell, CellWord, CourseStep
 from bench.experiments.audit.schedules import SCHEDULES, AuditSchedule
 from bench.experiments.audit.words import evidence, sheet, suite
 from bench.experiments.contest.installed import PEERS, Contestant
@@ -32,9 +32,7 @@ def cell(library: str, verdict: CellWord, schedule: str = ONE, seen: int = 0) ->
 
 def result(*cells: Cell) -> AuditResult:
     """An audit that came to these cells."""
-    schedules = tuple(
-        AuditedSchedule(one.name, one.looks_for, one.about, one.source) for one in chosen([ONE, "forked"])
-    )
+    schedules = tuple(one.told for one in chosen([ONE, "forked"]))
     return AuditResult(
         id="1", command=("lockbench", "audit"), seed=1, started_at="2026-11-23T00:00:00Z", duration_s=1.0,
         interrupted=False, environment=describe_environment(),
@@ -75,7 +73,7 @@ def test_what_did_not_come_about_among_others_is_played_alone(monkeypatch: pytes
     def play(stage: str, one: AuditSchedule) -> Cell:
         crowd = sum(thread.name.startswith("ThreadPool") for thread in threading.enumerate())
         played.append((stage, crowd))
-        return cell(stage, "not known" if stage == "b" and crowd else "holds", one.name)
+        return cell(stage, "not known" if stage == "b" and crowd else "holds", one.told.name)
 
     monkeypatch.setattr(experiment, "play", play)
     monkeypatch.setattr(_Playing, "_stage", lambda _, contestant: nullcontext(contestant.peer.name))
@@ -103,7 +101,7 @@ def test_what_holds_is_played_again_and_what_went_wrong_oftener(
     monkeypatch: pytest.MonkeyPatch, plays: list[CellWord], verdict: str, seen: int, of: int
 ) -> None:
     script = iter(plays)
-    monkeypatch.setattr(experiment, "play", lambda stage, one: cell(stage, next(script), one.name))
+    monkeypatch.setattr(experiment, "play", lambda stage, one: cell(stage, next(script), one.told.name))
     plan = AuditPlan((), (), 3, 5, quick=False, cache=Path(), seed=1)
     server = ServerBinary("/usr/bin/redis-server", "redis", "7.0.15")
     stage: Any = "a"
@@ -128,8 +126,8 @@ def test_a_wrong_name_is_refused_with_the_one_it_is_close_to() -> None:
 def test_every_schedule_has_a_course_a_source_and_a_planted_fault() -> None:
     source = Path(__file__).parents[4].joinpath("bench/experiments/contest/clients/control.py").read_text("utf-8")
     for name, one in SCHEDULES.items():
-        assert one.about
-        assert one.source
+        assert one.told.about
+        assert one.told.source
         assert f'"{name}"' in source, f"no fault is planted for {name}"
 
 
