@@ -100,7 +100,7 @@ def _bound(held: int) -> str:
 
 
 def _headline(result: AuditResult) -> str:
-    counts = Counter(cell.verdict for cell in result.cells if not _is_control(cell))
+    counts = Counter[str](cell.verdict for cell in result.cells if not _is_control(cell))
     caught = [cell for cell in result.cells if _is_control(cell) and not cell.library.endswith("none")]
     told = " · ".join(f"{counts[word]} {word}" for word in _SIGNS if counts[word])
     libraries = sum(not peer.name.startswith("control") for peer in result.libraries)

@@ -137,11 +137,10 @@ class SequentialVoter:
 
     def attempt(self, seat: int) -> Attempt:
         """See ParallelVoter. The recipe cleans up before it returns: a lost attempt was decided by its last vote."""
-        result, (started_ns, ended_ns) = self._result, self._span_ns
+        result, (started_ns, ended_ns), votes = self._result, self._span_ns, self._votes()
         if isinstance(result, Lease):
-            return Attempt(seat, started_ns, ended_ns, Outcome.ACQUIRED, self._votes(), result.valid_until_ns)
-        decided_ns = max((server.cast.replied_ns for server in self._servers), default=0) or ended_ns
-        return Attempt(seat, started_ns, decided_ns, result.outcome, self._votes())
+            return Attempt(seat, started_ns, ended_ns, Outcome.ACQUIRED, votes, result.valid_until_ns)
+        return Attempt(seat, started_ns, max(one.replied_ns for one in votes) or ended_ns, result.outcome, votes)
 
     def release(self, lease: Lease, attempt: Attempt) -> Attempt:
         """See ParallelVoter."""
@@ -163,20 +162,19 @@ class Contender:
             "sequential": SequentialVoter(enrolment, RedlockSequential),
             "random": SequentialVoter(enrolment, RedlockRandomOrder),
         }
-        self._start_ns = 0
 
     def run(self, block: Block) -> list[tuple[int, Attempt]]:
         """Take part in all trials of a block; every attempt with its trial's number."""
         made: list[tuple[int, Attempt]] = []
         gate, seat, contest = self._gate, self._seat, block.contest
-        self._start_ns = gate.start_ns
+        start_ns = gate.start_ns
         for trial in block.trials:
             gate.ready(seat, trial)
-            self._look_until(lambda: gate.start_ns != self._start_ns)
-            self._start_ns = gate.start_ns
-            if self._start_ns == STOP:
+            self._look_until(lambda before=start_ns: gate.start_ns != before)  # type: ignore[misc]
+            start_ns = gate.start_ns
+            if start_ns == STOP:
                 break
-            lease, attempts = self._try_for(contest, trial)
+            lease, attempts = self._try_for(contest, trial, start_ns)
             gate.finish(seat, trial)
             if lease is not None:
                 self._look_until(lambda trial=trial: gate.are_finished(contest.contenders, trial))  # type: ignore[misc]
@@ -184,12 +182,12 @@ class Contender:
             made += [(trial, attempt) for attempt in attempts]
         return made
 
-    def _try_for(self, contest: Contest, trial: int) -> tuple[Lease | None, list[Attempt]]:
+    def _try_for(self, contest: Contest, trial: int, start_ns: int) -> tuple[Lease | None, list[Attempt]]:
         """Attempt after attempt, until somebody has won or the policy or the patience is at its end."""
         voter, gate, resource = self._voters[contest.order], self._gate, resource_of(trial)
         policy = RetryPolicy(**asdict(contest.retry))
-        deadline_ns = self._start_ns + int(contest.patience_ms * NS_PER_MS)
-        _sleep_until(self._start_ns + int(self._rng.uniform(0, contest.spread_ms) * NS_PER_MS))
+        deadline_ns = start_ns + int(contest.patience_ms * NS_PER_MS)
+        _sleep_until(start_ns + int(self._rng.uniform(0, contest.spread_ms) * NS_PER_MS))
         attempts: list[Attempt] = []
         while True:
             result = voter.acquire(resource)
@@ -198,10 +196,10 @@ class Contender:
             attempts.append(voter.attempt(self._seat))
             if isinstance(result, Lease):
                 return result, attempts
-            start_ns = policy.next_start_ns(
+            next_ns = policy.next_start_ns(
                 result.outcome, len(attempts), attempts[-1].decided_ns, deadline_ns, self._rng.random()
             )
-            if start_ns is None or not self._rest(start_ns, trial):
+            if next_ns is None or not self._rest(next_ns, trial):
                 return None, attempts
 
     def _rest(self, until_ns: int, trial: int) -> bool:

@@ -5,12 +5,12 @@ map: the start is a time on CLOCK_MONOTONIC in the near future, for which each p
 not matter who reads the word when. Source: mmap(2); aligned 64-bit stores are whole where Redis runs.
 """
 
-import mmap
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
+
+import numpy as np
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.split_votes.plan import Block, Contest, Enrolment
@@ -21,34 +21,31 @@ LEAD_NS = 1_500_000  # between naming a start and the start
 PATIENCE_S = 30.0  # for contenders to answer, beyond what a block itself may take
 _LOOK_S = 0.0002
 _CHECK_EVERY = 256  # looks
-WORD = 8
 _START, _WON, _SEATS = 0, 1, 2  # words
 STOP = -1
 
 
 class StartingGate:
-    """The shared words of contenders in `seats` processes, whose leader makes them, with `create`.
+    """The shared words of contenders in `seats` processes, in a file that their leader has made.
 
     Each is of 64 bits and written by one process only (`won`: by whoever got the lock): no locks. Trials are numbered
     from 1, upwards.
     """
 
-    def __init__(self, path: Path, seats: int, *, create: bool = False) -> None:
-        descriptor = os.open(path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0), 0o600)
-        try:
-            if create:
-                os.ftruncate(descriptor, (_SEATS + seats) * WORD)
-            self._memory = mmap.mmap(descriptor, (_SEATS + seats) * WORD)
-        finally:
-            os.close(descriptor)
-        self._words = memoryview(self._memory).cast("q")
-        self.seats = seats
+    def __init__(self, path: Path, seats: int) -> None:
+        self._words = np.memmap(path, np.int64, "r+", shape=(_SEATS + seats,))
+
+    @staticmethod
+    def made(path: Path, seats: int) -> "StartingGate":
+        """A new one."""
+        path.write_bytes(bytes((_SEATS + seats) * 8))
+        return StartingGate(path, seats)
 
     # -- the leader ---------------------------------------------------------------------------------------------------
 
     def are_ready(self, seats: int, trial: int) -> bool:
         """Whether each of the first `seats` has said that it waits for `trial`."""
-        return all(word >= 2 * trial for word in self._words[_SEATS : _SEATS + seats])
+        return bool((self._words[_SEATS : _SEATS + seats] >= 2 * trial).all())
 
     def open(self, start_ns: int) -> None:
         """Name the start, which lies in the future and is not that of the trial before; or STOP, for good."""
@@ -59,7 +56,7 @@ class StartingGate:
     @property
     def start_ns(self) -> int:
         """The start of the newest trial, 0 before the first, STOP when there will be no more."""
-        return self._words[_START]
+        return int(self._words[_START])
 
     def ready(self, seat: int, trial: int) -> None:
         """I wait for `trial` to start; everything of the one before is cleaned up."""
@@ -71,7 +68,7 @@ class StartingGate:
 
     def are_finished(self, seats: int, trial: int) -> bool:
         """Whether each of the first `seats` has stopped trying: the winner may give the lock back."""
-        return all(word > 2 * trial for word in self._words[_SEATS : _SEATS + seats])
+        return bool((self._words[_SEATS : _SEATS + seats] > 2 * trial).all())
 
     def win(self, trial: int) -> None:
         """I have the lock of `trial`: the others need not try again."""
@@ -79,12 +76,7 @@ class StartingGate:
 
     def is_won(self, trial: int) -> bool:
         """Whether somebody has the lock of `trial`."""
-        return self._words[_WON] >= trial
-
-    def close(self) -> None:
-        """Let go of the memory; the file is whoever's folder it is in."""
-        self._words.release()
-        self._memory.close()
+        return bool(self._words[_WON] >= trial)
 
 
 class Contenders:
@@ -94,7 +86,7 @@ class Contenders:
         """Start them; `folder` is private and outlives them. Raises EnvironmentNotReadyError when one does not."""
         path = folder / "starting-gate"
         self._members: list[Child] = []
-        self._gate = StartingGate(path, seats, create=True)
+        self._gate = StartingGate.made(path, seats)
         try:
             for seat in range(seats):
                 self._members.append(Child(f"contender {seat}", "bench.experiments.split_votes.contender_process"))
@@ -121,16 +113,12 @@ class Contenders:
 
     def close(self) -> None:
         """Have them give back what they hold and end; whoever does not is killed. More than once is fine."""
-        if not self._members:
-            return
         self._gate.open(STOP)
         for member in self._members:
             member.leave()
-        while self._members:
-            member = self._members.pop()
+        for member in self._members:
             member.finish()
             member.close()
-        self._gate.close()
 
     def __enter__(self) -> Self:
         return self

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
-from typing import Any, Self
+from typing import Any
 
 from msgspec.structs import asdict
 from redis import Redis
@@ -19,7 +19,7 @@ from redis.exceptions import RedisError, ResponseError
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.split_votes.contenders import Contenders
 from bench.experiments.split_votes.judge import ContestFigures, calibration_row, judge_split_votes
-from bench.experiments.split_votes.plan import TTL_MS, Block, Contest, SplitVotesPlan
+from bench.experiments.split_votes.plan import TTL_MS, Block, SplitVotesPlan
 from bench.experiments.split_votes.result import CalibrationRow, Conditions, SplitVotesResult
 from bench.experiments.split_votes.trial import Attempt, CastVote
 from bench.measure.run_result import OwnFleet
@@ -116,15 +116,12 @@ class _Measurement:
                 contest = figures.contest
                 what = f"trial {figures.trials:,} of {contest.trials:,}, K={contest.contenders} {contest.order}"
                 self._show(f"{section}: {what}")
-                figures.take(contenders.run(self._block(contest, min(BLOCK, figures.missing))))
-
-    def _block(self, contest: Contest, count: int) -> Block:
-        block = Block(self._next_trial, count, contest)
-        self._next_trial += count
-        return block
+                block = Block(self._next_trial, min(BLOCK, figures.missing), contest)
+                self._next_trial += block.count
+                figures.take(contenders.run(block))
 
 
-class Driver:
+class Driver(ExitStack):
     """Votes shared out by pure chance, over one connection per instance. A context manager.
 
     A round's K · N SETs leave one by one in one uniformly shuffled order over (contender, instance); a connection keeps
@@ -133,13 +130,10 @@ class Driver:
     """
 
     def __init__(self, urls: Sequence[str], key_prefix: str) -> None:
+        super().__init__()
         self._prefix = key_prefix
-        with ExitStack() as stack:
-            clients = [Redis.from_url(url, protocol=2, driver_info=None, socket_timeout=REPLY_S) for url in urls]
-            for client in clients:
-                stack.callback(client.close)
-            self._lines = [client.connection_pool.get_connection() for client in clients]
-            self._stack = stack.pop_all()
+        clients = [Redis.from_url(url, protocol=2, driver_info=None, socket_timeout=REPLY_S) for url in urls]
+        self._lines = [self.enter_context(client).connection_pool.get_connection() for client in clients]
 
     def round(self, contenders: int, number: int, rng: Random) -> list[Attempt]:
         """Make one round: an attempt of each of the `contenders`. Raises EnvironmentNotReadyError."""
@@ -155,25 +149,19 @@ class Driver:
         sent_ns = {}
         for seat, index in turns:
             sent_ns[seat, index] = monotonic_ns()
-            lines[index].send_command("SET", key, seat, "NX", "PX", TTL_MS)  # type: ignore[no-untyped-call]
+            lines[index].send_command("SET", key, seat, "NX", "PX", TTL_MS)
         cast = {
             (seat, index): CastVote(_vote(lines[index]), sent_ns[seat, index], monotonic_ns()) for seat, index in turns
         }
         decided_ns = monotonic_ns()
         for line in lines:
-            line.send_command("DEL", key)  # type: ignore[no-untyped-call]
+            line.send_command("DEL", key)
         for line in lines:
             line.read_response()
         return [
             _attempt(seat, start_ns, decided_ns, tuple(cast[seat, index] for index in range(len(lines))))
             for seat in range(contenders)
         ]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_raised: object) -> None:
-        self._stack.close()
 
 
 def _vote(line: Any) -> Vote:

@@ -46,10 +46,11 @@ def calibration_row(instances: int, contenders: int, rounds: Sequence[Sequence[A
     endings = Counter(ending_of(round_) for round_ in rounds)
     expected, measured = closed_form(instances, contenders), wilson(endings[Ending.SPLIT], len(rounds))
     unlike = len(rounds) - endings[Ending.WON] - endings[Ending.SPLIT]
-    misses = [
-        *_miss(measured.rate, expected),
-        *([f"{unlike} rounds that nobody won were not found to be split votes"] if unlike else []),
-    ]
+    misses = [f"{unlike} rounds that nobody won were not found to be split votes"] if unlike else []
+    if measured.rate is None:
+        misses.append("the split-vote rate was not measured")
+    elif abs(measured.rate - expected) > TOLERANCE:
+        misses.append(f"the split-vote rate is {measured.rate:.3f}, expected {expected:.3f} ± {TOLERANCE}")
     return CalibrationRow(
         contenders=contenders,
         rounds=len(rounds),
@@ -68,14 +69,6 @@ def _counted(endings: Counter[Ending]) -> Endings:
 
 def _is_called_split(round_: Iterable[Attempt]) -> bool:
     return any(attempt.outcome is Outcome.SPLIT_VOTE for attempt in round_)
-
-
-def _miss(measured: float | None, expected: float) -> list[str]:
-    if measured is None:
-        return ["the split-vote rate was not measured"]
-    if abs(measured - expected) <= TOLERANCE:
-        return []
-    return [f"the split-vote rate is {measured:.3f}, expected {expected:.3f} ± {TOLERANCE}"]
 
 
 class ContestFigures:
@@ -174,16 +167,13 @@ def judge_split_votes(
     faults = sum(row.double_grants for row in (*contention, *retries))
     violated = [f"{faults} leases were granted while another on the same resource was valid"] if faults else []
     missed = [f"calibration, K={row.contenders}: {miss}" for row in calibration for miss in row.misses]
-    unknown = [
-        f"contention, K={row.contenders}, {row.order}: released together, and no attempts overlapped"
-        for row in contention
-        if not row.spread_s and not row.contention_rounds
-    ]
-    unknown += [
-        f"contention, K={row.contenders}, {row.order}: in most rounds fewer than a quorum answered"
-        for row in contention
-        if row.endings.unreachable * 2 > row.contention_rounds > 0
-    ]
+    unknown = []
+    for row in contention:
+        name = f"contention, K={row.contenders}, {row.order}"
+        if not row.spread_s and not row.contention_rounds:
+            unknown.append(f"{name}: released together, and no attempts overlapped")
+        if row.endings.unreachable * 2 > row.contention_rounds > 0:
+            unknown.append(f"{name}: in most rounds fewer than a quorum answered")
     unknown += [
         f"retries, K={row.contenders}, {row.order}, {row.retry.policy}: nobody was granted a lease"
         for row in retries

@@ -10,10 +10,11 @@ Rules, with q = N // 2 + 1:
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
+from itertools import groupby
 from math import comb, inf
 
 from msgspec import Struct
@@ -121,49 +122,31 @@ def ending_of(attempts: Sequence[Attempt]) -> Ending:
     first_answers = sorted(min(replied_ns) for replied_ns in answers if replied_ns)
     if (live := len(first_answers)) < quorum:
         return Ending.UNREACHABLE
-    spans = [
-        _Certain(index, number, cast.replied_ns, until_ns)
-        for index, column in enumerate(columns)
-        for number, cast in enumerate(column)
-        if cast.vote is Vote.GRANTED and (until_ns := cast.release_sent_ns or inf) > cast.replied_ns
-    ]
-    split = _is_certain_at_some_moment(spans, first_answers[quorum - 1], live, quorum)
-    return Ending.SPLIT if split else Ending.UNPROVEN
+    changes: list[
+        tuple[float, bool, int, int]
+    ] = []  # when, whether from then on, which instance is held by which attempt
+    for index, column in enumerate(columns):
+        for number, cast in enumerate(column):
+            until_ns = cast.release_sent_ns or inf
+            if cast.vote is Vote.GRANTED and until_ns > cast.replied_ns:
+                changes += [(cast.replied_ns, True, index, number), (until_ns, False, index, number)]
+    return Ending.SPLIT if _can_nobody(changes, first_answers[quorum - 1], live, quorum) else Ending.UNPROVEN
 
 
-@dataclass(frozen=True, slots=True)
-class _Certain:
-    """An instance is held by an attempt (its number in the round), for certain, in [from_ns, until_ns)."""
-
-    instance: int
-    attempt: int
-    from_ns: int
-    until_ns: float
-
-
-def _is_certain_at_some_moment(spans: Sequence[_Certain], enough_ns: int, live: int, quorum: int) -> bool:
-    """Whether at `enough_ns` or later so many instances are held that no attempt can reach a quorum any more.
-
-    A sweep over the spans' ends and begins, as nothing else changes what is held.
-    """
-    changes: list[tuple[float, bool, _Certain]] = [(span.from_ns, True, span) for span in spans]
-    changes += [(span.until_ns, False, span) for span in spans]
-    changes.sort(key=lambda change: change[:2])  # an end is exclusive: before the begins of the same moment
-    held: dict[int, _Certain] = {}
-    for position, (at_ns, begins, span) in enumerate(changes):
-        if begins:
-            held[span.instance] = span
-        elif held.get(span.instance) is span:
-            del held[span.instance]
-        last_of_its_moment = position + 1 == len(changes) or changes[position + 1][0] > max(at_ns, enough_ns)
-        if last_of_its_moment and _nobody_can(held, live, quorum):
+def _can_nobody(changes: list[tuple[float, bool, int, int]], enough_ns: int, live: int, quorum: int) -> bool:
+    """Whether at `enough_ns` or later so many instances are held, for certain, that no attempt can reach a quorum."""
+    held: dict[int, int] = {}  # instance -> attempt
+    changes.sort()  # an end is exclusive: before the begins of the same moment
+    for _, moment in groupby(changes, lambda change: max(change[0], enough_ns)):
+        for _, begins, instance, attempt in moment:
+            if begins:
+                held[instance] = attempt
+            elif held.get(instance) == attempt:
+                del held[instance]
+        most = max(Counter(held.values()).values(), default=0)
+        if most + live - len(held) < quorum:
             return True
     return False
-
-
-def _nobody_can(held: Mapping[int, _Certain], live: int, quorum: int) -> bool:
-    most = max(Counter(span.attempt for span in held.values()).values(), default=0)
-    return most + live - len(held) < quorum
 
 
 @dataclass(frozen=True, slots=True)
