@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bench.experiments.crash.result import CrashResult
-from bench.experiments.fsync import rows as product
+from bench.experiments.fsync import judge as product
 from bench.experiments.fsync.command import REPEATS
 from bench.experiments.fsync.result import FsyncRow, LoadSeen, VisitSeen
 from bench.measure.histogram import Histogram

@@ -13,7 +13,7 @@ import redis
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.fsync.cell_servers import BorrowedPolicy, OwnServers, without_waitaof
-from bench.experiments.fsync.plan import Phase
+from bench.experiments.fsync.plan import LoadOrder, Phase
 from bench.experiments.fsync.result import FsyncCell, FsyncResult, PhaseFigures, Policy, Rewrite, WaitaofCounts
 from bench.experiments.fsync.visit import fill, load_process, rewrite_now, waitaof_truth
 from bench.measure.run_result import ServerBinary
@@ -168,7 +168,7 @@ def with_waitaof() -> ServerBinary:
 def test_a_lock_whose_fsync_is_not_confirmed_is_not_granted(tmp_path: Path) -> None:
     cell = cell_of("waitaof", pipeline=2)
     with start_fleet(1, "no", server=with_waitaof()) as fleet:  # never synced, so WAITAOF's time-out answers
-        with load_process(cell, fleet.urls, "lockbench:test:", 1) as load:
+        with load_process(LoadOrder(fleet.urls, "lockbench:test:", cell, 1)) as load:
             load.tell(Phase(0.0, 0.1))
             figures = load.hear(PhaseFigures, WAIT_S)
         assert keys(fleet) == 0, "what was not granted is cleaned up"

@@ -63,6 +63,10 @@ class CellServers:
         """fsyncs and fdatasyncs of all servers so far; None where they cannot be counted."""
         return sum(control.syncs for control in self.controls) if self.controls else None
 
+    def syncs_since(self, before: int | None) -> int | None:
+        """How many more there are than `before`."""
+        return None if before is None or self.syncs is None else self.syncs - before
+
 
 class OwnServers:
     """Fleets of our own, one per block, with their files in `disk` (None: the system's temporary folder)."""

@@ -16,7 +16,7 @@ import msgspec
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.fsync.cell_servers import FsyncServers, OwnServers, UserServers, lent
-from bench.experiments.fsync.judge import always_costs, findings_of, judge_fsync
+from bench.experiments.fsync.judge import always_costs, findings_of, judge_fsync, rows_of
 from bench.experiments.fsync.plan import Block, FsyncPlan
 from bench.experiments.fsync.planner import plan_page
 from bench.experiments.fsync.result import (
@@ -28,7 +28,6 @@ from bench.experiments.fsync.result import (
     FsyncTimes,
     VisitSeen,
 )  # fmt: skip
-from bench.experiments.fsync.rows import rows_of
 from bench.experiments.fsync.visit import BlockMeasurement, NothingGrantedError
 from bench.experiments.fsync.words import beside
 from bench.measure.environment import describe_environment

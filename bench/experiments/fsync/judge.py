@@ -1,4 +1,4 @@
-"""What the rows show: *a row per cell and load → what always costs, in pairs → findings, each judged*.
+"""What the visits show: *visits → a row per cell and load → what always costs, in pairs → findings, each judged*. Pure.
 
     order            a policy that does more is not certainly faster than one that does less: that would be noise
     always-slowest   with one caller `always` grants fewer locks than `no` and everysec
@@ -7,7 +7,8 @@
     waitaof-truth    what WAITAOF confirmed was on the disk, by the shim's ledger; else a fault of the server, not ours
     no-refusal       nobody contends, so nothing may be refused
 
-Rules: pure.
+Rules
+- Histograms of repeats are merged, percentiles never averaged. What a server did is divided by the leases of that time.
 - What two policies differ by is the Hodges-Lehmann estimate of their visits' pairs, with its exact interval (95 %,
   Wilcoxon's signed ranks), so six pairs at least. Two rates are never compared without it, so `none` is compared with
   none: it takes no turns with the others, and the machine may have been another one when it was measured.
@@ -19,35 +20,192 @@ Source: Redis's aof.c: one fdatasync per event loop turn under `always`, before 
 """
 
 import math
-from collections.abc import Iterator, Sequence
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf, isfinite
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from bench.experiments.fsync.plan import TAKING_TURNS
 from bench.experiments.fsync.result import (
+    POLICIES,
+    REWRITES,
     AlwaysCost,
+    DiskFigures,
+    FsyncCell,
     FsyncFinding,
     FsyncRow,
+    LoadName,
+    LoadProcessFigures,
+    LoadSeen,
+    Setup,
+    VisitRate,
+    VisitSeen,
     WaitaofCounts,
     Word,
+    known_sum,
 )  # fmt: skip
-from bench.experiments.fsync.rows import find_rows, like
 from bench.measure.expectation import conclude_rows
-from bench.measure.statistics import paired_shift
+from bench.measure.generator import BUSY_CORE, LATENESS_SHARE, LITTLE_TOLERANCE, LITTLE_USERS
+from bench.measure.histogram import Histogram
+from bench.measure.latency import Latency, SlowEvent
+from bench.measure.statistics import Spread, paired_shift
 from bench.measure.verdict import Evidence, Verdict
+from bench.scenario.quantity import parse_delay
 
 NOISE = 0.15  # twice the deviation of interleaved pairs of the same code (7.5 %)
 MADE_SHARE = 0.75  # of the visits: with fewer, half of all pairs of policies lack one (0.75² = 0.56)
 CONFIDENCE = 0.95
 CHEAP_SYNC = 1.0  # two fsyncs ÷ a whole cycle of the fastest: below, noise may hide what always costs
 SYNCED_SHARE = 0.5
+BEHIND_SHARE = 0.01
+BEHIND_SIGMAS = 2.0  # of the number of arrivals, which is a Poisson count
 
 Rows = Sequence[FsyncRow]
+Loads = Sequence[LoadSeen]
 
 
-def always_costs(rows: Sequence[FsyncRow]) -> list[AlwaysCost]:
+# -- rows --------------------------------------------------------------------------------------------------------------
+
+
+def rows_of(visits: Iterable[VisitSeen]) -> list[FsyncRow]:
+    """One row per cell and load, in a fixed order."""
+    cells: dict[FsyncCell, list[VisitSeen]] = {}
+    for visit in visits:
+        cells.setdefault(visit.cell, []).append(visit)
+    return [
+        _row(cell, name, [visit for visit in cells[cell] if name in visit.loads])
+        for cell in sorted(cells, key=_rank)
+        for name in cells[cell][0].loads
+    ]
+
+
+def _rank(cell: FsyncCell) -> tuple[float, ...]:
+    shape = (cell.instances, cell.clients * cell.pipeline, cell.clients, parse_delay(cell.hold).ms, cell.injected_ms)
+    return *shape, REWRITES.index(cell.rewrite), POLICIES.index(cell.policy)
+
+
+def find_rows(rows: Iterable[FsyncRow], load: LoadName = "max", /, **wanted: object) -> list[FsyncRow]:
+    """The rows of one load whose cells have these values, rewrites off unless asked for."""
+    wanted = {"rewrite": "off", "load": load, **wanted}
+    return [row for row in rows if all(getattr(row, name) == value for name, value in wanted.items())]
+
+
+def like(row: FsyncRow, *names: str) -> dict[str, object]:
+    """These of its values, and those of every comparison (N, callers, hold, added latency), for `find_rows`."""
+    return {name: getattr(row, name) for name in ("instances", "clients", "pipeline", "hold", "injected_ms", *names)}
+
+
+def sustained(loads: Loads) -> bool | None:
+    """Whether as many were granted as were due, but for 1 % or chance; None in closed loop."""
+    dues = [load.due for load in loads if load.due is not None]
+    if not dues:
+        return None
+    due, granted = sum(dues), sum(load.granted for load in loads)
+    return due - granted <= max(BEHIND_SHARE * due, BEHIND_SIGMAS * math.sqrt(due))
+
+
+def _row(cell: FsyncCell, name: LoadName, visits: Sequence[VisitSeen]) -> FsyncRow:
+    loads, disks = [visit.loads[name] for visit in visits], [visit.disk for visit in visits]
+    merged = Histogram.merged(map(_histogram, loads))
+    rates = [load.granted / load.seconds for load in loads]
+    return FsyncRow(
+        **msgspec.structs.asdict(cell),
+        callers=cell.clients * cell.pipeline,
+        load=name,
+        repeats=len(loads),
+        offered_per_s=_per(loads, lambda load: load.rate_per_s),
+        acquired_per_s=Spread.of(rates),
+        sustained=sustained(loads),
+        acquire_s=Latency.of(merged),
+        fsyncs_per_s=_per(loads, lambda load: _over(load.fsyncs, load.elapsed_s * cell.instances)),
+        locks_per_fsync=_per(loads, lambda load: _over(load.leases * cell.instances, load.fsyncs)),
+        server_cpu_us_per_lock=_per(loads, lambda load: _over(load.server_cpu_s, load.leases / 1e6)),
+        aof_delayed_fsync=known_sum(load.aof_delayed_fsync for load in loads),
+        latency_events=_events(loads),
+        rewrite_fsyncs_per_s=_per(
+            loads, lambda load: _over(load.rewrite.fsyncs, load.rewrite.took_s) if load.rewrite else None
+        ),
+        leases=sum(load.leases for load in loads),
+        denied=dict(sum((Counter(load.denied) for load in loads), Counter())),
+        release_failures=sum(load.release_failures for load in loads),
+        waitaof=WaitaofCounts.sum_of(load.waitaof for load in loads if load.waitaof) if loads[0].waitaof else None,
+        disk_fdatasync_s=disk_of(DiskFigures(p50=one.p50_s, p99=one.p99_s, max=one.max_s) for one in disks if one),
+        generator=_generator(cell, loads, merged.percentile(99)),
+        histogram=merged.encode(),
+        visits=tuple(
+            VisitRate(repeat=visit.repeat, acquired_per_s=rate) for visit, rate in zip(visits, rates, strict=True)
+        ),
+    )
+
+
+def _histogram(load: LoadSeen) -> Histogram:
+    histogram = Histogram.decode(load.histogram)
+    histogram.max_ns, histogram.sum_ns = load.max_ns, load.sum_ns
+    return histogram
+
+
+def _per(loads: Loads, figure: Callable[[LoadSeen], float | None]) -> Spread | None:
+    """The figure over the repeats; None unless it is known of all."""
+    known = [value for value in map(figure, loads) if value is not None]
+    return Spread.of(known) if known and len(known) == len(loads) else None
+
+
+def _over(part: float | None, whole: float | None) -> float | None:
+    return None if part is None or not whole else part / whole
+
+
+def _events(loads: Loads) -> dict[str, SlowEvent] | None:
+    """Per event: seconds in which it was noted, longest, over all repeats; None when the servers do not watch."""
+    seen = [load.latency_events for load in loads if load.latency_events is not None]
+    if len(seen) < len(loads):
+        return None
+    by_name = {name: [events[name] for events in seen if name in events] for events in seen for name in events}
+    return {
+        name: SlowEvent(seconds=sum(one.seconds for one in found), max_ms=max(one.max_ms for one in found))
+        for name, found in by_name.items()
+    }
+
+
+def disk_of(seen: Iterable[DiskFigures | None]) -> DiskFigures | None:
+    """The medians of p50 and of p99, the largest; None where no disk is known. A disk that is too slow for a p99 (100
+    writes) counts with its largest, else the slowest would be left out."""
+    disks = [disk for disk in seen if disk]
+    if not disks:
+        return None
+    return DiskFigures(
+        p50=statistics.median(disk.p50 for disk in disks),
+        p99=statistics.median(disk.max if disk.p99 is None else disk.p99 for disk in disks),
+        max=max(disk.max for disk in disks),
+    )
+
+
+def _generator(cell: FsyncCell, loads: Loads, p99_ns: int | None) -> LoadProcessFigures:
+    """Whether the load process was the limit (it ran or waited for a core 0.9 of the time), or not what it claims."""
+    wanted_ratio = statistics.median(load.cpu_ratio + load.cpu_wait_ratio for load in loads)
+    little = _per(loads, lambda load: load.littles_law_ratio)
+    late_ns = [load.lateness_p99_ns for load in loads if load.lateness_p99_ns is not None]
+    lateness_ns = statistics.median(late_ns) if late_ns else 0
+    reason = None
+    if little and cell.clients * cell.pipeline >= LITTLE_USERS and abs(little.median - 1) > LITTLE_TOLERANCE:
+        reason = f"Little's ratio is {little.median:.2f}: not all callers were at work"
+    if p99_ns is not None and lateness_ns > LATENESS_SHARE * p99_ns:
+        reason = f"the timer was late by {lateness_ns / 1e6:.3g} ms (p99), over 10 % of the p99 shown"
+    return LoadProcessFigures(
+        wanted_ratio=wanted_ratio,
+        bound=wanted_ratio >= BUSY_CORE,
+        verdict="INVALID" if reason else "VALID",
+        reason=reason,
+    )
+
+
+# -- prices ------------------------------------------------------------------------------------------------------------
+
+
+def always_costs(rows: Rows) -> list[AlwaysCost]:
     """What always costs: the maximum under everysec ÷ that under it, per N, shape and added latency."""
     found = []
     for slow in find_rows(rows, policy="always"):
@@ -56,12 +214,7 @@ def always_costs(rows: Sequence[FsyncRow]) -> list[AlwaysCost]:
             low, high = (times.low, times.high) if isfinite(times.high) else (None, None)
             found.append(
                 AlwaysCost(
-                    instances=slow.instances,
-                    clients=slow.clients,
-                    pipeline=slow.pipeline,
-                    hold=slow.hold,
-                    injected_ms=slow.injected_ms,
-                    callers=slow.callers,
+                    **{name: getattr(slow, name) for name in (*Setup.__struct_fields__, "instances", "callers")},
                     ratio=times.ratio,
                     low=low,
                     high=high,
@@ -86,17 +239,19 @@ def times_as_fast(fast: FsyncRow, slow: FsyncRow) -> Times:
     slow_per_s = {visit.repeat: visit.acquired_per_s for visit in slow.visits}
     pairs = [(visit.acquired_per_s, slow_per_s.get(visit.repeat)) for visit in fast.visits]
     logs = [math.log(one / other) for one, other in pairs if one and other]
-    if not logs:
-        return Times(fast.rate / slow.rate if slow.rate else inf, 0.0, inf, 0)
-    shift = paired_shift(logs, CONFIDENCE)
-    return Times(math.exp(shift.shift), math.exp(shift.low), math.exp(shift.high), len(logs))
+    return _estimate(logs) if logs else Times(fast.rate / slow.rate if slow.rate else inf, 0.0, inf, 0)
 
 
 def rate_interval(row: FsyncRow) -> tuple[float, float] | None:
     """The 95 % interval of its acquires/s over the visits; None with too few of them."""
     logs = [math.log(visit.acquired_per_s) for visit in row.visits if visit.acquired_per_s]
-    shift = paired_shift(logs, CONFIDENCE) if logs else None
-    return (math.exp(shift.low), math.exp(shift.high)) if shift and isfinite(shift.high) else None
+    found = _estimate(logs) if logs else None
+    return (found.low, found.high) if found and isfinite(found.high) else None
+
+
+def _estimate(logs: Sequence[float]) -> Times:
+    shift = paired_shift(logs, CONFIDENCE)
+    return Times(math.exp(shift.shift), math.exp(shift.low), math.exp(shift.high), len(logs))
 
 
 # -- findings ----------------------------------------------------------------------------------------------------------
@@ -104,12 +259,9 @@ def rate_interval(row: FsyncRow) -> tuple[float, float] | None:
 
 def findings_of(rows: Rows) -> list[FsyncFinding]:
     """Every finding that the rows can say something about."""
-    orders = list(_orders(rows))
-    costs = list(_always_slowest(rows))
+    orders, costs = list(_orders(rows)), list(_always_slowest(rows))
     if orders:  # then noise hides what a policy costs, too
-        costs = [
-            msgspec.structs.replace(one, verdict="not known") if one.verdict == "not shown" else one for one in costs
-        ]
+        costs = [replace(one, verdict="not known") if one.verdict == "not shown" else one for one in costs]
     return [*orders, *costs, *_rewrites(rows), *_waitaof(rows), *_refusals(rows)]
 
 
@@ -117,11 +269,9 @@ def judge_fsync(
     findings: Sequence[FsyncFinding], rows: Rows, *, planned: int, done: int, interrupted: bool = False
 ) -> Verdict:
     """The section `verdict`. `planned`, `done`: visits; `rows`: what the findings are of."""
-    maxima = [row for row in rows if row.load == "max"]
-    loads = [row for row in rows if row.load != "max"]
     evidence = [
-        _evidence("maxima that are no bound", maxima),
-        _evidence("loads that were neither late nor a queue", loads),
+        _evidence("maxima that are no bound", [row for row in rows if row.load == "max"]),
+        _evidence("loads that were neither late nor a queue", [row for row in rows if row.load != "max"]),
         Evidence("visits made", done, math.ceil(planned * MADE_SHARE)),
     ]
     told = [(finding.verdict, finding.text) for finding in findings]
@@ -130,44 +280,29 @@ def judge_fsync(
 
 
 def _evidence(tested: str, rows: Rows) -> Evidence:
-    """How many of these rows hold a figure of the servers; half of them must."""
-    return Evidence(tested, sum(map(_is_figure, rows)), max(1, math.ceil(len(rows) / 2)))
-
-
-def _is_figure(row: FsyncRow) -> bool:
-    """Whether what is shown of it is what the servers did, and not what limited or delayed the load."""
-    limited = row.load == "max" and row.generator.bound
-    return not (row.generator.reason or row.sustained is False or limited)
-
-
-def _found(name: str, cell: str, text: str, verdict: Word) -> FsyncFinding:
-    return FsyncFinding(name=name, cell=cell, text=text, verdict=verdict)
+    """How many rows say what the servers did, and not what limited or delayed the load; half of them must."""
+    limited = [row.generator.bound if row.load == "max" else row.sustained is False for row in rows]
+    spoilt = sum(bool(row.generator.reason or limit) for row, limit in zip(rows, limited, strict=True))
+    return Evidence(tested, len(rows) - spoilt, max(1, math.ceil(len(rows) / 2)))
 
 
 def _orders(rows: Rows) -> Iterator[FsyncFinding]:
     """Policies that do more must not be faster than those that do less, by more than noise: else noise was measured."""
-    for cheap, dear in _comparable(rows):
-        if times_as_fast(cheap, dear).high >= 1 - NOISE:
-            continue
-        where = f"N={dear.instances} {dear.shape}, {dear.disk}"
-        text = (
-            f"{where}: {cheap.policy} {cheap.rate:,.0f}/s, {dear.policy} {dear.rate:,.0f}/s: an order that cannot be, "
-            "so the machine's noise is larger than what the policies cost"
-        )
-        yield _found("order", where, text, "not known")
-
-
-def _comparable(rows: Rows) -> Iterator[tuple[FsyncRow, FsyncRow]]:
-    """Pairs of one cell that took turns, the policy that does less first."""
     for dear in find_rows(rows):
         for policy in TAKING_TURNS[: TAKING_TURNS.index(dear.policy)] if dear.policy in TAKING_TURNS else ():
-            yield from ((cheap, dear) for cheap in find_rows(rows, policy=policy, **like(dear)))
+            for cheap in find_rows(rows, policy=policy, **like(dear)):
+                if times_as_fast(cheap, dear).high < 1 - NOISE:
+                    where = f"N={dear.instances} {dear.shape}, {dear.disk}"
+                    text = (
+                        f"{where}: {policy} {cheap.rate:,.0f}/s, {dear.policy} {dear.rate:,.0f}/s: an order that "
+                        "cannot be, so the machine's noise is larger than what the policies cost"
+                    )
+                    yield FsyncFinding("order", where, text, "not known")
 
 
 def _always_slowest(rows: Rows) -> Iterator[FsyncFinding]:
     for slow in find_rows(rows, policy="always", callers=1):
-        same = [find_rows(rows, policy=policy, **like(slow)) for policy in ("no", "everysec")]
-        others = [row for found in same for row in found]
+        others = [row for row in find_rows(rows, **like(slow)) if row.policy in ("no", "everysec")]
         if not others:
             continue
         fastest, least = max(row.rate for row in others), min(others, key=lambda row: row.rate)
@@ -179,7 +314,7 @@ def _always_slowest(rows: Rows) -> Iterator[FsyncFinding]:
             verdict, text = "not judged", f"{text}: the load process was the limit"
         if verdict != "as expected" and _syncs_for_nothing(slow, fastest):
             verdict, text = "not judged", f"{text}: this disk syncs for nearly nothing"
-        yield _found("always-slowest", where, text, verdict)
+        yield FsyncFinding("always-slowest", where, text, verdict)
 
 
 def _syncs_for_nothing(row: FsyncRow, fastest_per_s: float) -> bool:
@@ -199,29 +334,26 @@ def _rewrites(rows: Rows) -> Iterator[FsyncFinding]:
                 "no-appendfsync-on-rewrite yes: what is acknowledged then is not on the disk"
             )
             verdict: Word = "as expected" if few < SYNCED_SHARE * many else "not shown"
-            yield _found("rewrite-no-sync", where, text, verdict)
+            yield FsyncFinding("rewrite-no-sync", where, text, verdict)
 
 
 def _waitaof(rows: Rows) -> Iterator[FsyncFinding]:
     seen = [row.waitaof for row in rows if row.waitaof]
     if not seen:
         return
-    sums = WaitaofCounts.sum_of(seen)
-    asked, confirmed, unconfirmed, probes, untrue = msgspec.structs.astuple(sums)
+    asked, confirmed, unconfirmed, probes, untrue = msgspec.structs.astuple(WaitaofCounts.sum_of(seen))
     text = f"WAITAOF: {asked:,} replies, {confirmed:,} with the local fsync, {unconfirmed:,} without: not votes"
     verdict: Word = "as expected" if confirmed and asked == confirmed + unconfirmed else "not shown"
-    yield _found("waitaof-counts", "all", text, verdict)
+    yield FsyncFinding("waitaof-counts", "all", text, verdict)
     if probes:
         text = f"WAITAOF under everysec: {probes} locks confirmed one by one, on the disk {probes - untrue}"
         if untrue:
             text += "; this server confirms too early, so its rate here buys nothing (redis/redis#13793)"
-        verdict = "server fault" if untrue else "as expected"
-        yield _found("waitaof-truth", "all", text, verdict)
+        yield FsyncFinding("waitaof-truth", "all", text, "server fault" if untrue else "as expected")
 
 
 def _refusals(rows: Rows) -> Iterator[FsyncFinding]:
     refused, leases = sum(row.refusals for row in rows), sum(row.leases for row in rows)
     unexplained = any(row.refusals and not row.release_failures for row in rows)
     text = f"{leases:,} leases, {refused:,} refused though nobody else wanted them"
-    verdict: Word = "violated" if unexplained else "as expected"
-    yield _found("no-refusal", "all", text, verdict)
+    yield FsyncFinding("no-refusal", "all", text, "violated" if unexplained else "as expected")

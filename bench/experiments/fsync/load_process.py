@@ -19,7 +19,7 @@ Source: Redlock on gevent (lockcore), bench.workloads.demand; the reference page
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
-from itertools import count
+from itertools import count, islice
 from secrets import token_urlsafe
 
 import gevent
@@ -84,21 +84,20 @@ class WaitAofLock:
             server.script_load(COMPARE_AND_DELETE.source)
         self._asked: list[gevent.Greenlet | None] = [None] * len(self._servers)
         self._quorum, self._prefix, self._counts = quorum_of(len(self._servers)), order.key_prefix, counts
-        self._validity_ns = int(TTL_MS * NS_PER_MS) - drift_ns(TTL_MS, 0.01)
 
     def acquire(self, resource: str) -> Callable[[], bool] | str:
         """See Acquire. What got no lease is cleaned up."""
-        started_ns, key, token = monotonic_ns(), f"{self._prefix}{resource}", token_urlsafe()
-        sha = COMPARE_AND_DELETE.sha.decode()
+        valid_until_ns = monotonic_ns() + int(TTL_MS * NS_PER_MS) - drift_ns(TTL_MS, 0.01)
+        key, token, sha = f"{self._prefix}{resource}", token_urlsafe(), COMPARE_AND_DELETE.sha.decode()
 
         def release() -> bool:
-            return self._votes(lambda server: server.evalsha(sha, 1, key, token) == 1) >= self._quorum
+            return self._has_quorum(lambda server: server.evalsha(sha, 1, key, token) == 1)
 
-        votes = self._votes(lambda server: self._set(server, key, token))
-        if votes >= self._quorum and monotonic_ns() < started_ns + self._validity_ns:
+        granted = self._has_quorum(lambda server: self._set(server, key, token))
+        if granted and monotonic_ns() < valid_until_ns:
             return release
         release()
-        return "too_late" if votes >= self._quorum else "unreachable"
+        return "too_late" if granted else "unreachable"
 
     def _set(self, server: Redis, key: str, token: str) -> bool:
         """Whether the key is set, and on the disk."""
@@ -111,8 +110,8 @@ class WaitAofLock:
         self._counts["confirmed" if durable else "unconfirmed"] += 1
         return bool(was_set) and durable
 
-    def _votes(self, ask: Callable[[Redis], bool]) -> int:
-        """How many said yes, once a quorum did or all have answered. Each is asked when it has answered before."""
+    def _has_quorum(self, ask: Callable[[Redis], bool]) -> bool:
+        """Whether a quorum said yes, once it did or all have answered. Each is asked when it has answered before."""
 
         def asked(server: Redis, before: gevent.Greenlet | None) -> bool:
             if before is not None:
@@ -124,38 +123,37 @@ class WaitAofLock:
         for answered in gevent.iwait(self._asked):
             votes += answered.get()
             if votes >= self._quorum:
-                break
-        return votes
-
-
-# -- the load ----------------------------------------------------------------------------------------------------------
+                return True
+        return False
 
 
 class PhaseTally:
-    """What the callers of one phase did. Times in ns."""
+    """What the callers of one phase did in its `window`, at the arrivals of `pacer` or (None) as fast as they were
+    answered. Times in ns."""
 
-    def __init__(self, window: tuple[int, int]) -> None:
-        self.window = window
+    def __init__(self, window: tuple[int, int], pacer: Pacer | None = None) -> None:
+        self.window, self.pacer = window, pacer
         self.intended, self.ended = array("q"), array("q")
         self.busy_ns = 0
         self.denied: Counter[str] = Counter()
         self.release_failures = 0
 
-    def cycle(self, acquire: Acquire, resource: str, intended_ns: int, holds_ns: Iterator[int] | None = None) -> None:
-        """One acquire, as much work as `holds_ns` says, and its release, counted."""
-        release = acquire(resource)
-        ended_ns = monotonic_ns()
-        if isinstance(release, str):
-            self.denied[release] += 1
-            gevent.sleep(REST_S)
-        else:
-            self.intended.append(intended_ns)
-            self.ended.append(ended_ns)
-            if holds_ns is not None:
-                gevent.sleep(next(holds_ns) / NS_PER_S)
-            self.release_failures += not release()
+    def call(self, resource: str, acquire: Acquire, holds_ns: Iterator[int] | None = None) -> None:
+        """One caller, to the end of the window: acquire, work as long as `holds_ns` says, release."""
         start_ns, stop_ns = self.window
-        self.busy_ns += max(0, min(monotonic_ns(), stop_ns) - max(intended_ns, start_ns))
+        while (due_ns := monotonic_ns()) < stop_ns and (self.pacer is None or (due_ns := self.pacer.take())):
+            release = acquire(resource)
+            ended_ns = monotonic_ns()
+            if isinstance(release, str):
+                self.denied[release] += 1
+                gevent.sleep(REST_S)
+            else:
+                self.intended.append(due_ns)
+                self.ended.append(ended_ns)
+                if holds_ns is not None:
+                    gevent.sleep(next(holds_ns) / NS_PER_S)
+                self.release_failures += not release()
+            self.busy_ns += max(0, min(monotonic_ns(), stop_ns) - max(due_ns, start_ns))
 
     def histogram(self) -> tuple[Histogram, int]:
         """The latencies of acquires due in the window, and how many were granted in the window, whenever due."""
@@ -166,42 +164,38 @@ class PhaseTally:
 
 
 class Callers:
-    """All callers, connected."""
+    """All callers, connected: as many as `clients` × `pipeline`, each with a resource of its own."""
 
     def __init__(self, order: LoadOrder) -> None:
-        self._order, self._seed = order, order.seed
-        self._counts: Counter[str] = Counter()
+        cell, self._seed = order.cell, order.seed
+        self._waited: Counter[str] | None = Counter() if cell.policy == "waitaof" else None
+        resources = [f"r{caller}" for caller in range(cell.clients * cell.pipeline)]
         locks: list[Acquire]
-        if order.waitaof:
-            locks = [WaitAofLock(order, self._counts).acquire for _ in order.resources]
+        if self._waited is None:
+            locks = [plain_lock(order) for _ in range(cell.clients)] * cell.pipeline
         else:
-            locks = [plain_lock(order) for _ in range(order.clients)] * order.pipeline
-        work = Contention(parse_skew("own"), len(order.resources), parse_delay(order.hold), NO_DELAY, order.seed)
-        holds_ns = map(work.holds_ns, count())
-        self._callers = list(zip(order.resources, locks, holds_ns, strict=False))
+            locks = [WaitAofLock(order, self._waited).acquire for _ in resources]
+        work = Contention(parse_skew("own"), len(resources), parse_delay(cell.hold), NO_DELAY, order.seed)
+        self._callers = list(zip(resources, locks, map(work.holds_ns, count()), strict=False))
 
     def run(self, phase: Phase) -> PhaseFigures:
         """Load for one phase; returns when every caller has ended its cycle."""
-        self._counts.clear()
         self._seed += 1
         origin_ns = monotonic_ns() + len(self._callers) * 20_000  # the time it takes to start them
         start_ns, stop_ns = (int(edge_s * NS_PER_S) for edge_s in (phase.warmup_s, phase.warmup_s + phase.seconds))
-        tally, pacer, due = PhaseTally((origin_ns + start_ns, origin_ns + stop_ns)), None, None
+        pacer, due = None, None
         if phase.rate_per_s is not None:
             arrivals = offsets_ns(phase.rate_per_s, "poisson", self._seed)
             pacer = Pacer(PreciseAlarm().wait_until, arrivals, origin_ns, start_ns, stop_ns)
             due = due_between(phase.rate_per_s, "poisson", self._seed, start_ns, stop_ns)
+        tally = PhaseTally((origin_ns + start_ns, origin_ns + stop_ns), pacer)
+        if self._waited is not None:
+            self._waited.clear()
         before_ns = *scheduled_ns(), monotonic_ns()
-        gevent.joinall([gevent.spawn(_call, *caller, pacer, tally) for caller in self._callers], raise_error=True)
+        gevent.joinall([gevent.spawn(tally.call, *caller) for caller in self._callers], raise_error=True)
         after_ns = *scheduled_ns(), monotonic_ns()
         ran_ns, waited_ns, took_ns = (after - before for after, before in zip(after_ns, before_ns, strict=True))
-        return self._figures(phase, tally, pacer, due, (ran_ns / took_ns, waited_ns / took_ns))
-
-    def _figures(
-        self, phase: Phase, tally: PhaseTally, pacer: Pacer | None, due: int | None, ratios: tuple[float, float]
-    ) -> PhaseFigures:
         histogram, granted = tally.histogram()
-        start_ns, stop_ns = tally.window
         return PhaseFigures(
             seconds=phase.seconds,
             granted=granted,
@@ -212,28 +206,18 @@ class Callers:
             leases=len(tally.ended),
             denied=dict(tally.denied),
             release_failures=tally.release_failures,
-            cpu_ratio=ratios[0],
-            cpu_wait_ratio=ratios[1],
+            cpu_ratio=ran_ns / took_ns,
+            cpu_wait_ratio=waited_ns / took_ns,
             littles_law_ratio=None if pacer else tally.busy_ns / (stop_ns - start_ns) / len(self._callers),
             lateness_p99_ns=int(np.percentile(pacer.lateness_ns, 99)) if pacer and pacer.lateness_ns else None,
-            waitaof=WaitaofCounts(**self._counts) if self._order.waitaof else None,
+            waitaof=None if self._waited is None else WaitaofCounts(**self._waited),
         )
-
-
-def _call(
-    resource: str, acquire: Acquire, holds_ns: Iterator[int] | None, pacer: Pacer | None, tally: PhaseTally
-) -> None:
-    """Cycle until the window's end: as fast as it is answered, or as arrivals are due."""
-    _, stop_ns = tally.window
-    while (due_ns := monotonic_ns()) < stop_ns and (pacer is None or (due_ns := pacer.take())):
-        tally.cycle(acquire, resource, due_ns, holds_ns)
 
 
 def main() -> None:
     """Connect by the order, say so, then answer every phase with its figures."""
-    order = next(orders(LoadOrder), None)
-    if order is not None:
-        if order.waitaof:  # through redis-py; lockcore's own shell waits by gevent as it is
+    for order in islice(orders(LoadOrder), 1):
+        if order.cell.policy == "waitaof":  # through redis-py; lockcore's own shell waits by gevent as it is
             monkey.patch_socket()
             monkey.patch_select()
         callers = Callers(order)

@@ -37,23 +37,12 @@ MANY: tuple[CallerShape, str] = ((16, 4), "exp:50ms")  # drawn, else all come ba
 
 @dataclass(frozen=True, slots=True)
 class LoadOrder:
-    """What the load process is told first. `clients`: connections per instance; `pipeline`: callers that share one.
-
-    `waitaof`: acquire by SET and WAITAOF, not by lockcore.
-    """
+    """What the load process is told first."""
 
     urls: Sequence[str]
     key_prefix: str
-    clients: int
-    pipeline: int
-    waitaof: bool
+    cell: FsyncCell
     seed: int
-    hold: str = "0"
-
-    @property
-    def resources(self) -> list[str]:
-        """One per caller: nobody contends, so that only durability is waited for."""
-        return [f"r{caller}" for caller in range(self.clients * self.pipeline)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,15 +14,14 @@ Rules
 
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-import msgspec
+from msgspec.structs import replace
 
-from bench.experiments.crash.result import CrashGroup, CrashResult, CrashRow
-from bench.experiments.fsync.judge import always_costs, rate_interval
+from bench.experiments.crash.result import RESTARTS, CrashGroup, CrashResult, CrashRow, Restart
+from bench.experiments.fsync.judge import always_costs, disk_of, find_rows, rate_interval
 from bench.experiments.fsync.result import (
     POLICIES,
-    RESTARTS,
     AlwaysCost,
     CostRange,
     FsyncRow,
@@ -32,10 +31,9 @@ from bench.experiments.fsync.result import (
     PlannerSources,
     Policy,
     ReferenceLoad,
-    Restart,
+    Setup,
     Typical,
 )  # fmt: skip
-from bench.experiments.fsync.rows import disk_of, find_rows
 from bench.measure.run_result import ServerBinary
 
 _WHY = {
@@ -52,19 +50,19 @@ def plan_page(rows: Rows, crash: CrashResult | None, fsync_id: str, server: Serv
 
     `server`: the program that was measured, None = not known.
     """
-    reference = _reference(rows)
-    costs = sorted((cost for cost in always_costs(rows) if cost.is_known), key=lambda cost: cost.ratio)
+    reference, costs = _reference(rows), always_costs(rows)
+    known = sorted((cost for cost in costs if cost.is_known), key=lambda cost: cost.ratio)
     page = PlannerPage(
         reference=reference,
         options=tuple(_options(rows, crash, reference)),
-        always_costs=CostRange(least=costs[0], most=costs[-1]) if costs else None,
+        always_costs=CostRange(least=known[0], most=known[-1]) if known else None,
         disk_fdatasync_s=disk_of(row.disk_fdatasync_s for row in rows),
         sources=PlannerSources(fsync=fsync_id, crash=crash.id if crash else None),
         ttl_ms=crash.conditions.ttl_ms if crash else None,
         crash_locks_per_s=crash.conditions.locks_per_s if crash else None,
         warnings=tuple(_doubts(server, crash)) if crash else (),
     )
-    return msgspec.structs.replace(page, advice=tuple(_advice(page)), unmeasured=tuple(_unmeasured(page, rows)))
+    return replace(page, advice=tuple(_advice(page)), unmeasured=tuple(_unmeasured(page, rows, costs)))
 
 
 def _doubts(measured: ServerBinary | None, crash: CrashResult) -> Iterator[str]:
@@ -77,62 +75,60 @@ def _doubts(measured: ServerBinary | None, crash: CrashResult) -> Iterator[str]:
         yield f"the speed is that of {names[0]}, the losses are those of {names[1]}"
 
 
-def _unmeasured(page: PlannerPage, rows: Rows) -> Iterator[str]:
+def _unmeasured(page: PlannerPage, rows: Rows, costs: Sequence[AlwaysCost]) -> Iterator[str]:
     """What a reader might believe to be in the page."""
     if missing := [policy for policy in POLICIES if all(row.policy != policy for row in rows)]:
         yield f"what {', '.join(missing)} costs: lockbench fsync --fsync {','.join(missing)}"
-    if any(option.crash is None for option in page.options):
-        uncut = dict.fromkeys(f"{one.policy} at N={one.instances}" for one in page.options if one.crash is None)
+    if uncut := dict.fromkeys(f"{one.policy} at N={one.instances}" for one in page.options if one.crash is None):
         where = f" under {', '.join(uncut)}" if any(option.crash for option in page.options) else ""
         yield f"what a crash loses{where}: lockbench crash --quick, then lockbench planner"
-    if unknown := [cost for cost in always_costs(rows) if not cost.is_known]:
-        places = ", ".join(_place(cost) for cost in unknown[:3])
+    if unknown := [cost for cost in costs if not cost.is_known]:
+        places = ", ".join(map(_place, unknown[:3]))
         more = f" and {len(unknown) - 3} others" if len(unknown) > 3 else ""
         yield f"what always costs with {places}{more}: {_WHY[unknown[0].generator_bound]}"
 
 
 def _reference(rows: Rows) -> ReferenceLoad | None:
     """The load that most N and policies share; of equals the one with the slowest disk, then the most callers."""
-    maxima = find_rows(rows)
-    counts = Counter((row.clients, row.pipeline, row.injected_ms, row.hold) for row in maxima if row.policy != "none")
-    counts = counts or Counter({(row.clients, row.pipeline, 0.0, row.hold) for row in maxima})
-    if not counts:
-        return None
+    of_policies = [row for row in find_rows(rows) if row.policy != "none"] or find_rows(rows)
+    counts = Counter(
+        ReferenceLoad(**{name: getattr(row, name) for name in Setup.__struct_fields__}, load="80%")
+        for row in of_policies
+    )
 
-    def rank(key: tuple[int, int, float, str]) -> tuple[float, ...]:
-        callers = key[0] * key[1]
-        return counts[key], key[2] == 2.0, key[2], callers <= 256, callers
+    def rank(load: ReferenceLoad) -> tuple[float, ...]:
+        callers = load.clients * load.pipeline
+        return counts[load], load.injected_ms == 2.0, load.injected_ms, callers <= 256, callers
 
-    clients, pipeline, injected_ms, hold = max(counts, key=rank)
-    return ReferenceLoad(clients=clients, pipeline=pipeline, injected_ms=injected_ms, hold=hold, load="80%")
+    return max(counts, key=rank, default=None)
 
 
 def _options(rows: Rows, crash: CrashResult | None, reference: ReferenceLoad | None) -> Iterator[Option]:
     """By N, policy and restart; that is None where no crash was made."""
-    cuts: dict[tuple[int, Policy], dict[Restart, list[CrashRow]]] = {(row.instances, row.policy): {} for row in rows}
-    for cell in crash.rows if crash else ():
-        if not cell.abstention:
-            cuts.setdefault((cell.instances, cell.policy), {}).setdefault(cell.restart, []).append(cell)
-    for instances, policy in sorted(cuts, key=lambda pair: (pair[0], POLICIES.index(pair[1]))):
+    cells = [cell for cell in crash.rows if not cell.abstention] if crash else []
+    found = {(row.instances, row.policy) for row in rows} | {(cell.instances, cell.policy) for cell in cells}
+    for instances, policy in sorted(found, key=lambda pair: (pair[0], POLICIES.index(pair[1]))):
         wanted: dict[str, object] = {"instances": instances, "policy": policy}
         if reference is not None:
-            wanted |= {"clients": reference.clients, "pipeline": reference.pipeline, "hold": reference.hold}
-            wanted |= {} if policy == "none" else {"injected_ms": reference.injected_ms}
+            wanted |= {name: getattr(reference, name) for name in Setup.__struct_fields__}
+            wanted |= {"injected_ms": 0.0} if policy == "none" else {}
         fastest = next(iter(find_rows(rows, **wanted)), None)
         loaded = next(iter(find_rows(rows, "80%", **wanted)), None)
-        crashed = cuts[instances, policy]
-        restarts: list[Restart | None] = [*sorted(crashed, key=RESTARTS.index)] or [None]
-        for restart in restarts:
+        crashed: dict[Restart | None, list[CrashRow]] = {}
+        for restart in RESTARTS:
+            if of_it := [cell for cell in cells if _way(cell) == (policy, restart) and cell.instances == instances]:
+                crashed[restart] = of_it
+        for way, of_it in crashed.items() or [(None, [])]:
             yield Option(
                 instances=instances,
                 policy=policy,
-                restart=restart,
+                restart=way,
                 acquired_per_s=fastest.acquired_per_s if fastest else None,
                 rate_interval=rate_interval(fastest) if fastest else None,
                 generator_bound=fastest.generator.bound if fastest else None,
                 p99_s=loaded.acquire_s.p99 if loaded and loaded.sustained else None,
                 sustained=loaded.sustained if loaded else None,
-                crash=_losses(crashed[restart], crash.groups) if crash and restart else None,
+                crash=_losses(of_it, crash.groups) if crash and of_it else None,
             )
 
 
@@ -148,9 +144,7 @@ def _losses(cells: Sequence[CrashRow], groups: Sequence[CrashGroup]) -> LossesSe
             median=max(group.lost_per_cut.median or 0 for group in whole),
             max=max(group.lost_per_cut.max or 0 for group in whole),
         ),
-        lost_window_max_s=max(
-            (one.lost_window_s.max for one in cells if one.lost_window_s.max is not None), default=None
-        ),
+        lost_window_max_s=max((one.lost_window_s.max for one in cells if one.lost_window_s.max), default=None),
         double_grants=sum(cell.double_grants for cell in cells),
         unavailable_s=Typical(
             median=statistics.median(cell.unavailable_s.median or 0.0 for cell in cells),
@@ -168,39 +162,46 @@ def _crash_of(group: CrashGroup) -> tuple[object, ...]:
 Way = tuple[Policy, Restart | None]
 
 
+def _way(of: Option | CrashRow) -> Way:
+    return of.policy, of.restart
+
+
 def _advice(page: PlannerPage) -> Iterator[str]:
     """Sentences, the recommendation first. Every number in them stands in the page."""
-    crashed: dict[Way, list[Option]] = {}
+    costs, crashed = page.always_costs, dict[Way, list[LossesSeen]]()
     for option in page.options:
         if option.crash:
-            crashed.setdefault((option.policy, option.restart), []).append(option)
+            crashed.setdefault(_way(option), []).append(option.crash)
     if crashed:
-        yield _recommended(page.always_costs, crashed)
+        yield _recommended(costs, crashed)
         for way in sorted(crashed, key=lambda way: (POLICIES.index(way[0]), way[1] == "delayed")):
-            yield f"{_name(way)}: {_seen([option.crash for option in crashed[way] if option.crash])}"
+            yield f"{_name(way)}: {_seen(crashed[way])}"
     else:
         yield "nothing is recommended yet: run lockbench crash --quick, then lockbench planner"
-    if costs := page.always_costs:
-        depending = ", depending on callers and disk" if costs.least != costs.most else ""
-        yield f"always costs {_cost(costs)} of everysec's locks/s{depending}: {_range(costs)}"
+    if costs and costs.least == costs.most:
+        yield f"always costs {_cost(costs)} of everysec's locks/s: {_place(costs.most)}"
+    elif costs:
+        yield (
+            f"always costs {_cost(costs)} of everysec's locks/s, depending on callers and disk: "
+            f"least with {_place(costs.least)}; most with {_place(costs.most)}"
+        )
     elif any(option.policy == "always" and option.acquired_per_s for option in page.options):
         yield "what always costs is not known: no pair of visits has an interval (see what was not measured)"
 
 
-def _recommended(costs: CostRange | None, crashed: dict[Way, list[Option]]) -> str:
+def _recommended(costs: CostRange | None, crashed: Mapping[Way, Sequence[LossesSeen]]) -> str:
     """Of the ways that were safe at every N tried, the cheapest durable one, and its alternative."""
-    safe = [way for way, options in crashed.items() if all(option.is_safe for option in options)]
+    safe = [way for way, losses in crashed.items() if all(one.is_safe for one in losses)]
     if not safe:
         return "nothing that was crashed is safe: every policy led to double grants"
-    at_once, delayed = ([way for way in safe if way[1] == restart] for restart in RESTARTS)
     parts = []
-    if delayed:
+    if delayed := [way for way in safe if way[1] == "delayed"]:
         best = next((way for way in delayed if way[0] == "everysec"), delayed[-1])
-        waits_s = max(option.crash.unavailable_s.max for option in crashed[best] if option.crash)
+        waits_s = max(one.unavailable_s.max for one in crashed[best])
         parts.append(
             f"take {_name(best)} ({_tried(crashed[best])}), if a crash may cost up to {waits_s:.1f} s without new locks"
         )
-    if at_once:
+    if at_once := [way for way in safe if way[1] == "at-once"]:
         best = next((way for way in at_once if way[0] == "always"), at_once[-1])
         price = f": it costs {_cost(costs)} of the locks/s" if costs else ": what it costs is not known here"
         price = price if best[0] == "always" else ""
@@ -208,19 +209,18 @@ def _recommended(costs: CostRange | None, crashed: dict[Way, list[Option]]) -> s
     return "; ".join(parts)
 
 
-def _tried(options: Sequence[Option]) -> str:
-    return f"0 double grants in {sum(option.crash.cuts for option in options if option.crash):,} crashes"
+def _tried(losses: Sequence[LossesSeen]) -> str:
+    return f"0 double grants in {sum(one.cuts for one in losses):,} crashes"
 
 
 def _name(way: Way) -> str:
     return f"{way[0]} with delayed restart" if way[1] == "delayed" else f"{way[0]}, restarted at once"
 
 
-def _seen(crashes: Sequence[LossesSeen]) -> str:
-    cuts = sum(crash.cuts for crash in crashes)
-    grants = sum(crash.double_grants for crash in crashes)
+def _seen(losses: Sequence[LossesSeen]) -> str:
+    cuts, grants = sum(one.cuts for one in losses), sum(one.double_grants for one in losses)
     bound = f" (95 % sure: fewer than 1 in {cuts // 3:,})" if not grants and cuts >= 3 else ""
-    lost, waits_s = max(one.lost_per_cut.max for one in crashes), max(one.unavailable_s.max for one in crashes)
+    lost, waits_s = max(one.lost_per_cut.max for one in losses), max(one.unavailable_s.max for one in losses)
     locks = f"up to {lost:,.0f} locks" if lost else "no lock"
     return (
         f"{grants:,} double grants in {cuts:,} cuts{bound}, {locks} lost per crash, {waits_s:.1f} s unavailable at most"
@@ -230,12 +230,6 @@ def _seen(crashes: Sequence[LossesSeen]) -> str:
 def _cost(costs: CostRange) -> str:
     least, most = costs.least.price, costs.most.price
     return most if costs.least == costs.most else f"between {least} and {most}"
-
-
-def _range(costs: CostRange) -> str:
-    if costs.least == costs.most:
-        return _place(costs.most)
-    return f"least with {_place(costs.least)}; most with {_place(costs.most)}"
 
 
 def _place(cost: AlwaysCost) -> str:

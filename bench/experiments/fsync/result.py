@@ -7,6 +7,7 @@ leaves in the journal is here, too, for the rows are made of it.
 from collections.abc import Iterable
 from typing import Annotated, Literal, Self, TypeVar, get_args
 
+from bench.experiments.crash.result import Restart
 from bench.measure.latency import Latency, SlowEvent
 from bench.measure.result import Document
 from bench.measure.run_result import InstanceFacts, ServerBinary, SyncLatency
@@ -15,13 +16,11 @@ from bench.measure.statistics import Spread
 
 Policy = Literal["none", "no", "everysec", "always", "waitaof"]  # each of the first four does more than the one before
 Rewrite = Literal["off", "on", "on-no-sync"]
-Restart = Literal["at-once", "delayed"]
 LoadName = Literal["max", "50%", "80%"]  # 50% in results of before 2026-11-23 only
 Word = Literal["as expected", "not shown", "not known", "violated", "not judged", "server fault"]
 Number = TypeVar("Number", int, float)
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 REWRITES: tuple[Rewrite, ...] = get_args(Rewrite)
-RESTARTS: tuple[Restart, ...] = get_args(Restart)
 
 
 class Setup(Section, frozen=True, kw_only=True):
@@ -243,7 +242,7 @@ def _times(ratio: float) -> str:
     return f"{ratio:.{2 if ratio < 1.995 else 1 if ratio < 9.95 else 0}f}"
 
 
-class FsyncFinding(Section, frozen=True, kw_only=True):
+class FsyncFinding(Section, frozen=True):
     """Did the policies behave as they must."""
 
     name: Annotated[str, says("of the expectation")]
@@ -277,6 +276,11 @@ class LossesSeen(Section, frozen=True, kw_only=True):
     double_grants: Annotated[Count, says("to clients that trust restarted instances")]
     unavailable_s: Annotated[Typical, says("without new locks")]
 
+    @property
+    def is_safe(self) -> bool:
+        """Whether cuts were made and none led to a double grant."""
+        return self.cuts > 0 and not self.double_grants
+
 
 class Option(Section, frozen=True, kw_only=True):
     """N × policy × how a crashed instance comes back."""
@@ -290,11 +294,6 @@ class Option(Section, frozen=True, kw_only=True):
     sustained: Annotated[bool | None, says("of that open load")]
     crash: Annotated[LossesSeen | None, says("what a crash loses")]
     rate_interval: Annotated[tuple[float, float] | None, says("of acquired_per_s, 95 %; null: too few visits")] = None
-
-    @property
-    def is_safe(self) -> bool:
-        """Whether cuts were made and none led to a double grant."""
-        return bool(self.crash and self.crash.cuts and self.crash.double_grants == 0)
 
 
 class CostRange(Section, frozen=True, kw_only=True):

@@ -1,9 +1,8 @@
 """One block on one fleet: *servers, load → each policy in closed loop, turn by turn → each in open loop*.
 
 Rules: the policies take turns there and back, so each turn makes pairs; then the open loop asks of each for 80 % of
-what it reached *here*, and stands with its first visit. Every load has its own counters of the servers around it
-(INFO, LATENCY, the shim's fsyncs); those cover its warm-up and drain, too, as do the leases they are divided by. Values
-only in what is returned: they are stored, and put together later.
+what it reached *here*, and stands with its first visit. The counters of the servers around a load (INFO, LATENCY, the
+shim's fsyncs) cover its warm-up and drain, too, as do the leases they are divided by.
 
     rewrite   the servers are given something to rewrite; BGREWRITEAOF in the middle of each load, and the fsyncs made
               meanwhile: under `no-appendfsync-on-rewrite` even `always` makes none, and says nothing
@@ -18,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-import msgspec
 import redis
+from msgspec.structs import asdict, replace
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.fsync.cell_servers import CellServers
@@ -73,7 +72,7 @@ class BlockMeasurement:
         if cell.rewrite != "off" and servers.own:
             fill(servers.urls, self.key_prefix)
         truth = waitaof_truth(servers, self.key_prefix) if cell.policy == "waitaof" else WaitaofCounts()
-        with load_process(cell, servers.urls, self.key_prefix, self.plan.seed) as child:
+        with load_process(LoadOrder(servers.urls, self.key_prefix, cell, self.plan.seed)) as child:
             turns = [
                 (number, cell, self._load(child, cell))
                 for number in range(self.plan.repeats)
@@ -85,10 +84,8 @@ class BlockMeasurement:
         for number, cell, most in turns:
             loads: dict[LoadName, LoadSeen] = {"max": most}
             if not number:
-                loads["80%"] = kept[cell]
-            if most.waitaof and not number:
-                waited = WaitaofCounts.sum_of([most.waitaof, truth])
-                loads["max"] = msgspec.structs.replace(most, waitaof=waited)
+                waited = WaitaofCounts.sum_of([most.waitaof, truth]) if most.waitaof else None
+                loads = {"max": replace(most, waitaof=waited), "80%": kept[cell]}
             seen.append(VisitSeen(repeat=number, cell=cell, disk=servers.disk, loads=loads))
         return seen
 
@@ -108,14 +105,14 @@ class BlockMeasurement:
         before, syncs = info_snapshot(servers.urls), servers.syncs
         child.tell(phase)
         rewrite = None
-        if self.block[0].rewrite != "off":
+        if cell.rewrite != "off":
             time.sleep(phase.warmup_s + REWRITE_AT * phase.seconds)
             rewrite = rewrite_now(servers)
         figures = child.hear(PhaseFigures, phase.warmup_s + phase.seconds + PATIENCE_S)
-        after, fsyncs = info_snapshot(servers.urls), _since(syncs, servers.syncs)
+        after, fsyncs = info_snapshot(servers.urls), servers.syncs_since(syncs)
         did = servers_did(before, after)
         return LoadSeen(
-            **msgspec.structs.asdict(figures),
+            **asdict(figures),
             rate_per_s=phase.rate_per_s,
             fsyncs=fsyncs,
             latency_events=monitor.events(),
@@ -127,11 +124,10 @@ class BlockMeasurement:
 
 
 @contextmanager
-def load_process(cell: FsyncCell, urls: Sequence[str], key_prefix: str, seed: int) -> Iterator[Child]:
+def load_process(order: LoadOrder) -> Iterator[Child]:
     """A connected load process, to be told a Phase and heard PhaseFigures from. Raises EnvironmentNotReadyError."""
     with Child("the load process", "bench.experiments.fsync.load_process") as child:
-        waits = cell.policy == "waitaof"
-        child.tell(LoadOrder(urls, key_prefix, cell.clients, cell.pipeline, waits, seed, cell.hold))
+        child.tell(order)
         child.hear(str, PATIENCE_S)
         yield child
 
@@ -145,10 +141,6 @@ def servers_did(before: Sequence[InfoSnapshot], after: Sequence[InfoSnapshot]) -
                 f"{change.address} did not live through the load ({change.warning}); see why, and measure again"
             )
     return deltas
-
-
-def _since(before: int | None, after: int | None) -> int | None:
-    return None if before is None or after is None else after - before
 
 
 @contextmanager
@@ -173,37 +165,33 @@ def fill(urls: Sequence[str], key_prefix: str) -> None:
 
 def rewrite_now(servers: CellServers) -> RewriteSeen:
     """Rewrite on all servers at once; return when all have ended. Raises EnvironmentNotReadyError."""
+
+    def rewrites(client: redis.Redis) -> bool:
+        state = client.info("persistence")
+        return bool(state["aof_rewrite_in_progress"] or state["aof_rewrite_scheduled"])
+
     with _clients(servers.urls, "the append-only file cannot be rewritten") as clients:
-        before, begun_s = servers.syncs, time.monotonic()
+        before, begun_s, running = servers.syncs, time.monotonic(), clients
         for client in clients:
             client.bgrewriteaof()
-        running = clients
         while running and time.monotonic() < begun_s + LONGEST_REWRITE_S:
-            running = [client for client in running if _rewrites(client)]
+            running = [client for client in running if rewrites(client)]
             time.sleep(_LOOK_S)  # no server tells when it has ended
         took_s = time.monotonic() - begun_s
-        return RewriteSeen(took_s=None if running else took_s, fsyncs=_since(before, servers.syncs))
-
-
-def _rewrites(client: redis.Redis) -> bool:
-    state: dict[str, object] = client.info("persistence")
-    return any(bool(state[f"aof_rewrite_{what}"]) for what in ("in_progress", "scheduled"))
+        return RewriteSeen(took_s=None if running else took_s, fsyncs=servers.syncs_since(before))
 
 
 def waitaof_truth(servers: CellServers, key_prefix: str) -> WaitaofCounts:
     """Single tries that the first server confirmed, and how many of those were untrue; none without a shim."""
-    if not servers.controls:
-        return WaitaofCounts()
-    control, folder = servers.controls[0], servers.folders[0]
     probes = untrue = 0
-    with _clients(servers.urls[:1], "WAITAOF cannot be tried") as clients:
-        for number in range(WAITAOF_PROBES):
-            key = f"{key_prefix}truth:{number}"
-            clients[0].set(key, "held", px=10_000)
-            sizes = {path: path.stat().st_size for path in folder.glob("appendonlydir/*.incr.aof")}
-            reply: list[int] = clients[0].waitaof(1, 0, WAITAOF_MS)
-            if reply[0] >= 1:
-                probes += 1
-                untrue += any(control.synced(path).durable_bytes < sizes[path] for path in sizes if path.exists())
-            clients[0].delete(key)
+    for control, folder in list(zip(servers.controls, servers.folders, strict=True))[:1]:
+        with _clients(servers.urls[:1], "WAITAOF cannot be tried") as (client,):
+            for number in range(WAITAOF_PROBES):
+                key = f"{key_prefix}truth:{number}"
+                client.set(key, "held", px=10_000)
+                sizes = {path: path.stat().st_size for path in folder.glob("appendonlydir/*.incr.aof")}
+                if client.waitaof(1, 0, WAITAOF_MS)[0] >= 1:
+                    probes += 1
+                    untrue += any(control.synced(path).durable_bytes < sizes[path] for path in sizes if path.exists())
+                client.delete(key)
     return WaitaofCounts(probes=probes, untrue=untrue)

@@ -69,7 +69,11 @@ def planner_sheet(result: FsyncResult) -> Sheet:
     if result.conditions.scenario:
         lines += (Sentence("of", result.conditions.scenario),)
     verdict = result.verdict
-    certain = verdict.status == "pass" and not page.warnings and any(option.is_safe for option in page.options)
+    certain = (
+        verdict.status == "pass"
+        and not page.warnings
+        and any(option.crash and option.crash.is_safe for option in page.options)
+    )
     if verdict.status != "pass":
         lines += (Sentence("warning", f"the speed is {verdict.word or 'in doubt'}: {'; '.join(verdict.reasons[:1])}"),)
     return Sheet(

@@ -1,5 +1,7 @@
 """The load of `lockbench fsync`, counted: by the intended start what is late, by the end what was granted."""
 
+from types import SimpleNamespace
+
 from bench.experiments.fsync.load_process import PhaseTally
 
 WINDOW = (1_000, 2_000)
@@ -21,9 +23,10 @@ def test_a_grant_counts_where_it_ended_and_a_latency_where_it_was_due() -> None:
 
 
 def test_what_was_denied_is_counted_by_its_outcome_and_released_by_nobody() -> None:
-    tally = PhaseTally((0, 1 << 62))
-    for told in ("unreachable", lambda: True, lambda: False):
-        tally.cycle(lambda _resource, told=told: told, "r0", 1)
+    due = iter((1, 2, 3, 0))
+    tally = PhaseTally((0, 1 << 62), SimpleNamespace(take=lambda: next(due)))
+    told = iter(("unreachable", lambda: True, lambda: False))
+    tally.call("r0", lambda _resource: next(told))
     assert tally.denied == {"unreachable": 1}
-    assert len(tally.ended) == 2
+    assert tally.intended.tolist() == [2, 3]
     assert tally.release_failures == 1

@@ -87,7 +87,7 @@ def test_a_delayed_restart_that_led_to_double_grants_is_not_recommended() -> Non
     grave = cells()
     grave[1] = cut("everysec", "delayed", grants=1)
     page = plan_page(rows(), crash_of(*grave), "f5")
-    assert not option(page, 3, "everysec", "delayed").is_safe
+    assert not option(page, 3, "everysec", "delayed").crash.is_safe
     assert page.advice[0].startswith("take always, restarted at once")
     assert "everysec" not in page.advice[0]
 

@@ -6,10 +6,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from bench.experiments.fsync.judge import always_costs, findings_of, judge_fsync
+from bench.experiments.fsync.judge import always_costs, disk_of, findings_of, judge_fsync
 from bench.experiments.fsync.planner import plan_page
 from bench.experiments.fsync.result import DiskFigures, FsyncResult
-from bench.experiments.fsync.rows import disk_of
 from bench.experiments.fsync.words import disk_text, planner_sheet, sheet, suite
 from bench.measure.section import typed
 from bench.report.sheet import DOUBTFUL, GOOD
