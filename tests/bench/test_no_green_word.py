@@ -17,7 +17,7 @@ from bench.experiments.capacity.judge import CapacityPlan, Findings, SweepPoint,
 from bench.experiments.capacity.probe import read_slo
 from bench.experiments.capacity.result import ClosedLoop, Probe, Seen
 from bench.experiments.compare.judge import judge_comparison
-from bench.experiments.contest.judge import judge_peers, judge_speed
+from bench.experiments.contest.judge import judge_bars, judge_speed
 from bench.experiments.contest.result import SpeedBar
 from bench.experiments.crash.judge import judge_crash
 from bench.experiments.crash.result import CrashResult
@@ -31,7 +31,6 @@ from bench.experiments.split_votes.judge import judge_split_votes
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, RowWord
 from bench.measure.result import read_result
 from bench.measure.section import typed
-from bench.measure.statistics import Spread
 from bench.measure.verdict import WORDS, Kind, word_of
 from bench.recipes.registry import find_recipe
 from bench.report.generated import words_table
@@ -114,16 +113,16 @@ def explored(played: int, tested: int, raised: str = "", *, recipe: str = "set-n
 
 def peers(*ends: tuple[float, float]) -> Verdict:
     bars = [{"name": "cycles/s", "low": low, "high": high, "bar": 1.0, "at_least": True} for low, high in ends]
-    return judge_peers(attributes(bars))
+    return judge_bars(attributes(bars))
 
 
 def speed(*ends: tuple[float, float], added: tuple[float, float] | None = None) -> Verdict:
     def spread(low: float, high: float) -> dict[str, float]:
         return {"median": (low + high) / 2, "low": low, "high": high}
 
-    rows = [{"name": "gevent", "bar": 0.8, "busy": False, "ratio": Spread(**spread(*one))} for one in ends]
+    rows = [SpeedBar(**spread(*one), name="gevent", bar=0.8, at_least=True) for one in ends]
     bars = [SpeedBar(**spread(*added), name="telemetry", bar=2.0, at_least=False)] if added else []
-    result: Any = SimpleNamespace(rows=[SimpleNamespace(**row) for row in rows], bars=bars)
+    result: Any = SimpleNamespace(rows=[SimpleNamespace(own_bar=row) for row in rows], bars=bars)
     return judge_speed(result)
 
 

@@ -10,7 +10,7 @@ from statistics import median
 
 import pytest
 
-from bench.experiments.contest.machine import Machine
+from bench.experiments.contest.turn import Machine
 from bench.topology.fleet import start_fleet
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -19,7 +19,7 @@ import numpy as np
 from msgspec import structs
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.contest.clients.order import ClientOrder
+from bench.experiments.contest.clients.loops import ClientOrder
 from bench.experiments.contest.installed import Contestant
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, RECORD_FIELDS, History, OperationFacts
 from bench.topology.child import Child

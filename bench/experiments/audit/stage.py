@@ -29,7 +29,7 @@ from bench.experiments.audit.party import (
     words_of,
 )
 from bench.experiments.audit.result import CourseStep
-from bench.experiments.contest.clients.order import ClientOrder
+from bench.experiments.contest.clients.loops import ClientOrder
 from bench.experiments.contest.installed import ROOT, Contestant
 from bench.safety.judge import judge
 from bench.topology.fleet import Fleet, start_fleet, wait_until

@@ -20,7 +20,8 @@ from bench.errors import writing
 from bench.experiments.contest.experiment import LOADS, PeersPlan, run_peers
 from bench.experiments.contest.judge import judge_speed
 from bench.experiments.contest.speed import measure
-from bench.experiments.contest.words import speed_sheet, write_readme
+from bench.experiments.contest.words import readme_section, speed_sheet
+from bench.report.generated import put_between_marks
 from bench.report.sheet import print_sheet
 
 _PLAN = ("cache", "rounds", "seconds", "hot_seconds", "seed")  # options of make peers, as PeersPlan has them
@@ -76,7 +77,7 @@ def peers(*, only: tuple[str, ...], parts: tuple[str, ...], readme: Path | None,
         if only or parts:
             click.echo(f"{readme} keeps its table: only a part was measured", err=True)
         else:
-            write_readme(readme, done.result)
+            put_between_marks(readme, "peers", readme_section(done.result))
     return code
 
 

@@ -20,8 +20,7 @@ from msgspec.structs import replace
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.contest.installed import Contestant, install
-from bench.experiments.contest.judge import HOT, INSTANCES, MANY, bars, in_processes, judge_peers
-from bench.experiments.contest.machine import Machine
+from bench.experiments.contest.judge import HOT, INSTANCES, MANY, bars, in_processes, judge_bars
 from bench.experiments.contest.result import (
     Missing,
     PeersConditions,
@@ -31,7 +30,15 @@ from bench.experiments.contest.result import (
     TurnFigures,
     TurnRow,
 )
-from bench.experiments.contest.turn import TurnLoad, contest, contest_stopped, over_rounds, servers_by_kind, two_cores
+from bench.experiments.contest.turn import (
+    Machine,
+    TurnLoad,
+    contest,
+    contest_stopped,
+    over_rounds,
+    servers_by_kind,
+    two_cores,
+)
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.server import find_server
@@ -109,7 +116,7 @@ def run_peers(order: ExperimentOrder[PeersPlan], show: Show) -> Done[PeersResult
             ),
             contestants=tuple(one.peer for one in contestants), absent=absent,
             cycles=cycles, hot=hot, stopped=stopped, bars=judged,
-            verdict=judge_peers(judged, interrupted=experiment.cut),
+            verdict=judge_bars(judged, interrupted=experiment.cut),
         )  # fmt: skip
         return experiment.store(result)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from bench.experiments.contest.clients.order import PUSH
+from bench.experiments.contest.clients.loops import PUSH
 from bench.experiments.contest.result import Missing, Peer
 
 ROOT = Path(__file__).parents[3]
@@ -85,18 +85,13 @@ class Contestant:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-class _NotInstalledError(Exception):
-    """Why a peer's environment is not there."""
-
-
 def install(cache: Path, wanted: Sequence[str], say: Callable[[str], None]) -> list[Contestant | Missing]:
     """Every peer whose name contains one of `wanted` (none: all), installed below `cache` or missing with a reason."""
     chosen = [peer for peer in PEERS if not wanted or any(word in peer.name for word in wanted)]
     homes = {peer.home: peer for peer in chosen if peer.home}
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        reasons = dict(
-            zip(homes, pool.map(lambda one: _installed(one, cache / one.home, say), homes.values()), strict=True)
-        )
+        came = pool.map(lambda one: _install(one, cache / one.home, say), homes.values())
+        reasons = dict(zip(homes, came, strict=True))
     if find_spec("uvloop") is None:
         reasons |= {peer.name: "uvloop is not installed" for peer in chosen if peer.name.startswith("lockcore uvloop")}
     found: list[Contestant | Missing] = []
@@ -124,51 +119,40 @@ def _contestant(peer: Peer, home: Path) -> Contestant:
     return Contestant(peer, (str(home / "bin" / "python"), *words), {"PYTHONPATH": str(ROOT)})
 
 
-def _installed(peer: Peer, home: Path, say: Callable[[str], None]) -> str:
+def _install(peer: Peer, home: Path, say: Callable[[str], None]) -> str:
     """Make `home` unless it is there, made from the same; why it is not there, "" if it is."""
-    try:
-        _install(peer, home, say)
-    except _NotInstalledError as error:
-        return str(error)
-    return ""
-
-
-def _install(peer: Peer, home: Path, say: Callable[[str], None]) -> None:
-    """As `_installed`. Raises _NotInstalledError."""
     programs, names, command = _BUILT.get(peer.kind, ((), (), ()))
     sources = [DRIVERS / name for name in names]
     made_from = [source.read_text(encoding="utf-8") for source in sources] or peer.packages
     stamp, recipe = home / ".installed", "\n".join([sys.version, *made_from])
     if stamp.exists() and stamp.read_text(encoding="utf-8") == recipe:
-        return
+        return ""
     say(f"installing: {peer.home} ({', '.join(peer.packages)})")
     if stamp.exists() or not command:  # a build that was cut goes on
         shutil.rmtree(home, ignore_errors=True)
     for program in programs:
         if shutil.which(program) is None:
-            raise _NotInstalledError(f"{program} is not installed")
-    if command:
-        home.mkdir(parents=True, exist_ok=True)
-        for source in sources:
-            shutil.copy(source, home)
-        _call(command, home)
-    else:
-        _call([sys.executable, "-m", "venv", str(home)])
-        pip = [str(home / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
-        _call([*pip, *peer.packages])
-    stamp.write_text(recipe, encoding="utf-8")
+            return f"{program} is not installed"
+    home.mkdir(parents=True, exist_ok=True)
+    for source in sources:
+        shutil.copy(source, home)
+    pip = [str(home / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
+    steps = [command] if command else [[sys.executable, "-m", "venv", str(home)], [*pip, *peer.packages]]
+    reason = next(filter(None, (_call(step, home) for step in steps)), "")
+    if not reason:
+        stamp.write_text(recipe, encoding="utf-8")
+    return reason
 
 
-def _call(command: Sequence[str], folder: Path | None = None) -> None:
+def _call(command: Sequence[str], folder: Path) -> str:
+    """Run it in `folder`; why that failed, "" if it did not."""
     environment = {**os.environ, "GOFLAGS": "-mod=mod", "GOTOOLCHAIN": "local"}
+    program = Path(command[0]).name
     try:
-        subprocess.run(
-            command, cwd=folder, env=environment, check=True, capture_output=True, text=True, timeout=INSTALL_S
+        done = subprocess.run(
+            command, cwd=folder, env=environment, check=False, capture_output=True, text=True, timeout=INSTALL_S
         )
-    except subprocess.CalledProcessError as error:
-        lines = [line for line in (error.stderr or error.stdout).splitlines() if line.strip()]
-        raise _NotInstalledError(
-            f"{Path(command[0]).name} failed: {(lines or ['it said nothing'])[-1][:200]}"
-        ) from None
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise _NotInstalledError(f"{Path(command[0]).name} did not run ({type(error).__name__})") from None
+        return f"{program} did not run ({type(error).__name__})"
+    lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+    return f"{program} failed: {(lines or ['it said nothing'])[-1][:200]}" if done.returncode else ""

@@ -28,12 +28,10 @@ from opentelemetry.trace import NoOpTracerProvider
 from opentelemetry.trace import TracerProvider as Traces
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.contest.clients.loops import Lock, at_once, run_greenlets, run_tasks
-from bench.experiments.contest.clients.order import ClientOrder
+from bench.experiments.contest.clients.loops import ClientOrder, Lock, at_once, run_blocking, run_tasks
 from bench.experiments.contest.judge import INSTANCES
-from bench.experiments.contest.machine import Machine
 from bench.experiments.contest.result import BUSY_RATIO, SpeedBar, SpeedConditions, SpeedResult
-from bench.experiments.contest.turn import TTL_MS, servers_by_kind, two_cores
+from bench.experiments.contest.turn import TTL_MS, Machine, servers_by_kind, two_cores
 from bench.measure.environment import describe_environment
 from bench.measure.statistics import paired_shift
 from bench.run.experiment import Show
@@ -87,7 +85,9 @@ def _bars(shell: str, rounds: int, urls: Sequence[str], show: Show) -> Iterator[
 # -- in the shell's process --------------------------------------------------------------------------------------------
 
 
-PROVIDERS: tuple[tuple[Meters, Traces] | None, ...] = (  # none, then in the order of `BARS`
+PROVIDERS: tuple[
+    tuple[Meters, Traces] | None, ...
+] = (  # none, then in the order of `BARS`; a forked child has them, too
     None,
     (NoOpMeterProvider(), NoOpTracerProvider()),
     (MeterProvider([InMemoryMetricReader()]), TracerProvider()),
@@ -143,11 +143,10 @@ async def _turn(shell: str, lock: AnyRedlock, order: ClientOrder) -> float:
     if shell == "threads":
         return _calls_us(lock, order.seconds)
     same = Lock(lock.try_acquire, lock.try_release, Denied, Outcome.RELEASED)
-
-    async def connected(_: ClientOrder) -> Lock:
-        return same
-
-    answer = run_greenlets(lambda _: same, order) if shell == "gevent" else await run_tasks(connected, order)
+    if shell == "gevent":
+        answer = run_blocking(lambda _: same, order, greenlets=True)
+    else:
+        answer = await run_tasks(lambda _: same, order)
     return answer.client_us / answer.cycles if answer.cycles else 0.0
 
 

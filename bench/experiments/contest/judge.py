@@ -8,11 +8,11 @@ seen, without the pace, is not on the other; else it is not known.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import median
 from typing import Literal
 
-from bench.experiments.contest.result import PeerBar, SpeedResult, StopRow, TurnFigures, TurnRow
+from bench.experiments.contest.result import PeerBar, SpeedBar, SpeedResult, StopRow, TurnFigures, TurnRow
 from bench.measure.statistics import Spread
 from bench.measure.verdict import BARS_MISSED, BARS_REACHED, INTERRUPTED, NOT_KNOWN, Evidence, Verdict, conclude
 
@@ -55,36 +55,30 @@ def in_processes(count: int) -> str:
     return f" in {count} processes" if count > 1 else ""
 
 
-def judge_peers(judged: Sequence[PeerBar], *, interrupted: bool = False) -> Verdict:
-    """Return the verdict over the bars."""
-    sides = [(bar.name, sides_of(bar, bar.bar, at_least=bar.at_least)) for bar in judged]
-    return _over_bars(sides, interrupted=interrupted)
-
-
 def judge_speed(result: SpeedResult) -> Verdict:
     """Return the verdict of `make bench`."""
-    rows = [(row.name, sides_of(row.ratio, row.bar, busy=row.busy)) for row in result.rows if row.bar is not None]
-    bars = [(bar.name, sides_of(bar, bar.bar, at_least=bar.at_least, busy=bar.busy)) for bar in result.bars]
-    return _over_bars(rows + bars)
+    return judge_bars([*(bar for row in result.rows if (bar := row.own_bar) is not None), *result.bars])
 
 
-def sides_of(rounds: Spread | PeerBar, bar: float, *, at_least: bool = True, busy: bool = False) -> set[bool]:
-    """Whether rounds reached `bar`, as the ends of their spread tell: both where they differ, none on a `busy` one."""
-    return set() if busy else {_reaches(end, bar, at_least=at_least) for end in (rounds.low, rounds.high)}
-
-
-def _over_bars(sides: Sequence[tuple[str, set[bool]]], *, interrupted: bool = False) -> Verdict:
-    """Of bars, each whether its rounds reached it: all of them, none, or some."""
+def judge_bars(judged: Sequence[PeerBar | SpeedBar], *, interrupted: bool = False) -> Verdict:
+    """Return the verdict over the bars."""
+    unknown = {True: "something else used the cores in every round", False: "on both sides of the bar"}
     found = {
-        BARS_MISSED: [f"missed: {name}" for name, side in sides if side == {False}],
-        NOT_KNOWN: [
-            f"{'on both sides of the bar' if side else 'something else used the cores in every round'}: {name}"
-            for name, side in sides
-            if len(side) != 1
-        ],
+        BARS_MISSED: [f"missed: {bar.name}" for bar in judged if side_of(bar) == "missed"],
+        NOT_KNOWN: [f"{unknown[_is_busy(bar)]}: {bar.name}" for bar in judged if side_of(bar) == "not known"],
         INTERRUPTED: ["interrupted: what was not measured is missing"] if interrupted else [],
     }
-    return conclude(BARS_REACHED, [Evidence("bars measured", len(sides))], found)
+    return conclude(BARS_REACHED, [Evidence("bars measured", len(judged))], found)
+
+
+def side_of(bar: PeerBar | SpeedBar) -> Literal["reached", "missed", "not known"]:
+    """On which side of a bar its rounds are, as both ends of their spread tell."""
+    low, high = (_reaches(end, bar.bar, at_least=bar.at_least) for end in (bar.low, bar.high))
+    return "not known" if low != high or _is_busy(bar) else "reached" if low else "missed"
+
+
+def _is_busy(bar: PeerBar | SpeedBar) -> bool:
+    return isinstance(bar, SpeedBar) and bar.busy
 
 
 def _reaches(value: float | None, bar: float, *, at_least: bool) -> bool:
@@ -98,22 +92,18 @@ def _is_ours(row: TurnRow | StopRow) -> bool:
 
 def _ratio(name: str, rows: Sequence[TurnRow], figure: Figure, bar: float) -> PeerBar | None:
     """Our best contestant's figure ÷ the best of the peers', round by round; its median against the bar."""
-    at_least = figure == "cycles_per_s"  # of a rate more is better, of a latency less
-    best = max if at_least else min
-    us = _champion([row for row in rows if _is_ours(row)], figure, best)
-    them = _champion([row for row in rows if not _is_ours(row)], figure, best)
+    us, them = (_champion([row for row in rows if _is_ours(row) is ours], figure) for ours in (True, False))
     if us is None or them is None:
         return None
     spreads = []
     for pace_us in (us.piece_us, None):  # as at one pace, and as it was seen
-        even = [[turn.at_pace(pace_us) for turn in row.rounds] for row in (us, them)]
-        pairs = [(_value(one, figure), _value(other, figure)) for one, other in zip(*even, strict=False)]
-        ratios = [our / their for our, their in pairs if our and their and their < math.inf]
+        values = ([_value(turn.at_pace(pace_us), figure) for turn in row.rounds] for row in (us, them))
+        ratios = [our / their for our, their in zip(*values, strict=False) if our and 0 < their < math.inf]
         if not ratios:
             return None
         spreads.append(Spread.of(ratios))
-    scaled, seen = spreads
-    return _bar(name, us.name, them.name, scaled.stretched_to(seen), bar, at_least=at_least)
+    spread, at_least = spreads[0].stretched_to(spreads[1]), figure == "cycles_per_s"
+    return _bar(name, us.name, them.name, spread, bar, at_least=at_least)
 
 
 def _bar(name: str, ours: str, theirs: str | None, spread: Spread, bar: float, *, at_least: bool) -> PeerBar:
@@ -130,12 +120,12 @@ def _value(figures: TurnFigures, figure: Figure) -> float:
     return math.inf if value is None else value
 
 
-def _champion(rows: Sequence[TurnRow], figure: Figure, best: Callable[..., tuple[float, int]]) -> TurnRow | None:
+def _champion(rows: Sequence[TurnRow], figure: Figure) -> TurnRow | None:
     """The best by its median; a peer whose waits have none is not among them."""
     values = [[value for one in row.rounds if (value := _value(one, figure))] for row in rows]
     medians = [(median(known), index) for index, known in enumerate(values) if known]
     able = [(middle, index) for middle, index in medians if _is_ours(rows[index]) or middle < math.inf]
-    return rows[best(able)[1]] if able else None
+    return rows[(max if figure == "cycles_per_s" else min)(able)[1]] if able else None
 
 
 def _stopped(rows: Sequence[StopRow]) -> PeerBar | None:

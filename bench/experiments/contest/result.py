@@ -7,7 +7,7 @@ medians over its rounds, failures sums; null: nothing to count.
 from typing import Annotated, Literal, Self
 
 from msgspec import field
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from bench.measure.environment import Environment
 from bench.measure.result import Document
@@ -147,6 +147,15 @@ class PeersResult(Document, frozen=True, kw_only=True):
 # -- make bench ------------------------------------------------------------------------------------------------------
 
 
+class SpeedBar(Spread, frozen=True, kw_only=True):
+    """What two rows are to each other, or one is by itself, taken inside each round."""
+
+    name: Annotated[str, says("what is compared")]
+    bar: Annotated[float, says("what it is to be")]
+    at_least: Annotated[bool, says("true: at least the bar; false: at most")]
+    busy: Annotated[bool, says("the cores were not ours in any round: it is not known")] = False
+
+
 class SpeedRow(TurnRow, frozen=True, kw_only=True):
     """A contestant's rounds beside the ceiling."""
 
@@ -157,18 +166,16 @@ class SpeedRow(TurnRow, frozen=True, kw_only=True):
     busy: Annotated[bool, says("the cores were not ours in any round: its ratios are not known")] = False
 
     @property
+    def own_bar(self) -> SpeedBar | None:
+        """Its CPU ratio beside its bar, if it has one."""
+        if self.bar is None:
+            return None
+        return SpeedBar(**asdict(self.ratio), name=self.name, bar=self.bar, at_least=True, busy=self.busy)
+
+    @property
     def cores_used(self) -> float:
         """How many cores client and servers kept busy."""
         return self.cpu_us * self.cycles_per_s / 1e6
-
-
-class SpeedBar(Spread, frozen=True, kw_only=True):
-    """What two rows are to each other, or one is by itself, taken inside each round."""
-
-    name: Annotated[str, says("what is compared")]
-    bar: Annotated[float, says("what it is to be")]
-    at_least: Annotated[bool, says("true: at least the bar; false: at most")]
-    busy: Annotated[bool, says("the cores were not ours in any round: it is not known")] = False
 
 
 class SpeedConditions(Section, frozen=True, kw_only=True):

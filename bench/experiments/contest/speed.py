@@ -4,7 +4,7 @@
     --grow   `lockbench run` beside itself, with one thing of its load changed per row: is its cost flat?
 
 Rules: contestants of one round run one after the other in random order, each alone in its process, everything on the
-same two cores. What is compared is always of one round, as at one pace of the cores (machine.py); its median over
+same two cores. What is compared is always of one round, as at one pace of the cores; its median over
 rounds is quoted, and its interval. A round in which something else used our cores is left out, and where that is every
 one nothing is known. Who gives no figures in a round misses its bars there; the others go on.
 """
@@ -16,9 +16,10 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from math import inf
 from operator import sub, truediv
@@ -30,9 +31,8 @@ from msgspec.structs import asdict, replace
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.contest.installed import ours
 from bench.experiments.contest.judge import INSTANCES
-from bench.experiments.contest.machine import Machine
 from bench.experiments.contest.result import BUSY_RATIO, SpeedBar, SpeedConditions, SpeedResult, SpeedRow, TurnFigures
-from bench.experiments.contest.turn import TurnLoad, contest, over_rounds, servers_by_kind, two_cores
+from bench.experiments.contest.turn import Machine, TurnLoad, contest, over_rounds, servers_by_kind, two_cores
 from bench.measure.environment import describe_environment
 from bench.measure.run_result import RunResult
 from bench.measure.section import typed
@@ -171,24 +171,15 @@ def _order(entries: Sequence[SpeedEntry], rounds: int, seed: int) -> Iterator[tu
 
 def rows_of(measured: Measured) -> tuple[SpeedRow, ...]:
     """One row per entry; ratios to the first are taken inside a round."""
-    rows, top, even = [], next(iter(measured)).name, at_one_pace(measured)
+    rows, top = [], next(iter(measured)).name
     for entry, rounds in measured.items():
-        pairs, busy = _pairs(even, top, entry.name)
-        seen, _ = _pairs(measured, top, entry.name)
+        (ratio, busy), (wall_ratio, _) = (_beside(measured, top, entry.name, how) for how in (_cpu_ratio, _wall_ratio))
+        assert ratio is not None
+        assert wall_ratio is not None
         row = SpeedRow(
-            name=entry.name,
-            kind="lockcore",
-            instances=INSTANCES,
-            callers=entry.callers,
-            server=entry.server,
-            bar=entry.bar,
-            ratio=_spread(*([_cpu_ratio(*pair) for pair in of] for of in (pairs, seen))),
-            wall_ratio=_spread(
-                *([one.cycles_per_s / most.cycles_per_s for most, one in some] for some in (pairs, seen))
-            ),
-            busy=busy,
-            **over_rounds(rounds),
-        )
+            name=entry.name, kind="lockcore", instances=INSTANCES, callers=entry.callers, server=entry.server,
+            bar=entry.bar, ratio=ratio, wall_ratio=wall_ratio, busy=busy, **over_rounds(rounds),
+        )  # fmt: skip
         rows.append(row)
     return tuple(rows)
 
@@ -197,31 +188,39 @@ def _cpu_ratio(top: TurnFigures, turn: TurnFigures) -> float:
     return top.cpu_us / turn.cpu_us if turn.cpu_us else 0.0
 
 
+def _wall_ratio(top: TurnFigures, turn: TurnFigures) -> float:
+    return turn.cycles_per_s / top.cycles_per_s
+
+
 def bars_of(measured: Measured, bars: Bars = BARS) -> Iterator[SpeedBar]:
-    """What rows are to each other, taken inside each round; without those that were not run. What we did not measure
-    counts as endless, what they did not is no bar."""
-    even = at_one_pace(measured)
+    """What rows are to each other, taken inside each round; without those that were not run."""
     for name, one, other, figure, compare, bar in bars:
-        pairs, busy = _pairs(even, one, other or one)
-        seen, _ = _pairs(measured, one, other or one)
-        found, plain = (list(_compared(some, figure, compare, alone=not other)) for some in (pairs, seen))
-        if found:
-            spread, at_least = _spread(found, plain), figure == "cycles_per_s"
-            yield SpeedBar(**asdict(spread), name=name, bar=bar, at_least=at_least, busy=busy)
+        shown = partial(_compared, figure, compare, alone=not other)
+        spread, busy = _beside(measured, one, other or one, shown)
+        if spread is not None:
+            yield SpeedBar(**asdict(spread), name=name, bar=bar, at_least=figure == "cycles_per_s", busy=busy)
 
 
-def _compared(pairs: Pairs, figure: str, compare: Beside, *, alone: bool) -> Iterator[float]:
-    """What the first row shows beside the second, or `alone`, round by round."""
-    for turn, beside in pairs:
-        us, them = getattr(turn, figure), 0.0 if alone else getattr(beside, figure)
-        if them or alone:
-            yield compare(inf if us is None else us, them)
+def _compared(figure: str, compare: Beside, turn: TurnFigures, other: TurnFigures, *, alone: bool) -> float | None:
+    """What a turn shows beside another, or `alone`. What we did not measure is endless, what they did not is None."""
+    us, them = getattr(turn, figure), 0.0 if alone else getattr(other, figure)
+    return compare(inf if us is None else us, them) if them or alone else None
 
 
-def _spread(even: Iterable[float], seen: Iterable[float]) -> Spread:
-    """Over the rounds, as at one pace. Where that and what was seen do not meet, all between them is possible: what
-    tells the pace may be misled, too."""
-    return Spread.of_rounds(even).stretched_to(Spread.of_rounds(seen))
+def _beside(
+    measured: Measured, one: str, other: str, shown: Callable[[TurnFigures, TurnFigures], float | None]
+) -> tuple[Spread | None, bool]:
+    """What is `shown` of two rows' turns over the rounds, as at one pace, None where it never is; and whether our cores
+    were not ours in any. Where the pace and what was seen do not meet, all between them is possible: what tells the
+    pace may be misled, too."""
+    spreads, busy = [], False
+    for turns in (at_one_pace(measured), measured):
+        pairs, busy = _pairs(turns, one, other)
+        known = [value for pair in pairs if (value := shown(*pair)) is not None]
+        if not known:
+            return None, busy
+        spreads.append(Spread.of_rounds(known))
+    return spreads[0].stretched_to(spreads[1]), busy
 
 
 def at_one_pace(measured: Measured) -> Measured:
@@ -317,8 +316,6 @@ def collector() -> Iterator[tuple[str, list[str]]]:
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
             taken.append(self.path)
             self.send_response(200)
-            self.send_header("Content-Type", "application/x-protobuf")
-            self.send_header("Content-Length", "0")
             self.end_headers()
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server:

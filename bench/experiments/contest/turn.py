@@ -1,12 +1,21 @@
-"""One contestant's turn: *a contestant, servers, a load → its figures*, also with a server stopped in the middle.
+"""One contestant's turn: *a contestant, servers, a load → its figures*, also with a server stopped in the middle; and
+how much of the two cores something else took meanwhile, and how fast they were.
 
-Rules: a process of its own, killed when it does not end; what it does not answer becomes an error among the figures.
-Commands are counted by the servers, only those that a client sends. Contestants take turns on the same two cores.
+Rules
+- A process of its own, killed when it does not end; what it does not answer becomes an error among the figures.
+  Commands are counted by the servers, only those that a client sends. Contestants take turns on the same two cores.
+- Ours is this process and all that it started; everything else, and what the host took for other guests (steal), is
+  elsewhere. These clocks count in ticks of 10 ms, so that a look of two seconds is exact to about 1 %.
+- How fast a core is depends on its neighbours and its clock, and no counter of a guest tells: so a fixed piece of work
+  is done on each of them in turn, all along, and timed by its thread's own CPU, in which waiting for a core does not
+  count. That takes half a hundredth of the two cores.
+
 Source: Jain, Chiu and Hawe, DEC-TR-301 (1984).
 """
 
 import math
 import os
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,11 +23,13 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
-from statistics import median
-from typing import Any
+from statistics import mean, median
+from typing import Any, NamedTuple, Self
+
+import psutil
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.contest.clients.order import BIN_S, ClientOrder, DriverAnswer, middle_us
+from bench.experiments.contest.clients.loops import BIN_S, ClientOrder, DriverAnswer, middle_us
 from bench.experiments.contest.installed import Contestant
 from bench.experiments.contest.result import StopFigures, TurnFigures
 from bench.measure.run_result import ServerBinary
@@ -38,6 +49,8 @@ EDGE_S = 0.5  # around a change that belongs to neither side
 SETTLE_S = 1.5
 LOOK_S = 0.01
 CORES = 2
+STEPS = 1000  # of a piece of work: 0.1 ms
+PAUSE_S = 0.03  # between two
 _SUMMED = {"gave_up", "failed", "leases", "cycles", "keys_left"}
 _WAITS = {"p50_us", "p99_us"}
 
@@ -120,7 +133,6 @@ def contest_stopped(contestant: Contestant, fleet: Fleet, load: TurnLoad) -> Sto
             fleet.cont(0)
         answer = _answer(child, whole_s)
     time.sleep(SETTLE_S)
-    left = sum(_forget(fleet))
     before = rate_between(answer.bins, EDGE_S, BEFORE_S)
     stopped = rate_between(answer.bins, BEFORE_S + EDGE_S, BEFORE_S + STOPPED_S)
     after = rate_between(answer.bins, BEFORE_S + STOPPED_S + EDGE_S, whole_s)
@@ -129,7 +141,7 @@ def contest_stopped(contestant: Contestant, fleet: Fleet, load: TurnLoad) -> Sto
         stopped_per_s=stopped,
         after_per_s=after,
         kept_ratio=stopped / ((before + after) / 2) if before + after else None,
-        keys_left=left,
+        keys_left=_forget(fleet),
         cycles=answer.all_cycles,
         gave_up=answer.gave_up,
         errors=answer.errors,
@@ -144,7 +156,8 @@ def rate_between(bins: Mapping[int, int], from_s: float, until_s: float) -> floa
 
 def figures_of(answer: DriverAnswer, sent: int) -> TurnFigures:
     """From a driver's answer and the `sent` commands that the servers counted."""
-    cycles, leases = answer.cycles, answer.all_cycles
+    cycles, leases, shares = answer.cycles, answer.all_cycles, answer.leases_by_caller
+    squares = sum(share * share for share in shares)
     return TurnFigures(
         cycles_per_s=cycles / answer.seconds if cycles else 0.0,  # of no time at all where the cores were not ours
         p50_us=_percentile(answer, 0.50),
@@ -152,7 +165,7 @@ def figures_of(answer: DriverAnswer, sent: int) -> TurnFigures:
         failed=answer.failed,
         client_us=answer.client_us / cycles if cycles else None,
         server_us=answer.server_us / cycles if cycles else None,
-        jain=jains_index(answer.leases_by_caller),
+        jain=sum(shares) ** 2 / (len(shares) * squares) if squares else None,
         commands_per_lease=sent / leases if leases else None,
         gave_up=answer.gave_up,
         leases=leases,
@@ -167,20 +180,12 @@ def over_rounds(rounds: Sequence[TurnFigures] | Sequence[StopFigures]) -> dict[s
 
 
 def _over(name: str, values: Sequence[Any]) -> Any:
-    if name == "errors":
-        return dict(sum(map(Counter, values), Counter[str]()))
-    if name in _SUMMED:
-        return sum(values)
+    if name == "errors" or name in _SUMMED:
+        return _sum(values)
     if name in _WAITS:  # who is not among those that were granted waited for ever
         middle = median(math.inf if value is None else value for value in values)
         return None if math.isinf(middle) else middle
     return median(known) if (known := [value for value in values if value is not None]) else None
-
-
-def jains_index(amounts: Sequence[float]) -> float | None:
-    """(Σx)² ÷ (n · Σx²): 1 when all got the same, 1/n when one got all; None when nobody got anything."""
-    squares = sum(amount * amount for amount in amounts)
-    return sum(amounts) ** 2 / (len(amounts) * squares) if squares else None
 
 
 def _percentile(answer: DriverAnswer, share: float) -> float | None:
@@ -224,12 +229,85 @@ def _answer(child: Child, seconds: float) -> DriverAnswer:
         return DriverAnswer(seconds, errors={str(error)[:120]: 1})
 
 
-def _forget(fleet: Fleet) -> list[int]:
-    """Empty our throw-away servers; how many keys each still had."""
-    counts = []
+def _forget(fleet: Fleet) -> int:
+    """Empty our throw-away servers; how many keys they still had."""
+    left = 0
     for target in parse_targets(fleet.urls):
-        client = client_of(target, 5.0)
-        counts.append(int(client.dbsize()))
-        client.flushall()
-        client.close()
-    return counts
+        with client_of(target, 5.0) as client:
+            left += int(client.dbsize())
+            client.flushall()
+    return left
+
+
+# -- the two cores meanwhile -------------------------------------------------------------------------------------------
+
+
+class Machine:
+    """`with Machine() as machine: …`, then what the cores of this process were like meanwhile."""
+
+    elsewhere_ratio: float
+    """What was spent elsewhere, of our cores: 0 to 1."""
+    piece_us: float | None
+    """What the piece of work took, CPU: the mean over the cores of their medians. None: there was no time for it."""
+
+    def __enter__(self) -> Self:
+        self._begin = spent()
+        self._over = threading.Event()
+        self._took_us: dict[int, list[float]] = {core: [] for core in sorted(os.sched_getaffinity(0))}
+        self._worker = threading.Thread(target=self._work, daemon=True)
+        self._worker.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._worker.join()
+        end, begin = spent(), self._begin
+        taken_s = (end.busy_s - begin.busy_s) - (end.ours_s - begin.ours_s)
+        self.elsewhere_ratio = max(0.0, taken_s / (end.at_s - begin.at_s) / len(self._took_us))
+        medians = [median(took_us) for took_us in self._took_us.values() if took_us]
+        self.piece_us = mean(medians) if medians else None
+
+    def _work(self) -> None:
+        me = threading.get_native_id()
+        while True:
+            for core, took_us in self._took_us.items():
+                if self._over.wait(PAUSE_S):
+                    return
+                try:
+                    os.sched_setaffinity(me, {core})
+                except OSError:
+                    return  # taken from us meanwhile
+                piece()  # whoever ran here before has left it a cold cache
+                begun_ns = time.thread_time_ns()
+                piece()
+                took_us.append((time.thread_time_ns() - begun_ns) / 1000)
+
+
+def piece() -> int:
+    """The fixed piece of work: a few numbers in the nearest cache."""
+    number = 1
+    for _ in range(STEPS):
+        number = (number * 1103515245 + 12345) & 0x7FFFFFFF
+    return number
+
+
+class Spent(NamedTuple):
+    """At `at_s`: how long our cores were busy, and how much of that was ours (s, both over all cores)."""
+
+    at_s: float
+    busy_s: float
+    ours_s: float
+
+
+def spent() -> Spent:
+    """What has been spent by now."""
+    busy_s, cores = 0.0, psutil.cpu_times(percpu=True)
+    for number in os.sched_getaffinity(0):
+        busy_s += sum(cores[number][:3]) + sum(cores[number][5:8])  # not idle, not waiting; guests are in user
+    ours_s, own = 0.0, psutil.Process()
+    for process in (own, *own.children(recursive=True)):
+        try:
+            ours_s += sum(process.cpu_times()[:4])  # with those of its children that have ended
+        except psutil.NoSuchProcess:
+            continue  # its parent's from now on
+    return Spent(time.monotonic(), busy_s, ours_s)

@@ -4,25 +4,20 @@ Rules: bars first, then a table per section; nothing is computed here; a contest
 reason.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
 from statistics import median
-from typing import TypeVar
 
-from msgspec.structs import replace
-
-from bench.experiments.contest.judge import in_processes, sides_of
+from bench.experiments.contest.judge import in_processes, side_of
 from bench.experiments.contest.result import BUSY_RATIO, PeerBar, PeersResult, SpeedResult, SpeedRow, StopRow, TurnRow
-from bench.measure.statistics import Spread
 from bench.measure.verdict import Verdict, word_of
 from bench.report.figures import MISSING, count, decimals, milliseconds, percent, share
-from bench.report.generated import put_between_marks
 from bench.report.sheet import Case, Columns, Part, Sentence, Sheet, Suite, part_markdown, sheet_of, table
 
-Key = TypeVar("Key", int, str)
 IN_README = 5  # instances; the other tables stand in the result
-_REACHED, _MISSED, _UNCERTAIN = "reached", "missed", "not known"  # on which side of a bar the rounds are
-_STATUSES = {_REACHED: "pass", _MISSED: "fail"}
+_STATUSES = {"reached": "pass", "missed": "fail", "not known": "unknown"}  # by the side of a bar
+_instances = attrgetter("instances")
 _CYCLES = (
     *("N={}", "1 caller\ncycles/s", "p50\nµs", "p99\nµs", "64 callers\ncycles/s", "p50\nms", "p99\nms"),
     *("client\nµs", "server\nµs", "errors"),
@@ -31,106 +26,75 @@ _CYCLES = (
 
 def sheet(result: PeersResult, place: str = "") -> Sheet:
     """Return the summary of `result`, stored at `place`."""
-    sides = [_side_of(bar) for bar in result.bars]
-    unknown = sides.count(_UNCERTAIN)
-    headline = f"{sides.count(_REACHED)} of {len(sides)} bars reached" + (f", {unknown} not known" if unknown else "")
+    sides = [side_of(bar) for bar in result.bars]
+    unknown = sides.count("not known")
+    headline = f"{sides.count('reached')} of {len(sides)} bars reached" + (f", {unknown} not known" if unknown else "")
     return sheet_of(
         result, place, kind="peers", headline=headline,
-        conditions=[conditions(result)], parts=_parts(result), lines=_lines(result),
+        conditions=[conditions(result)], parts=_parts(result.cycles, result.hot, result.stopped), lines=_lines(result),
     )  # fmt: skip
 
 
 def suite(result: PeersResult) -> Suite:
     """One JUnit case per bar; one whose rounds lie on both sides is an error, as it passes and fails by chance."""
-    cases = [Case(bar.name, _STATUSES.get(_side_of(bar), "unknown"), _bar(bar)) for bar in result.bars]
+    cases = [Case(bar.name, _STATUSES[side_of(bar)], _bar(bar)) for bar in result.bars]
     return Suite("peers", result.started_at, result.duration_s, cases, {"id": result.id})
 
 
 def conditions(result: PeersResult) -> str:
     """Under which conditions everything in `result` was measured."""
     about, environment = result.conditions, result.environment
-    server = about.server
-    return " · ".join(
-        (
-            result.started_at[:10],
-            f"{about.rounds} rounds of {about.seconds:g} s (hot key {about.hot_seconds:g} s), medians",
-            f"{environment.cpu_model}, {about.cores} of {environment.cores} cores for clients and servers",
-            f"{server.name} {server.version} in memory",
-            environment.python,
-            f"lockcore: {environment.lockcore}",
-            *(["cut short"] if result.interrupted else []),
-        )
+    said = (
+        result.started_at[:10],
+        f"{about.rounds} rounds of {about.seconds:g} s (hot key {about.hot_seconds:g} s), medians",
+        f"{environment.cpu_model}, {about.cores} of {environment.cores} cores for clients and servers",
+        f"{about.server.name} {about.server.version} in memory",
+        environment.python,
+        f"lockcore: {environment.lockcore}",
+        "cut short" if result.interrupted else "",
     )
+    return " · ".join(filter(None, said))
 
 
 def readme_section(result: PeersResult) -> str:
     """The tables for five instances and the bars, as Markdown."""
-    five = replace(result, cycles=_of_five(result.cycles), hot=_of_five(result.hot))
-    tables = [part_markdown(part) for part in _parts(five)]
-    bars = "\n".join(f"- {_emphasized(_side_of(bar))}: {_bar(bar)}" for bar in result.bars)
+    cycles, hot = ([row for row in rows if row.instances == IN_README] for rows in (result.cycles, result.hot))
+    tables = [part_markdown(part) for part in _parts(cycles, hot, result.stopped)]
+    bars = "\n".join(f"- {side_of(bar)}: {_bar(bar)}" for bar in result.bars).replace("- missed:", "- **missed**:")
     absent = "".join(f"\nNot there: {one.name} ({one.reason})." for one in result.absent)
-    versions = sorted({package for one in result.contestants for package in one.packages})
-    return "\n\n".join(
-        (
-            *tables,
-            bars,
-            f"Measured {conditions(result)}. µs are CPU per cycle at 64 callers; {', '.join(versions)}.{absent}",
-        )
-    )
-
-
-def _of_five(rows: Sequence[TurnRow]) -> tuple[TurnRow, ...]:
-    return tuple(row for row in rows if row.instances == IN_README)
-
-
-def write_readme(path: Path, result: PeersResult) -> None:
-    """Replace what stands between the marks in `path`. Raises EnvironmentNotReadyError when they are not there."""
-    put_between_marks(path, "peers", readme_section(result))
+    versions = ", ".join(sorted({package for one in result.contestants for package in one.packages}))
+    measured = f"Measured {conditions(result)}. µs are CPU per cycle at 64 callers; {versions}.{absent}"
+    return "\n\n".join((*tables, bars, measured))
 
 
 def _lines(result: PeersResult) -> Iterator[tuple[str, str]]:
     for bar in result.bars:
-        yield _side_of(bar), _bar(bar)
+        yield side_of(bar), _bar(bar)
     for one in result.absent:
         yield "not there", f"{one.name}: {one.reason}"
     yield from ((word, f"{said} (free resources)") for word, said in _pace(result.cycles))
 
 
-def _side_of(bar: PeerBar) -> str:
-    return _side(bar, bar.bar, at_least=bar.at_least)
-
-
-def _emphasized(side: str) -> str:
-    return f"**{side}**" if side == _MISSED else side
-
-
 def _bar(bar: PeerBar) -> str:
     wanted = f"{'≥' if bar.at_least else '<'} {bar.bar:.3g}"
-    who = f"{bar.ours}" + (f" beside {bar.theirs}" if bar.theirs else "")
+    who = f"{bar.ours} beside {bar.theirs}" if bar.theirs else bar.ours
     value, low, high = ("∞" if one is None else f"{one:.2f}" for one in (bar.value, bar.low, bar.high))
     return f"{bar.name}: {value} ({low}–{high}), wanted {wanted}; {who}"
 
 
-def _parts(result: PeersResult) -> Iterator[Part]:
+def _parts(cycles: Sequence[TurnRow], hot: Sequence[TurnRow], stopped: Sequence[StopRow]) -> Iterator[Part]:
     """A table per section and N, the fastest first."""
-    by_n = _by(result.cycles, lambda row: row.instances)
-    for instances in sorted(by_n):
-        both = _by(by_n[instances], lambda row: row.name)
+    for instances, of_n in groupby(sorted(cycles, key=_instances), _instances):
+        both: dict[str, list[TurnRow]] = {}
+        for row in of_n:
+            both.setdefault(row.name, []).append(row)
         fastest = sorted(both.values(), key=lambda rows: -max(row.cycles_per_s for row in rows))
-        head = tuple(cell.format(instances) for cell in _CYCLES)
-        yield Part("", "", head, tuple(map(_cycles, fastest)))
-    hot = sorted(result.hot, key=lambda row: (row.instances, row.processes, -row.cycles_per_s))
-    for where, rows in _by(hot, lambda row: f"{row.instances}{in_processes(row.processes)}").items():
+        yield Part("", "", tuple(cell.format(instances) for cell in _CYCLES), tuple(map(_cycles, fastest)))
+    ranked = sorted(hot, key=lambda row: (row.instances, row.processes, -row.cycles_per_s))
+    for where, rows in groupby(ranked, lambda row: f"{row.instances}{in_processes(row.processes)}"):
         yield table("", "", _hot(where), rows)
-    if result.stopped:
-        yield table("", "", _STOPPED, sorted(result.stopped, key=lambda row: -row.before_per_s))
-
-
-def _by(rows: Iterable[TurnRow], key: Callable[[TurnRow], Key]) -> dict[Key, list[TurnRow]]:
-    found: dict[Key, list[TurnRow]] = {}
-    for row in rows:
-        found.setdefault(key(row), []).append(row)
-    return found
+    if stopped:
+        yield table("", "", _STOPPED, sorted(stopped, key=lambda row: -row.before_per_s))
 
 
 def _cycles(rows: Sequence[TurnRow]) -> tuple[str, ...]:
@@ -190,44 +154,36 @@ def speed_sheet(result: SpeedResult, verdict: Verdict, place: str) -> Sheet:
     """Return the summary of `make bench`, whose JSON is at `place`."""
     about, word = result.conditions, word_of("bench", verdict)
     servers = " · ".join(f"{kind}: {server}" for kind, server in about.servers.items())
-    lines = [
-        *(
-            Sentence(
-                _side(bar, bar.bar, at_least=bar.at_least, busy=bar.busy),
-                f"{bar.name}: {bar.median:.2f} ({bar.low:.2f} … {bar.high:.2f}), "
-                f"wanted {'at least' if bar.at_least else 'at most'} {bar.bar:g}",
-            )
-            for bar in result.bars
-        ),
-        *(Sentence("no figures", reason) for row in result.rows for reason in row.errors),
-        *_of_rows(result.rows),
-        Sentence("result", place),
-    ]
     return Sheet(
         word.text, word.colour, f"{about.rounds} rounds of {about.seconds:g} s, medians; 200 callers unless said",
         f"lockcore: {result.environment.lockcore} · {about.cores} cores shared with the servers · no AOF · {servers}",
-        (table("", "", _speed(about.instances), result.rows),) if result.rows else (), tuple(lines),
-        tables_first=True,
+        (table("", "", _speed(about.instances), result.rows),) if result.rows else (),
+        tuple(Sentence(*line) for line in (*_speed_lines(result), ("result", place))), tables_first=True,
     )  # fmt: skip
 
 
-def _of_rows(rows: Sequence[SpeedRow]) -> Iterator[Sentence]:
-    """What their figures are, and how far the cores were ours."""
+def _speed_lines(result: SpeedResult) -> Iterator[tuple[str, str]]:
+    """Bars, what the figures of rows are, and how far the cores were ours."""
+    rows = result.rows
+    for bar in result.bars:
+        wanted = f"wanted {'at least' if bar.at_least else 'at most'} {bar.bar:g}"
+        yield side_of(bar), f"{bar.name}: {bar.median:.2f} ({bar.low:.2f} … {bar.high:.2f}), {wanted}"
+    yield from (("no figures", reason) for row in rows for reason in row.errors)
     for top in rows[:1]:
-        yield Sentence("client", "CPU per cycle, as of the servers; p50 is that of acquire")
+        yield "client", "CPU per cycle, as of the servers; p50 is that of acquire"
         of = f"client + server of {top.name} ÷ those of the row; wall: cycles/s ÷ those of {top.name}"
-        yield Sentence("CPU ratio", of)
-        yield Sentence("range", "of the rounds; of six and more where their median is, with 95 % confidence")
+        yield "CPU ratio", of
+        yield "range", "of the rounds; of six and more where their median is, with 95 % confidence"
     shares = [turn.elsewhere_ratio for row in rows for turn in row.rounds if turn.elsewhere_ratio is not None]
     if shares:
         busy = sum(share >= BUSY_RATIO for share in shares)
-        yield Sentence(
+        yield (
             "machine",
             f"something else took {percent(median(shares), 0)} of the cores, {percent(max(shares), 0)} at most; "
             f"{count(busy)} of {count(len(shares))} turns were disturbed ({percent(BUSY_RATIO, 0)} or more)"
             + (", and are left out of what is compared" if busy else ""),
         )
-    yield from (Sentence(label, text) for label, text in _pace(rows))
+    yield from _pace(rows)
 
 
 def _pace(rows: Sequence[TurnRow]) -> Iterator[tuple[str, str]]:
@@ -250,12 +206,7 @@ def _speed(instances: int) -> Columns[SpeedRow]:
         ("p50\nµs", lambda row: decimals(row.p50_us, 0)),
         ("CPU\nratio", lambda row: f"{row.ratio.median:.3f}"),
         ("range", lambda row: f"{row.ratio.low:.2f}–{row.ratio.high:.2f}"),
-        ("bar", lambda row: "" if row.bar is None else f"{row.bar:.2f} {_side(row.ratio, row.bar, busy=row.busy)}"),
+        ("bar", lambda row: f"{bar.bar:.2f} {side_of(bar)}" if (bar := row.own_bar) else ""),
         ("wall\nratio", lambda row: f"{row.wall_ratio.median:.2f}"),
         ("cores\nused", lambda row: decimals(row.cores_used, 1)),
     )
-
-
-def _side(rounds: Spread | PeerBar, bar: float, *, at_least: bool = True, busy: bool = False) -> str:
-    sides = sides_of(rounds, bar, at_least=at_least, busy=busy)
-    return _UNCERTAIN if len(sides) != 1 else _REACHED if True in sides else _MISSED

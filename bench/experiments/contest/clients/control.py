@@ -9,13 +9,15 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
-from bench.experiments.contest.clients.loops import Lock
-from bench.experiments.contest.clients.order import ClientOrder
+from redis import Redis, RedisError
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from bench.experiments.contest.clients.loops import ClientOrder, Lock
 
 DELETE = "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end"
 EXTEND = "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('pexpire',KEYS[1],ARGV[2]) else return 0 end"
@@ -36,18 +38,16 @@ class _Held:
 class Manager:
     """Redlock on `urls` with one `fault`."""
 
-    def __init__(self, urls: list[str], fault: str) -> None:
+    def __init__(self, urls: Sequence[str], fault: str) -> None:
         self.fault, self._pid = fault, os.getpid()
         timeout_s = None if fault in ("one-stopped", "majority-down") else ANSWER_S
-        make = import_module("redis").Redis.from_url
         # Without a greeting on a new connection, which would keep a clean-up waiting behind its reply.
-        told: dict[str, Any] = {"lib_name": None, "lib_version": None, "protocol": 2}
-        retry = import_module("redis.retry").Retry(import_module("redis.backoff").NoBackoff(), 0)
+        told: dict[str, Any] = {"lib_name": None, "lib_version": None, "protocol": 2, "retry": Retry(NoBackoff(), 0)}
         self._clients = [
-            make(url, socket_timeout=timeout_s, socket_connect_timeout=1.0, retry=retry, **told) for url in urls
+            Redis.from_url(url, socket_timeout=timeout_s, socket_connect_timeout=1.0, **told) for url in urls
         ]
         self._quorum = len(urls) // 2 + 1
-        self._clock: Callable[[], float] = time.time if fault == "clock-back" else time.monotonic
+        self._clock = time.time if fault == "clock-back" else time.monotonic
         self._shas = [client.script_load(DELETE) for client in self._clients]
         self._last: _Held | None = None
 
@@ -69,7 +69,7 @@ class Manager:
         started_s = self._clock()
         held = _Held(key, token, time.monotonic() + ttl_ms / 1000)
         try:
-            votes = sum(self._vote(client, key, token, ttl_ms) for client in self._clients)
+            votes = sum(self._vote(client, held, ttl_ms) for client in self._clients)
         except BaseException as error:
             if self.fault != ("one-killed" if isinstance(error, Exception) else "interrupted-acquire"):
                 self.give_back(held)
@@ -81,34 +81,35 @@ class Manager:
             self.give_back(held)
         return None
 
-    def _vote(self, client: Any, key: str, token: str, ttl_ms: int) -> bool:
+    def _vote(self, client: Any, held: _Held, ttl_ms: int) -> bool:
         try:
-            if self.fault == "clock-ahead" and (there := client.get(key)) and float(there.split(b":")[0]) < time.time():
-                client.delete(key)
-            return bool(client.set(key, token, nx=True, px=ttl_ms))
-        except import_module("redis").RedisError:
+            there = client.get(held.key) if self.fault == "clock-ahead" else None
+            if there and float(there.split(b":")[0]) < time.time():
+                client.delete(held.key)
+            return bool(client.set(held.key, held.token, nx=True, px=ttl_ms))
+        except RedisError:
             if self.fault == "one-killed":
                 raise
             return self.fault == "majority-down"
 
     def give_back(self, held: _Held) -> bool:
         """Remove the keys; whether a quorum had them."""
-        return sum(self._remove(at, client, held) for at, client in enumerate(self._clients)) >= self._quorum
+        return sum(self._remove(at, held) for at in range(len(self._clients))) >= self._quorum
 
-    def _remove(self, at: int, client: Any, held: _Held) -> bool:
+    def _remove(self, at: int, held: _Held) -> bool:
+        client: Any = self._clients[at]
         try:
             if self.fault == "release-after-expiry":
                 return bool(client.delete(held.key))
             if self.fault == "script-flush":
                 return bool(client.evalsha(self._shas[at], 1, held.key, held.token))
             return bool(client.eval(DELETE, 1, held.key, held.token))
-        except import_module("redis").RedisError:
+        except RedisError:
             return False
         except KeyboardInterrupt:
             if self.fault != "interrupted-release":
-                self._remove(at, client, held)
-                for other in range(at + 1, len(self._clients)):
-                    self._remove(other, self._clients[other], held)
+                for left in range(at, len(self._clients)):
+                    self._remove(left, held)
             raise
 
     def release(self, held: _Held) -> bool:
@@ -117,14 +118,12 @@ class Manager:
 
     def extend(self, held: _Held, ttl_ms: int) -> bool:
         """Have it for longer."""
-        started_s = time.monotonic()
+        started_s, ours = time.monotonic(), 0
         plain = self.fault == "extend-after-expiry"
-        ours = 0
         for client in self._clients:
-            with contextlib.suppress(import_module("redis").RedisError):
-                ours += bool(
-                    client.pexpire(held.key, ttl_ms) if plain else client.eval(EXTEND, 1, held.key, held.token, ttl_ms)
-                )
+            with contextlib.suppress(RedisError):
+                key, token = held.key, held.token
+                ours += bool(client.pexpire(key, ttl_ms) if plain else client.eval(EXTEND, 1, key, token, ttl_ms))
         wanted = 1 if self.fault == "extend-by-minority" else self._quorum
         if ours < wanted or (started_s > held.until_s and not plain):
             return False
@@ -154,7 +153,7 @@ class Manager:
 
 def control(order: ClientOrder) -> Lock:
     """The lock whose fault stands behind the colon of its name."""
-    made = Manager(list(order.urls), order.name.partition(": ")[2])
+    made = Manager(order.urls, order.name.partition(": ")[2])
     return Lock(
         made.acquire, made.release, released=True, extend=made.extend, is_held=made.is_held,
         valid_ms=lambda held: (held.until_s - time.monotonic()) * 1000, hold=made.hold,

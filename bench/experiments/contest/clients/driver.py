@@ -1,16 +1,21 @@
 """Each Python lock behind the same calls, alone in its process: *an order on stdin → its answer on stdout*.
 
-With the word `steps` the order is one line, and steps.py answers those that follow.
+With the word `steps` the order is one line, and steps.py answers those that follow. Two contestants have no lock:
+
+    replay   each connection sends its next batch, lockcore's bytes built beforehand, once it has counted the bytes of
+             all replies to the last one: a client that decides nothing, so what the servers alone can bear
+    raw      one caller: send to all, then read all, over blocking sockets
 
 Rules: defaults of the library, retries included, but the TTL (10 s) and, where one must say how long to wait, the
 order's wait; nothing is tuned. Imported by name, as each is installed in an environment of its own, lockcore in ours.
-What a library writes to stdout goes to stderr, so that the answer stands alone. Source: the quick start of
-each library's README.
+What a library writes to stdout goes to stderr. Source: the quick start of each library's README.
 """
 
 import json
 import logging
 import os
+import select
+import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -21,42 +26,48 @@ from operator import methodcaller
 from typing import Any
 from urllib.parse import urlsplit
 
-from bench.experiments.contest.clients import loops, wire
-from bench.experiments.contest.clients.control import control
-from bench.experiments.contest.clients.loops import Lock, value
-from bench.experiments.contest.clients.order import PUSH, ClientOrder, DriverAnswer
+from bench.experiments.contest.clients.loops import (
+    PUSH,
+    ClientOrder,
+    DriverAnswer,
+    Lock,
+    meter,
+    run_blocking,
+    run_tasks,
+    value,
+)
 from bench.experiments.contest.clients.steps import Answer, step_tasks, step_threads
 
+KEY_PREFIX = "lockbench:"
 RELEASE = methodcaller("release")
 
 
 def lockcore(shell: str, order: ClientOrder) -> Lock:
     """lockcore for threads or gevent, with its default retry policy or `push`; its own functions, as users do."""
-    core = import_module("lockcore")
-    return _lockcore(core, core.Redlock.connect(shell=shell, **_settings(order)), order)
+    lock = import_module("lockcore").Redlock.connect(shell=shell, **_settings(order))
+    return _lockcore(lock, lambda lease, ttl_ms: bool(lock.try_extend(lease, ttl_ms)))
 
 
 async def lockcore_async(order: ClientOrder) -> Lock:
     """lockcore for asyncio, as above."""
-    core = import_module("lockcore")
-    return _lockcore(core, await core.AsyncRedlock.connect(**_settings(order)), order)
+    lock = await import_module("lockcore").AsyncRedlock.connect(**_settings(order))
+
+    async def extend(lease: Any, ttl_ms: int) -> bool:
+        return bool(await lock.try_extend(lease, ttl_ms))
+
+    return _lockcore(lock, extend)
 
 
 def _settings(order: ClientOrder) -> dict[str, Any]:
-    told = {"urls": order.urls, "key_prefix": wire.KEY_PREFIX, "rejoin": "trust-first", "merge_releases": order.merge}
+    told = {"urls": order.urls, "key_prefix": KEY_PREFIX, "rejoin": "trust-first", "merge_releases": order.merge}
     return told | ({"retry": import_module("lockcore").RetryPolicy("push")} if order.name.endswith(PUSH) else {})
 
 
-def _lockcore(core: Any, lock: Any, order: ClientOrder) -> Lock:
-    is_async = isinstance(lock, core.AsyncRedlock)
-
-    async def extend_async(lease: Any, ttl_ms: int) -> bool:
-        return bool(await lock.try_extend(lease, ttl_ms))
-
+def _lockcore(lock: Any, extend: Callable[[Any, int], Any]) -> Lock:
+    core = import_module("lockcore")
     return Lock(
         lock.try_acquire, lock.try_release, core.Denied, core.Outcome.RELEASED,
-        extend=extend_async if is_async else lambda lease, ttl_ms: bool(lock.try_extend(lease, ttl_ms)),
-        is_held=lambda lease: time.monotonic_ns() < lease.valid_until_ns,
+        extend=extend, is_held=lambda lease: time.monotonic_ns() < lease.valid_until_ns,
         valid_ms=lambda lease: (lease.valid_until_ns - time.monotonic_ns()) / 1e6,
         hold=lock.hold,
     )  # fmt: skip
@@ -71,8 +82,8 @@ def redis_by_hand(order: ClientOrder) -> Lock:
 
     def acquire(resource: str, ttl_ms: int, _wait_ms: int) -> str:
         for client in clients:
-            client.set(wire.KEY_PREFIX + resource, "owner", nx=True, px=ttl_ms)
-        return wire.KEY_PREFIX + resource
+            client.set(KEY_PREFIX + resource, "owner", nx=True, px=ttl_ms)
+        return KEY_PREFIX + resource
 
     def release(key: str) -> None:
         for script in scripts:
@@ -194,13 +205,90 @@ async def aioredlock(order: ClientOrder) -> Lock:
     )  # fmt: skip
 
 
+def control(order: ClientOrder) -> Lock:
+    """Redlock by hand with a fault, for the audit."""
+    lock: Lock = import_module("bench.experiments.contest.clients.control").control(order)
+    return lock
+
+
+def _sockets(order: ClientOrder) -> list[socket.socket]:
+    addresses = (urlsplit(url) for url in order.urls)
+    sockets = [socket.create_connection((address.hostname, address.port), timeout=10) for address in addresses]
+    for sock in sockets:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sockets
+
+
+def _batches(order: ClientOrder) -> tuple[bytes, bytes]:
+    """The SETs and the releases of all callers, as lockcore would send them to the instances of `order`."""
+    from lockcore import Redlock  # peers' environments have none
+    from lockcore.claims import Claims
+    from lockcore.commands import FIRST_NUMBER, Dialect, set_nx_px
+    from lockcore.settings import Settings
+
+    with Redlock.connect(order.urls, shell="threads", key_prefix=KEY_PREFIX, rejoin="trust-first") as lock:  # noqa: S604 - a way of waiting
+        encode_release = Dialect(lock.instances[0].release_command, native_extend=False).encode_release
+    head, tail = set_nx_px(order.ttl_ms)
+    claim, first = Claims(Settings(key_prefix=KEY_PREFIX)).claim, FIRST_NUMBER
+    claims = [claim(order.resource(caller), first + caller) for caller in range(order.callers)]
+    return b"".join(head + claim + tail for claim in claims), b"".join(map(encode_release, claims))
+
+
+def replay(order: ClientOrder) -> DriverAnswer:
+    """Blind replay: warm up, then measure."""
+    sizes = (order.callers * len(reply) for reply in (b"+OK\r\n", b":1\r\n"))
+    batches = list(zip(_batches(order), sizes, strict=True))
+    sockets = {sock.fileno(): sock for sock in _sockets(order)}
+    poll = select.epoll()
+    for fileno, sock in sockets.items():
+        sock.setblocking(False)
+        poll.register(fileno, select.EPOLLIN)
+
+    def load(seconds: float) -> float:
+        until = time.perf_counter() + seconds
+        stage, missing, cycles = dict.fromkeys(sockets, 0), dict.fromkeys(sockets, batches[0][1]), 0
+        for sock in sockets.values():
+            sock.send(batches[0][0])
+        busy = len(sockets)
+        while busy:
+            for fileno, _ in poll.poll():
+                missing[fileno] -= len(sockets[fileno].recv(65536))
+                if missing[fileno]:
+                    continue
+                stage[fileno] ^= 1
+                if not stage[fileno]:
+                    cycles += order.callers
+                    if time.perf_counter() >= until:
+                        busy -= 1
+                        continue
+                data, missing[fileno] = batches[stage[fileno]]
+                sockets[fileno].send(data)
+        return cycles / len(sockets)
+
+    load(order.warmup_s)
+    begin_s, used_us = time.perf_counter(), meter(order.pids)
+    cycles = load(order.seconds)
+    return DriverAnswer(time.perf_counter() - begin_s, cycles, *used_us(), all_cycles=cycles)
+
+
+def raw(order: ClientOrder) -> Lock:
+    """What a single acquire costs without any client. One caller only."""
+    (claim, release), sockets = _batches(order), _sockets(order)
+
+    def exchange(data: bytes) -> None:
+        for sock in sockets:
+            sock.send(data)
+        for sock in sockets:
+            sock.recv(64)
+
+    return Lock(lambda *_: exchange(claim), lambda _held: exchange(release), refused=bool)
+
+
 LIBRARIES: dict[str, tuple[str, Callable[[ClientOrder], Any]]] = {  # how its callers run, how it is connected
     "lockcore gevent": ("gevent", partial(lockcore, "gevent")),
     "lockcore threads": ("threads", partial(lockcore, "threads")),
     "lockcore asyncio": ("asyncio", lockcore_async),
     "lockcore uvloop": ("uvloop", lockcore_async),
-    f"lockcore gevent{PUSH}": ("gevent", partial(lockcore, "gevent")),
-    f"lockcore uvloop{PUSH}": ("uvloop", lockcore_async),
     "redis-py Lock": ("threads", partial(redis_lock, "redis")),
     "redis.asyncio Lock": ("asyncio", partial(redis_lock, "redis.asyncio")),
     "coredis Lock": ("asyncio", coredis),
@@ -212,27 +300,31 @@ LIBRARIES: dict[str, tuple[str, Callable[[ClientOrder], Any]]] = {  # how its ca
     "pottery asyncio": ("asyncio", partial(pottery, "AIORedlock", "redis.asyncio")),
     "aioredlock": ("asyncio", aioredlock),
     "redis-py by hand": ("threads", redis_by_hand),
-    "raw": ("threads", wire.raw),
+    "raw": ("threads", raw),
     "control": ("threads", control),
 }
+BLOCKING = ("threads", "gevent")
 
 
 def drive(order: ClientOrder) -> DriverAnswer:
     """Have its callers lock and release until the time is over."""
     if order.name == "replay":
-        return wire.replay(order)
-    how, connect = LIBRARIES[order.name]
-    if how in ("threads", "gevent"):
-        return (loops.run_threads if how == "threads" else loops.run_greenlets)(connect, order)
-    answer: DriverAnswer = import_module(how).run(loops.run_tasks(connect, order))
+        return replay(order)
+    how, connect = LIBRARIES[order.name.removesuffix(PUSH)]
+    if how in BLOCKING:
+        return run_blocking(connect, order, greenlets=how == "gevent")
+    answer: DriverAnswer = import_module(how).run(run_tasks(connect, order))
     return answer
 
 
 def step(order: ClientOrder, say: Callable[[Answer], None]) -> None:
     """Do the steps on stdin."""
-    how, connect = LIBRARIES[order.name.partition(":")[0]]
-    if how in ("threads", "gevent"):
-        step_threads(connect(order), say, loops.read_line_beside if how == "gevent" else sys.stdin.readline)
+    how, connect = LIBRARIES[order.name.partition(":")[0].removesuffix(PUSH)]
+    read: Callable[[], str] = sys.stdin.readline
+    if how == "gevent":  # while greenlets go on
+        read = partial(import_module("gevent").get_hub().threadpool.apply, sys.stdin.readline)
+    if how in BLOCKING:
+        step_threads(connect(order), say, read)
         return
 
     async def steps() -> None:

@@ -1,8 +1,16 @@
-"""Callers that lock and release until the time is over: *a lock and an order → an answer*, by threads, gevent, asyncio.
+"""Callers that lock and release until the time is over: *an order and a lock → an answer*, by threads, gevent, asyncio.
 
-Rules: the loop of a caller is the same every time; it notes times, which are counted when the load is over, so that it
-costs what a user's would. A failure is noted and the next cycle begins at once, after a moment if it failed at once
-(else a broken library would only burn the CPU).
+    order    what to lock, how long, by how many callers; `own` gives each caller a resource, else all want one
+    answer   cycles completed between the end of the warm-up and the end, CPU of the same span; of all acquires begun
+             in it, however long they took, how long (by bucket) or that they were never granted
+
+Rules
+- The standard library only, because this runs in every peer's own environment; drivers in other languages read and
+  write the same two documents (JSON), and count alike. A cycle is acquire, hold, release; the loop of a caller is the
+  same every time, and only notes times, which are counted when the load is over.
+- A release that fails is an error and no cycle. An acquire that gave up, failed or never returned took for ever
+  (`failed`); every one counts. After a failure the next cycle begins when a moment has passed (else a broken library
+  would only burn the CPU).
 """
 
 import asyncio
@@ -12,17 +20,81 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from bench.experiments.contest.clients.order import BIN_S, ClientOrder, DriverAnswer, bucket_of, meter
-
+BIN_S = 0.1
+BUCKET = math.log(1.01)  # times in µs are kept as floor(ln(µs) / this): a bucket is a hundredth wide
+PUSH = ", push"  # ends the name of a lockcore whose waiters hear of a release
 REST_S = 0.001  # after a failure
 LATE_S = 10.0  # beyond the time that an acquire may take, for the callers to end
 NEVER = math.inf
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class ClientOrder:
+    """`urls`, `pids` of the servers; `seconds` of load after `warmup_s`; `ttl_ms` of a lock, `wait_ms` an acquire may
+    take where a library can be told so. `merge`: lockcore merges its releases."""
+
+    name: str
+    urls: Sequence[str]
+    pids: Sequence[int]
+    seconds: float
+    warmup_s: float
+    callers: int
+    own: bool
+    hold_s: float
+    ttl_ms: int
+    wait_ms: int
+    merge: bool = False
+
+    def resource(self, caller: int) -> str:
+        """What this caller locks."""
+        return f"peers:r{caller}" if self.own else "peers:hot"
+
+
+@dataclass
+class DriverAnswer:
+    """What happened, as every driver writes it; `acquires` by bucket of their time, `bins` by tenth of a second since
+    the begin, `all_cycles` those of warm-up and end, too."""
+
+    seconds: float
+    cycles: float = 0
+    client_us: float = 0.0
+    server_us: float = 0.0
+    acquires: dict[int, int] = field(default_factory=dict)
+    failed: int = 0
+    leases_by_caller: Sequence[int] = ()
+    bins: dict[int, int] = field(default_factory=dict)
+    gave_up: int = 0
+    all_cycles: float = 0
+    errors: dict[str, int] = field(default_factory=dict)
+
+
+def meter(pids: Sequence[int]) -> Callable[[], tuple[float, float]]:
+    """Return what tells the CPU time (µs) that this process, and those of `pids`, have used from now on."""
+    client_s, server_ns = time.process_time(), _run_ns(pids)
+    return lambda: ((time.process_time() - client_s) * 1e6, (_run_ns(pids) - server_ns) / 1e3)
+
+
+def _run_ns(pids: Sequence[int]) -> int:
+    """CPU time of all threads of these processes so far, as the kernel's scheduler counted it."""
+    threads = (path for pid in pids for path in Path(f"/proc/{pid}/task").glob("*/schedstat"))
+    return sum(int(path.read_text().split()[0]) for path in threads)
+
+
+def bucket_of(seconds: float) -> int:
+    """Which bucket a time belongs to."""
+    return int(math.log(max(seconds * 1e6, 1.0)) / BUCKET)
+
+
+def middle_us(bucket: int) -> float:
+    """The time (µs) that stands for a bucket, right to half a hundredth."""
+    return math.exp((bucket + 0.5) * BUCKET)
 
 
 class NotReleasedError(Exception):
@@ -105,9 +177,7 @@ class ClientTurn:
     def answer(self) -> DriverAnswer:
         """Count what all callers have noted, once they have ended."""
         acquires, bins, leases, asked = Counter[int](), Counter[int](), [0] * len(self.calls), 0
-        errors: Counter[str] = Counter()
         for caller, calls in enumerate(self.calls):
-            errors += calls.errors
             for began_s, granted_s, ended_s in calls.cycles(self.end_s):
                 if measured := self.measure_s <= began_s < self.end_s:
                     asked += 1
@@ -116,6 +186,7 @@ class ClientTurn:
                 if ended_s < NEVER:
                     bins[int((ended_s - self.begin_s) / BIN_S)] += 1
                     leases[caller] += measured and ended_s <= self.end_s
+        errors = sum((calls.errors for calls in self.calls), Counter[str]())
         return DriverAnswer(
             self.end_s - self.measure_s, sum(leases), *self._cpu_us, acquires, asked - acquires.total(), leases, bins,
             sum(calls.gave_up for calls in self.calls), bins.total(), errors,
@@ -168,27 +239,14 @@ def at_once(work: Coroutine[Any, Any, Result]) -> Result:
     raise AssertionError("a library without coroutines awaited something")
 
 
-def run_threads(connect: Callable[[ClientOrder], Lock], order: ClientOrder) -> DriverAnswer:
-    """One thread per caller."""
+def run_blocking(connect: Callable[[ClientOrder], Lock], order: ClientOrder, *, greenlets: bool) -> DriverAnswer:
+    """One thread per caller, or one greenlet."""
+    spawn: Callable[[Callable[[], None]], Any] = _thread
+    sleep: Callable[[float], object] = time.sleep
+    if greenlets:
+        import gevent
 
-    def spawn(work: Callable[[], None]) -> threading.Thread:
-        thread = threading.Thread(target=work, daemon=True)
-        thread.start()
-        return thread
-
-    return _run(connect, order, spawn, time.sleep)
-
-
-def run_greenlets(connect: Callable[[ClientOrder], Lock], order: ClientOrder) -> DriverAnswer:
-    """One greenlet per caller."""
-    import gevent
-
-    return _run(connect, order, gevent.spawn, gevent.sleep)
-
-
-def _run(
-    connect: Callable[[ClientOrder], Lock], order: ClientOrder, spawn: Callable[..., Any], sleep: Callable[[float], Any]
-) -> DriverAnswer:
+        spawn, sleep = gevent.spawn, gevent.sleep
     lock, turn = connect(order), ClientTurn(order)
     calls = [call(lock, turn, caller, sleep, waits=False) for caller in range(order.callers)]
     callers = [spawn(partial(at_once, one)) for one in calls]
@@ -198,6 +256,12 @@ def _run(
     for caller in callers:
         caller.join(max(0.0, deadline_s - time.monotonic()))
     return turn.answer()
+
+
+def _thread(work: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
 
 
 async def run_tasks(connect: Callable[[ClientOrder], Any], order: ClientOrder) -> DriverAnswer:
@@ -210,11 +274,3 @@ async def run_tasks(connect: Callable[[ClientOrder], Any], order: ClientOrder) -
         await asyncio.sleep(rest_s)
     await asyncio.wait(callers, timeout=order.wait_ms / 1000 + LATE_S)
     return turn.answer()
-
-
-def read_line_beside() -> str:
-    """The next line of stdin, while greenlets go on."""
-    import gevent
-
-    line: str = gevent.get_hub().threadpool.apply(sys.stdin.readline)
-    return line

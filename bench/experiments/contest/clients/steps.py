@@ -17,7 +17,7 @@ import json
 import signal
 import sys
 from collections.abc import Callable
-from importlib import import_module
+from contextlib import AsyncExitStack
 from typing import Any
 
 from bench.experiments.contest.clients.loops import Lock, at_once, value
@@ -41,7 +41,7 @@ class Steps:
         try:
             done: Answer = await getattr(self, step.pop("do"))(**step)
         except (KeyboardInterrupt, asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - whatever it raises
-            return {"ok": False, "error": f"{type(error).__name__}: {error}"[:200]}
+            return _raised(error, ok=False)
         return done
 
     async def acquire(self, resource: str, ttl_ms: int, wait_ms: int) -> Answer:
@@ -70,31 +70,31 @@ class Steps:
         """Run a body under the lock."""
         if self._lock.hold is None:
             return ABSENT
-        ran, manager = False, await value(self._lock.hold(resource, ttl_ms, wait_ms))
+        ran = False
         try:
-            if hasattr(manager, "__aenter__"):
-                async with manager:
-                    ran = True
-                    _body(raises=raises)
-            else:
-                with manager:
-                    ran = True
-                    _body(raises=raises)
+            manager = await value(self._lock.hold(resource, ttl_ms, wait_ms))
+            async with AsyncExitStack() as stack:
+                if hasattr(manager, "__aenter__"):
+                    await stack.enter_async_context(manager)
+                else:
+                    stack.enter_context(manager)
+                ran = True
+                if raises:
+                    raise _BodyError
         except _BodyError:
             pass
         except Exception as error:  # noqa: BLE001 - whatever it raises is an answer
-            return {"ok": ran, "error": f"{type(error).__name__}: {error}"[:200]}
+            return _raised(error, ok=ran)
         return {"ok": ran}
 
     async def fork(self, resource: str, ttl_ms: int, wait_ms: int) -> Answer:
         """Ask for what the parent holds, in a forked child, and end it as multiprocessing does."""
         if not self._forks:
             return ABSENT  # an event loop does not survive one
-        child = (
-            import_module("multiprocessing")
-            .get_context("fork")
-            .Process(target=_ask, args=(self._lock.acquire, self._lock.refused, resource, ttl_ms, wait_ms))
-        )
+        from multiprocessing import get_context
+
+        words = (self._lock.acquire, self._lock.refused, resource, ttl_ms, wait_ms)
+        child = get_context("fork").Process(target=_ask, args=words)
         child.start()
         child.join(5.0)
         if child.exitcode is None:
@@ -107,12 +107,11 @@ def _ask(acquire: Callable[[str, int, int], Any], refused: type, *words: Any) ->
         raise SystemExit(1)
 
 
-def _body(*, raises: bool) -> None:
-    if raises:
-        raise _BodyError
+def _raised(error: BaseException, *, ok: bool) -> Answer:
+    return {"ok": ok, "error": f"{type(error).__name__}: {error}"[:200]}
 
 
-def step_threads(lock: Lock, say: Callable[[Answer], None], read: Callable[[], str] = sys.stdin.readline) -> None:
+def step_threads(lock: Lock, say: Callable[[Answer], None], read: Callable[[], str]) -> None:
     """Do the steps of a library that blocks."""
     steps = Steps(lock, forks=True)
     say({"ok": True})

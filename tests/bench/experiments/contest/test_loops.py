@@ -7,8 +7,16 @@ from typing import Any
 
 import pytest
 
-from bench.experiments.contest.clients.loops import Calls, ClientTurn, Lock, at_once, call, run_threads
-from bench.experiments.contest.clients.order import ClientOrder, DriverAnswer
+from bench.experiments.contest.clients.loops import (
+    Calls,
+    ClientOrder,
+    ClientTurn,
+    DriverAnswer,
+    Lock,
+    at_once,
+    call,
+    run_blocking,
+)
 from lockcore import Outcome
 
 
@@ -81,7 +89,7 @@ def test_a_release_that_did_not_release_is_an_error_and_no_cycle(
 
 
 def test_a_load_ends_with_its_time() -> None:
-    answer = run_threads(lambda _order: Lock(lambda *_: "held", lambda _held: None), order(callers=2))
+    answer = run_blocking(lambda _order: Lock(lambda *_: "held", lambda _held: None), order(callers=2), greenlets=False)
     assert answer.seconds == pytest.approx(0.05)
     assert answer.cycles <= answer.all_cycles <= answer.cycles + 2
 

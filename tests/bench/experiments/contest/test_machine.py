@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import asdict, replace
 
-from bench.experiments.contest import machine as machines
+from bench.experiments.contest import turn as machines
 from bench.experiments.contest.judge import bars, judge_speed
-from bench.experiments.contest.machine import PAUSE_S, Machine, Spent
 from bench.experiments.contest.result import Kind, TurnFigures, TurnRow
 from bench.experiments.contest.speed import SpeedEntry, bars_of, rows_of
+from bench.experiments.contest.turn import PAUSE_S, Machine, Spent
 
 LATE_S = 60.0
 

@@ -17,10 +17,10 @@ from bench.errors import EnvironmentNotReadyError
 from bench.experiments.contest import installed as peers_installed
 from bench.experiments.contest import speed as speeds
 from bench.experiments.contest.clients.driver import LIBRARIES
-from bench.experiments.contest.clients.order import DriverAnswer, bucket_of
+from bench.experiments.contest.clients.loops import PUSH, DriverAnswer, bucket_of
 from bench.experiments.contest.experiment import Standing, leading, row_of
 from bench.experiments.contest.installed import PEERS, Contestant, install
-from bench.experiments.contest.judge import bars, judge_peers, judge_speed
+from bench.experiments.contest.judge import bars, judge_bars, judge_speed
 from bench.experiments.contest.result import (
     Missing,
     Peer,
@@ -32,9 +32,10 @@ from bench.experiments.contest.result import (
 )
 from bench.experiments.contest.speed import SpeedEntry, bars_of, figures_of_run, rows_of
 from bench.experiments.contest.turn import TurnLoad, figures_of, rate_between, together
-from bench.experiments.contest.words import readme_section, sheet, speed_sheet, suite, write_readme
+from bench.experiments.contest.words import readme_section, sheet, speed_sheet, suite
 from bench.measure.run_result import RunResult, ServerBinary
 from bench.measure.section import typed
+from bench.report.generated import put_between_marks
 
 ROOT = Path(__file__).parents[4]
 RESULTS = ROOT / "tests" / "histories" / "results"
@@ -187,7 +188,7 @@ def test_waits_without_an_end_miss_a_bar_and_win_none() -> None:
     ours = row("lockcore gevent", SINGLE, p50_us=None)
     (bar,) = bars([ours, row("redsync redigo", SINGLE, p50_us=80.0)], [], [])
     assert (bar.value, bar.reached) == (None, False)
-    assert judge_peers([bar]).word == "BARS MISSED"
+    assert judge_bars([bar]).word == "BARS MISSED"
     theirs = row("redsync redigo", SINGLE, {"p50_us": 1.0}, {"p50_us": None}, {"p50_us": None})
     honest = row("node-redlock 4", SINGLE, p50_us=90.0)
     (bar,) = bars([row("lockcore gevent", SINGLE, p50_us=60.0), theirs, honest], [], [])
@@ -309,7 +310,8 @@ OF_BENCH = {"control", "redis-py by hand", "raw", "replay"}
 
 
 def test_every_python_contestant_has_a_driver() -> None:
-    assert {peer.name for peer in PEERS if peer.kind in ("python", "lockcore")} == set(LIBRARIES) - OF_BENCH
+    named = {peer.name.removesuffix(PUSH) for peer in PEERS if peer.kind in ("python", "lockcore")}
+    assert named == set(LIBRARIES) - OF_BENCH
 
 
 def test_a_driver_needs_nothing_but_the_standard_library() -> None:
@@ -330,11 +332,12 @@ def test_the_readmes_table_is_renewed_between_its_markers_or_refused(tmp_path: P
     readme = tmp_path / "README.md"
     readme.write_text("no place", encoding="utf-8")
     with pytest.raises(EnvironmentNotReadyError, match="has no place for the table"):
-        write_readme(readme, RESULT)
+        put_between_marks(readme, "peers", readme_section(RESULT))
     assert readme.read_text(encoding="utf-8") == "no place"
     readme.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n", encoding="utf-8")
     for _ in range(2):
-        write_readme(readme, replace(RESULT, absent=(Missing(name="redsync", reason="go is not installed"),)))
+        absent = (Missing(name="redsync", reason="go is not installed"),)
+        put_between_marks(readme, "peers", readme_section(replace(RESULT, absent=absent)))
     text = readme.read_text(encoding="utf-8")
     assert text.startswith(f"before\n{BEGIN}\n")
     assert text.endswith(f"{END}\nafter\n")
@@ -358,9 +361,9 @@ def bar(low: float, high: float) -> PeerBar:
     ],
 )
 def test_a_bar_is_certain_only_when_every_round_is_on_one_side_of_it(bars: list[PeerBar], word: str, code: int) -> None:
-    verdict = judge_peers(bars)
+    verdict = judge_bars(bars)
     assert (verdict.word, verdict.exit_code) == (word, code)
-    assert judge_peers(bars, interrupted=True).exit_code == 130
+    assert judge_bars(bars, interrupted=True).exit_code == 130
     assert sheet(replace(RESULT, verdict=verdict)).verdict == word
 
 
@@ -373,7 +376,7 @@ def test_a_bar_is_certain_only_when_every_round_is_on_one_side_of_it(bars: list[
     ],
 )
 def test_a_bar_is_said_to_be_where_it_surely_is(low: float, high: float, side: str, status: str, headline: str) -> None:
-    result = replace(RESULT, bars=(bar(low, high),), verdict=judge_peers([bar(low, high)]))
+    result = replace(RESULT, bars=(bar(low, high),), verdict=judge_bars([bar(low, high)]))
     shown = sheet(result)
     assert shown.headline == headline
     assert [line.label for line in shown.lines if line.text.startswith("a bar: ")] == [side]
