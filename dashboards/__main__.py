@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from dashboards.production_board import production
-from dashboards.run_boards import generator, overview
-from dashboards.server_boards import fsync, quorum
+from dashboards.run_boards import fsync, generator, overview, quorum
 
 FOLDER = Path(__file__).with_name("boards")
 BOARDS = {

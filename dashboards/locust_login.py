@@ -12,24 +12,13 @@ from pathlib import Path
 
 import locust
 from flask import redirect, request, session, url_for
-from flask_login import login_user
+from flask_login import UserMixin, login_user
 from locust.env import Environment
 from werkzeug.wrappers import Response
 
 VARIABLE = "LOCKBENCH_LOCUST_PASSWORD_FILE"
 USER = "admin"
 CALLBACK = "/authenticate"
-
-
-class Admin:
-    """The only user, as flask_login wants one."""
-
-    is_authenticated = is_active = True
-    is_anonymous = False
-
-    def get_id(self) -> str:
-        """Return the name that a session holds."""
-        return USER
 
 
 def is_right(user: str, password: str, file: Path) -> bool:
@@ -45,14 +34,16 @@ def _protect(environment: Environment, **_: object) -> None:
     app = web_ui.app
     app.secret_key = secrets.token_bytes(32)
     app.config.update(SESSION_COOKIE_SAMESITE="Strict", SESSION_COOKIE_HTTPONLY=True)
-    web_ui.login_manager.user_loader(lambda name: Admin() if name == USER else None)
+    admin = UserMixin()
+    admin.id = USER
+    web_ui.login_manager.user_loader(lambda name: admin if name == USER else None)
     web_ui.auth_args = {"username_password_callback": CALLBACK}
     file = Path(os.environ.get(VARIABLE, ""))
 
     def authenticate() -> Response:
         if is_right(request.form.get("username", ""), request.form.get("password", ""), file):
             session.pop("auth_error", None)
-            login_user(Admin())
+            login_user(admin)
             return redirect(url_for("locust.index"))
         session["auth_error"] = "The name or the password is wrong"
         return redirect(url_for("locust.login"))

@@ -14,8 +14,10 @@ Rules
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from grafana_foundation_sdk.builders import bargauge, common, dashboard, heatmap, prometheus, stat, timeseries
@@ -41,13 +43,11 @@ _INSTANCE_VARIABLES = {"server_address": "$instance", "server_port": "$port"}
 TAG = "lockbench"
 COLUMNS = 24
 SOURCE = shared.DataSourceRef(type_val="prometheus", uid="${datasource}")
-_UNITS = {"s": "s", "By": "bytes", RATIO: "percentunit", "x": "suffix: ×", "cores": "suffix: cores"}
-_INFO = BY_NAME["redlock.run.info"].prometheus
+_UNITS = {"s": "s", "By": "bytes", RATIO: "percentunit", "x": "suffix: ×"}
 Builder = Any  # each panel type of the SDK has a builder of its own, without a common interface
 Built = TypeVar("Built")
 Variable = dashboard.QueryVariable | dashboard.CustomVariable | dashboard.DatasourceVariable
-PanelLine = tuple[int, Sequence[Builder]]  # its height, and the panels side by side
-PanelRow = tuple[str, Sequence[PanelLine]]  # its heading, and its lines
+PanelRow = tuple[str, Sequence[tuple[int, Sequence[Builder]]]]  # its heading, and its lines
 
 
 # -- queries ----------------------------------------------------------------------------------------------------------
@@ -63,11 +63,12 @@ class Query:
 
     def named(self, legend: str) -> Query:
         """The same, called `legend`; `{{label}}` stands for a label's value."""
-        return Query(self.expr, self.unit, legend)
+        return replace(self, legend=legend)
 
 
 def metric(name: str, part: str = "", *, run: str = "$run", **labels: str) -> str:
-    """The selector of instrument `name`; `part` of a histogram: bucket, sum, count, `NATIVE`; `labels`: exact values.
+    """The selector of instrument `name`; `part` of a histogram: bucket, sum, count, `NATIVE`; `labels`: exact values,
+    or others behind their operator (`!=`, `=~`).
 
     Raises KeyError for an instrument or label that the table does not have, ValueError for a wrong part.
     """
@@ -75,51 +76,48 @@ def metric(name: str, part: str = "", *, run: str = "$run", **labels: str) -> st
     if (one.kind is InstrumentKind.HISTOGRAM) != (part in ("bucket", "sum", "count", NATIVE)):
         raise ValueError(f"{name} is a {one.kind.value}: {part or 'nothing'} is no part of it")
     known = {attribute.label for attribute in one.attributes} | ({"le"} if part == "bucket" else set())
-    unknown = set(labels) - known
-    if unknown:
+    if unknown := set(labels) - known:
         raise KeyError(f"{name} has no label {', '.join(sorted(unknown))}")
     scope = {"job": "$service"} if run == PRODUCTION else _VARIABLES | {RUN: run}
-    variables = scope | {key: value for key, value in _INSTANCE_VARIABLES.items() if key in known}
     matchers = [f'{RUN}=""'] if run == PRODUCTION else []
-    matchers += [f'{key}=~"{value}"' for key, value in variables.items()]
-    matchers += [f'{key}="{value}"' for key, value in labels.items()]
+    matchers += [f'{key}=~"{value}"' for key, value in scope.items()]
+    matchers += [f'{key}=~"{value}"' for key, value in _INSTANCE_VARIABLES.items() if key in known]
+    for key, value in labels.items():
+        operator = next((each for each in ("!=", "=~") if value.startswith(each)), "")
+        matchers.append(f'{key}{operator or "="}"{value.removeprefix(operator)}"')
     suffix = f"_{part}" if part not in ("", NATIVE) else ""
     return f"{one.prometheus}{suffix}{{{', '.join(matchers)}}}"
 
 
-def _sum(expr: str, by: Sequence[str], function: str = "sum") -> str:
-    return f"{function} by ({', '.join(by)}) ({expr})" if by else f"{function}({expr})"
-
-
-def _legend(by: Sequence[str]) -> str:
-    return ":".join(f"{{{{{label}}}}}" for label in by)
-
-
-def now(name: str, by: Sequence[str] = (), *, function: str = "sum", **labels: str) -> Query:
-    """A gauge as it stands, `function`-ed (sum, max, min, avg) by the labels `by`."""
-    return Query(_sum(metric(name, **labels), by, function), BY_NAME[name].unit, _legend(by))
-
-
-def grown(selector: str, *, whole: bool = False) -> str:
-    """Each series of a counter per second as of now, or `whole`: over the whole of the runs in view."""
+def grown(name: str, part: str = "", *, whole: bool = False, run: str = "$run", **labels: str) -> str:
+    """Each series of a counter (or `part`) per second as of now, or `whole`: over the whole of the runs in view."""
+    selector = metric(name, part, run=run, **labels)
     return f"last_over_time({selector}[$__range])" if whole else f"rate({selector}[$__rate_interval])"
 
 
-def rate(name: str, by: Sequence[str] = (), *, part: str = "", **labels: str) -> Query:
-    """How fast a counter (or a part of a histogram) grows, per second."""
+def summed(expr: str, by: Sequence[str] = (), function: str = "sum") -> str:
+    """Its series, `function`-ed (sum, max, min, avg) by the labels `by`."""
+    return f"{function} by ({', '.join(by)}) ({expr})" if by else f"{function}({expr})"
+
+
+def _query(name: str, expr: str, by: Sequence[str] = (), unit: str = "") -> Query:
+    return Query(expr, unit or BY_NAME[name].unit, ":".join(f"{{{{{label}}}}}" for label in by))
+
+
+def now(name: str, by: Sequence[str] = (), *, function: str = "sum", **labels: str) -> Query:
+    """A gauge as it stands, `function`-ed by the labels `by`."""
+    return _query(name, summed(metric(name, **labels), by, function), by)
+
+
+def rate(name: str, by: Sequence[str] = (), **labels: str) -> Query:
+    """How fast a counter grows, per second."""
     unit = BY_NAME[name].unit
-    expr = _sum(grown(metric(name, part, **labels)), by)
-    return Query(expr, RATIO if unit == "s" else f"{unit}/s", _legend(by))
+    return _query(name, summed(grown(name, whole=False, **labels), by), by, RATIO if unit == "s" else f"{unit}/s")
 
 
-def total(name: str, by: Sequence[str] = (), *, part: str = "", run: str = "$run", **labels: str) -> Query:
-    """A counter's value at the end of each run in view, summed; of a histogram its `part` (sum, count)."""
-    unit = BY_NAME[name].unit if part != "count" else "{operation}"
-    expr = _sum(grown(metric(name, part, run=run, **labels), whole=True), by)
-    if part:
-        native = _sum(grown(metric(name, NATIVE, run=run, **labels), whole=True), by)
-        expr = either(expr, f"histogram_{part}({native})")
-    return Query(expr, unit, _legend(by))
+def total(name: str, by: Sequence[str] = (), **labels: str) -> Query:
+    """A counter's value at the end of each run in view, summed."""
+    return _query(name, summed(grown(name, whole=True, **labels), by), by)
 
 
 def either(classic: str, native: str) -> str:
@@ -127,10 +125,16 @@ def either(classic: str, native: str) -> str:
     return f"({classic} or {native})"
 
 
+def count(name: str) -> Query:
+    """How many values a histogram has at the end of each run in view."""
+    classic, native = (summed(grown(name, part, whole=True)) for part in ("count", NATIVE))
+    return Query(either(classic, f"histogram_count({native})"), "{operation}")
+
+
 def below(name: str, bound: str, **labels: str) -> Query:
     """How many values of whole runs do not exceed `bound`, one of the histogram's own."""
-    classic = f"sum({grown(metric(name, 'bucket', le=bound, **labels), whole=True)})"
-    whole = f"sum({grown(metric(name, NATIVE, **labels), whole=True)})"
+    classic = summed(grown(name, "bucket", whole=True, le=bound, **labels))
+    whole = summed(grown(name, NATIVE, whole=True, **labels))
     return Query(
         either(classic, f"histogram_fraction(-Inf, {bound}, {whole}) * histogram_count({whole})"), "{operation}"
     )
@@ -138,23 +142,22 @@ def below(name: str, bound: str, **labels: str) -> Query:
 
 def voting() -> Query:
     """How many instances vote: each one only while every load process gets its vote."""
-    each = _sum(metric("redlock.instance.voting"), (RUN, *INSTANCE), "min")
-    return Query(f"sum({each})", BY_NAME["redlock.instance.voting"].unit)
+    name = "redlock.instance.voting"
+    return _query(name, f"sum({now(name, (RUN, *INSTANCE), function='min').expr})")
 
 
 def whole_rate(by: Sequence[str] = (), *, run: str = "$run") -> Query:
     """Leases per second of each whole run in view, warm-up and drain included, averaged over runs."""
     of_run = tuple(dict.fromkeys((RUN, *by)))
     leases = total("redlock.acquire.outcomes", of_run, run=run, redlock_outcome="acquired")
-    lasted_s = _sum(grown(metric("redlock.load.time", run=run), whole=True), of_run, "max")
-    return Query(_sum(f"{leases.expr} / {lasted_s}", by, "avg"), "{lease}/s", _legend(by))
+    lasted_s = summed(grown("redlock.load.time", whole=True, run=run), of_run, "max")
+    return _query("redlock.load.time", summed(f"{leases.expr} / {lasted_s}", by, "avg"), by, "{lease}/s")
 
 
 def quantile(q: float, name: str, by: Sequence[str] = (), *, whole: bool = False, **labels: str) -> Query:
     """The `q` quantile of a histogram."""
-    classic, native = (grown(metric(name, part, **labels), whole=whole) for part in ("bucket", NATIVE))
-    expr = either(_quantile(q, classic, ("le", *by)), _quantile(q, native, by))
-    return Query(expr, BY_NAME[name].unit, _legend(by))
+    classic, native = (grown(name, part, whole=whole, **labels) for part in ("bucket", NATIVE))
+    return _query(name, either(_quantile(q, summed(classic, ("le", *by))), _quantile(q, summed(native, by))), by)
 
 
 def acquire_quantile(q: float, by: Sequence[str] = (), *, whole: bool = False, run: str = "$run") -> Query:
@@ -162,37 +165,31 @@ def acquire_quantile(q: float, by: Sequence[str] = (), *, whole: bool = False, r
 
     So it is the largest bound when more than 1 − `q` failed.
     """
-    acquired = metric(ACQUIRE, "bucket", run=run, redlock_outcome="acquired")
-    ended = metric(ACQUIRE, "bucket", run=run, le="+Inf")
-    failed = ended.replace('le="+Inf"', 'le="+Inf", redlock_outcome!="acquired"')
-    classic = _quantile(q, f"{grown(acquired, whole=whole)} or {grown(failed, whole=whole)}", ("le", *by))
-    got, all_ = (
-        _sum(grown(metric(ACQUIRE, NATIVE, run=run, **labels), whole=whole), by)
-        for labels in ({"redlock_outcome": "acquired"}, {})
-    )
-    ended_, got_ = f"histogram_count({all_})", f"histogram_count({got})"
-    failed_ = f"({ended_} - ({got_} or 0 * {ended_}))"
-    endless = f"({failed_} > {1 - q:g} * {ended_}) * 0 + {BOUNDS[-1]:g}"
-    native = f"({endless} or histogram_quantile({q:g}, {got}))"
-    return Query(either(classic, native), BY_NAME[ACQUIRE].unit, _legend(by))
+    series = partial(grown, ACQUIRE, whole=whole, run=run)
+    acquired = series("bucket", redlock_outcome="acquired")
+    lost = series("bucket", le="+Inf", redlock_outcome="!=acquired")
+    classic = _quantile(q, summed(f"{acquired} or {lost}", ("le", *by)))
+    got, all_ = summed(series(NATIVE, redlock_outcome="acquired"), by), summed(series(NATIVE), by)
+    ended, won = f"histogram_count({all_})", f"histogram_count({got})"
+    failed = f"({ended} - ({won} or 0 * {ended}))"
+    endless = f"({failed} > {1 - q:g} * {ended}) * 0 + {BOUNDS[-1]:g}"
+    return _query(ACQUIRE, either(classic, f"({endless} or {_quantile(q, got)})"), by)
 
 
-def _quantile(q: float, grown_: str, by: Sequence[str]) -> str:
-    return f"histogram_quantile({q:g}, {_sum(grown_, by)})"
+def _quantile(q: float, expr: str) -> str:
+    return f"histogram_quantile({q:g}, {expr})"
 
 
-def mean(name: str, by: Sequence[str] = (), **labels: str) -> Query:
+def mean(name: str) -> Query:
     """The mean of a histogram, moment by moment."""
-    upper, lower = (_sum(grown(metric(name, part, **labels)), by) for part in ("sum", "count"))
-    native = _sum(grown(metric(name, NATIVE, **labels)), by)
-    expr = either(f"{upper} / {lower}", f"histogram_sum({native}) / histogram_count({native})")
-    return Query(expr, BY_NAME[name].unit, _legend(by))
+    upper, lower, native = (summed(grown(name, part)) for part in ("sum", "count", NATIVE))
+    return _query(name, either(f"{upper} / {lower}", f"histogram_sum({native}) / histogram_count({native})"))
 
 
 def buckets(name: str, **labels: str) -> Query:
     """A histogram's buckets, for a heatmap: observations per second by upper bound."""
-    classic, native = (grown(metric(name, part, **labels)) for part in ("bucket", NATIVE))
-    return Query(either(_sum(classic, ("le",)), _sum(native, ())), BY_NAME[name].unit, "{{le}}")
+    classic, native = (grown(name, part, whole=False, **labels) for part in ("bucket", NATIVE))
+    return _query(name, either(summed(classic, ("le",)), summed(native)), ("le",))
 
 
 def ratio(upper: Query, lower: Query, unit: str = RATIO) -> Query:
@@ -203,14 +200,16 @@ def ratio(upper: Query, lower: Query, unit: str = RATIO) -> Query:
 # -- panels ----------------------------------------------------------------------------------------------------------
 
 
-def row(title: str, *lines: PanelLine) -> PanelRow:
-    """Lines under one heading."""
-    return title, lines
-
-
-def line(height: int, *panels: Builder) -> PanelLine:
-    """Panels side by side, all so high; those at the end are wider where 24 columns cannot be shared evenly."""
-    return height, panels
+def row(title: str, *cells: int | Builder) -> PanelRow:
+    """A heading and its lines, each a height and the panels side by side that are so high; those at the end are wider
+    where 24 columns cannot be shared evenly."""
+    shelves: list[tuple[int, list[Builder]]] = []
+    for cell in cells:
+        if isinstance(cell, int):
+            shelves.append((cell, []))
+        else:
+            shelves[-1][1].append(cell)
+    return title, shelves
 
 
 def lines(
@@ -231,10 +230,8 @@ def number(title: str, description: str, query: Query, *, red_above: float | Non
     panel = stat.Panel().graph_mode(shared.BigValueGraphMode.NONE).color_mode(shared.BigValueColorMode.VALUE)
     panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
     if red_above is not None:
-        limits = dashboard.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE)
-        panel.thresholds(
-            limits.steps([models.Threshold(color="green"), models.Threshold(value=red_above, color="red")])
-        )
+        steps = [models.Threshold(color="green"), models.Threshold(value=red_above, color="red")]
+        panel.thresholds(dashboard.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps))
     return _filled(panel, title, description, (query,), instant=True)
 
 
@@ -285,13 +282,15 @@ def _filled(
 
 
 def board(
-    title: str, uid: str, description: str, rows: Sequence[PanelRow], extra: Sequence[Variable] = (),
+    title: str, name: str, description: str, rows: Sequence[PanelRow], extra: Sequence[Variable] = (),
     *, variables: Sequence[Variable] = (),
 ) -> str:  # fmt: skip
     """The board as the JSON text that is committed: of runs, with `extra` variables; or with its own `variables`."""
-    made = dashboard.Dashboard(title).uid(uid).description(description).tags([TAG]).timezone("browser")
-    made.time("now-15m", "now").refresh("5s").tooltip(models.DashboardCursorSync.CROSSHAIR).editable()
-    for variable in variables or (*_variables(), *extra):
+    made = dashboard.Dashboard(f"{TAG}: {title}").uid(f"{TAG}-{name}").description(description).tags([TAG])
+    made.timezone("browser").time("now-15m", "now").refresh("5s").tooltip(models.DashboardCursorSync.CROSSHAIR)
+    made.editable()
+    source = dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus")
+    for variable in (source, *(variables or (*_variables(), *extra))):
         made.with_variable(variable)
     for annotation in () if variables else _annotations():
         made.annotation(annotation)
@@ -303,21 +302,23 @@ def board(
 
 def _place(made: dashboard.Dashboard, rows: Sequence[PanelRow]) -> None:
     """Number the panels and give each its place; a row's heading takes one line."""
-    y, number_ = 0, 0
+    y, numbers = 0, itertools.count(1)
     for title, shelves in rows:
-        number_ += 1
-        made.with_row(dashboard.Row(title).id(number_).grid_pos(models.GridPos(h=1, w=COLUMNS, x=0, y=y)))
+        made.with_row(dashboard.Row(title).id(next(numbers)).grid_pos(models.GridPos(h=1, w=COLUMNS, x=0, y=y)))
         y += 1
         for height, panels in shelves:
             edges = [COLUMNS * index // len(panels) for index in range(len(panels) + 1)]
-            for panel, x, end in zip(panels, edges, edges[1:], strict=False):
-                number_ += 1
-                made.with_panel(panel.id(number_).grid_pos(models.GridPos(h=height, w=end - x, x=x, y=y)))
+            for panel, (x, end) in zip(panels, itertools.pairwise(edges), strict=True):
+                made.with_panel(panel.id(next(numbers)).grid_pos(models.GridPos(h=height, w=end - x, x=x, y=y)))
             y += height
 
 
-def choice(name: str, label: str, description: str, query: str, *, multi: bool = True) -> dashboard.QueryVariable:
-    """A variable filled by a Prometheus label query."""
+def choice(
+    name: str, label: str, description: str, values: str, within: str = "", *, of: str = "redlock.run.info",
+    multi: bool = True,
+) -> dashboard.QueryVariable:  # fmt: skip
+    """A variable filled by what the label `values` is on the instrument `of`, where the matchers `within` hold."""
+    query = f"label_values({BY_NAME[of].prometheus}{f'{{{within}}}' if within else ''}, {values})"
     variable = dashboard.QueryVariable(name).label(label).description(description).datasource(SOURCE)
     order = models.VariableSort.ALPHABETICAL_DESC if name == "started" else models.VariableSort.ALPHABETICAL_ASC
     variable.query({"query": query, "refId": name}).definition(query).sort(order)
@@ -327,27 +328,23 @@ def choice(name: str, label: str, description: str, query: str, *, multi: bool =
     return variable
 
 
-def source() -> dashboard.DatasourceVariable:
-    """The variable that says which Prometheus."""
-    return dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus")
+def instances(within: str) -> tuple[Variable, Variable]:
+    """The variables that say which instance, of those whose votes count where the matchers `within` hold."""
+    return (
+        choice("instance", "Instance", "host of a server", INSTANCE[0], within, of="redlock.instance.voting"),
+        choice("port", "Port", "port of a server", INSTANCE[1], within, of="redlock.instance.voting"),
+    )
 
 
 def _variables() -> tuple[Variable, ...]:
-    voting, of_run = BY_NAME["redlock.instance.voting"].prometheus, f'{RUN}=~"$run"'
-    called = f'{NAME}=~"$name"'
+    called, of_run = f'{NAME}=~"$name"', f'{RUN}=~"$run"'
     return (
-        source(),
-        choice("name", "Name", "what its user calls a run (--name)", f"label_values({_INFO}, {NAME})"),
-        choice(
-            "started", "Began", "when a run began, UTC; the newest first", f"label_values({_INFO}{{{called}}}, {BEGAN})"
-        ),
-        choice(
-            "run", "Run", "run id, as in result.json", f'label_values({_INFO}{{{called}, {BEGAN}=~"$started"}}, {RUN})'
-        ),
-        choice("recipe", "Recipe", "the lock under test", f"label_values({_INFO}{{{of_run}}}, redlock_recipe)"),
-        choice("policy", "Policy", "appendfsync", f"label_values({_INFO}{{{of_run}}}, redlock_fsync)"),
-        choice("instance", "Instance", "host of a server", f"label_values({voting}{{{of_run}}}, server_address)"),
-        choice("port", "Port", "port of a server", f"label_values({voting}{{{of_run}}}, server_port)"),
+        choice("name", "Name", "what its user calls a run (--name)", NAME),
+        choice("started", "Began", "when a run began, UTC; the newest first", BEGAN, called),
+        choice("run", "Run", "run id, as in result.json", RUN, f'{called}, {BEGAN}=~"$started"'),
+        choice("recipe", "Recipe", "the lock under test", "redlock_recipe", of_run),
+        choice("policy", "Policy", "appendfsync", POLICY, of_run),
+        *instances(of_run),
     )
 
 

@@ -1,8 +1,11 @@
-"""The boards of one run: *instruments → how fast, how late, how it ended; may it be believed; is it better*.
+"""The boards of runs: *instruments → how fast, how it ended; how votes went; what AOF policies cost; is it better*.
 
 Rules: ratios are chosen ÷ baseline, of whole runs; 1 = alike. For a verdict with an interval use `lockbench compare`
-or `gate`: one run against one run only shows where to look.
+or `gate`: one run against one run only shows where to look. A policy is a run (or several): runs to compare must be in
+the time range.
 """
+
+from functools import partial
 
 from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.models.dashboard import VariableOption
@@ -10,17 +13,19 @@ from grafana_foundation_sdk.models.dashboard import VariableOption
 from bench.telemetry.table import BY_NAME
 from dashboards.panels import (
     ACQUIRE,
+    INSTANCE,
     NAME,
-    RATIO,
+    POLICY,
     RUN,
     Query,
     acquire_quantile,
+    bars,
     below,
     board,
     buckets,
     choice,
+    count,
     heat,
-    line,
     lines,
     mean,
     now,
@@ -30,128 +35,108 @@ from dashboards.panels import (
     ratio,
     row,
     total,
+    voting,
     whole_rate,
 )
 
 SLO_S = ("0.001", "0.0022", "0.0047", "0.01", "0.022", "0.047", "0.1", "0.22", "0.47")  # bounds of every histogram
-_PERCENTILES = ((0.5, "p50"), (0.9, "p90"), (0.99, "p99"), (0.999, "p99.9"))
+_MARGIN, _REPLY, _DEAD = "redlock.vote.margin", "db.client.operation.duration", "redlock.split_vote.dead_time"
+_leases = partial(total, "redlock.acquire.outcomes", redlock_outcome="acquired")
+_broken = partial(total, "redlock.safety.violations", redlock_violation_kind="service_fault")
+_HALF_AND_MOST = ((0.5, "p50"), (0.99, "p99"))
 
+# -- run overview ------------------------------------------------------------------------------------------------------
 
-def _within() -> Query:
-    """Acquired within `$slo`, over all that returned: failures are misses."""
-    return ratio(below(ACQUIRE, "$slo", redlock_outcome="acquired"), total("redlock.acquire.outcomes"), RATIO)
-
-
-def _gone() -> tuple[Query, Query]:
-    gone, expired = rate("redlock.leases.gone"), rate("redis.keys.expired")
-    return Query(gone.expr, "{lock}/s", "leases gone"), Query(expired.expr, "{lock}/s", "keys expired")
-
-
-_violations = total("redlock.safety.violations", redlock_violation_kind="service_fault")
-_whole = acquire_quantile(0.99, whole=True)
-_leases = total("redlock.acquire.outcomes", redlock_outcome="acquired")
+_in_time = ratio(below(ACQUIRE, "$slo", redlock_outcome="acquired"), total("redlock.acquire.outcomes"))
 _GLANCE = row(
     "At a glance",
-    line(
-        4,
-        number(
-            "Safety violations",
-            "Leases on one resource valid at the same time. Must be 0; no data: no oracle ran.",
-            _violations,
-            red_above=1,
-        ),
-        number("Leases judged", "By the oracle, for violations.", total("redlock.safety.judged_leases")),
-        number("Leases", "Acquired in the runs in view, warm-up and drain included: `totals` of result.json.", _leases),
-        number(
-            "Rate of the whole run",
-            "Leases over the time its users ran, warm-up and drain included; averaged over the runs in view.",
-            whole_rate(),
-        ),
-        number("Acquire p99", "Of all acquires in view, from the intended start; 100 s: over 1 % failed.", _whole),
-        number(
-            "Within the SLO",
-            "Acquired within the chosen time (at first 10 ms), of all acquires; failures are misses.",
-            _within(),
-        ),
+    4,
+    number(
+        "Safety violations",
+        "Leases on one resource valid at the same time. Must be 0; no data: no oracle ran.",
+        _broken(),
+        red_above=1,
+    ),
+    number("Leases judged", "By the oracle, for violations.", total("redlock.safety.judged_leases")),
+    number("Leases", "Acquired in the runs in view, warm-up and drain included: `totals` of result.json.", _leases()),
+    number(
+        "Rate of the whole run",
+        "Leases over the time its users ran, warm-up and drain included; averaged over the runs in view.",
+        whole_rate(),
+    ),
+    number(
+        "Acquire p99",
+        "Of all acquires in view, from the intended start; 100 s: over 1 % failed.",
+        acquire_quantile(0.99, whole=True),
+    ),
+    number(
+        "Within the SLO",
+        "Acquired within the chosen time (at first 10 ms), of all acquires; failures are misses.",
+        _in_time,
     ),
 )
-
-
-_percentiles = [acquire_quantile(q).named(name) for q, name in _PERCENTILES]
-_others = (
-    quantile(0.99, "redlock.release.duration").named("release p99"),
-    quantile(0.99, "redlock.hold.duration").named("hold p99"),
-    quantile(0.99, "redlock.handoff.duration").named("hand-off p99"),
-)
-_offered, _achieved = (
-    now("redlock.load.offered").named("offered"),
-    now("redlock.load.achieved").named("achieved"),
-)
+_percentiles = [acquire_quantile(q).named(f"p{100 * q:g}") for q in (0.5, 0.9, 0.99, 0.999)]
+_others = [
+    quantile(0.99, f"redlock.{name}.duration").named(f"{legend} p99")
+    for name, legend in (("release", "release"), ("hold", "hold"), ("handoff", "hand-off"))
+]
 _LATENCY = row(
     "Rate and latency",
-    line(
-        9,
-        lines(
-            "Rate offered and achieved",
-            "Leases acquired per second, and in open loop the schedule's rate. A gap between the two: not sustained.",
-            _achieved,
-            _offered,
-        ),
-        lines(
-            "Acquire latency, percentiles",
-            "From the intended start, of all acquires: 100 s where too many failed. Points are exemplars: click one.",
-            *_percentiles,
-            exemplars=True,
-        ),
+    9,
+    lines(
+        "Rate offered and achieved",
+        "Leases acquired per second, and in open loop the schedule's rate. A gap between the two: not sustained.",
+        now("redlock.load.achieved").named("achieved"),
+        now("redlock.load.offered").named("offered"),
     ),
-    line(
-        9,
-        heat(
-            "Acquire latency, heatmap",
-            "How many acquires per second ended in each bucket, successes only.",
-            buckets(ACQUIRE, redlock_outcome="acquired"),
-        ),
-        lines(
-            "Release, hold and hand-off, p99",
-            "Release: send to answer. Hold: grant to release. Hand-off: a holder's release to the next grant there.",
-            *_others,
-        ),
+    lines(
+        "Acquire latency, percentiles",
+        "From the intended start, of all acquires: 100 s where too many failed. Points are exemplars: click one.",
+        *_percentiles,
+        exemplars=True,
+    ),
+    9,
+    heat(
+        "Acquire latency, heatmap",
+        "How many acquires per second ended in each bucket, successes only.",
+        buckets(ACQUIRE, redlock_outcome="acquired"),
+    ),
+    lines(
+        "Release, hold and hand-off, p99",
+        "Release: send to answer. Hold: grant to release. Hand-off: a holder's release to the next grant there.",
+        *_others,
     ),
 )
-
-
-_outcomes = rate("redlock.acquire.outcomes", ("redlock_outcome",))
-_callers = now("redlock.leases.held").named("holding"), now("redlock.callers.waiting").named("waiting")
-_held = Query(_callers[0].expr, "{caller}", "holding")
+_held = Query(now("redlock.leases.held").expr, "{caller}", "holding")
+_waiting = now("redlock.callers.waiting").named("waiting")
+_gone = Query(rate("redlock.leases.gone").expr, "{lock}/s", "leases gone")
+_expired = Query(rate("redis.keys.expired").expr, "{lock}/s", "keys expired")
 _OUTCOMES = row(
     "Outcomes and callers",
-    line(
-        8,
-        lines(
-            "Outcomes",
-            "Acquires that returned, by outcome: acquired, contended, split vote, unreachable, too late.",
-            _outcomes,
-            stacked=True,
-        ),
-        lines("Callers", "Callers that hold a lease and callers that wait for one.", _held, _callers[1], stacked=True),
+    8,
+    lines(
+        "Outcomes",
+        "Acquires that returned, by outcome: acquired, contended, split vote, unreachable, too late.",
+        rate("redlock.acquire.outcomes", ("redlock_outcome",)),
+        stacked=True,
     ),
-    line(
-        7,
-        lines(
-            "Validity left at the grant",
-            "How long leases are still valid when granted: TTL minus the time taken minus drift.",
-            mean("redlock.lease.validity").named("mean"),
-        ),
-        lines(
-            "Leases gone and keys expired",
-            "Leases found gone at their release, and keys that ran out on the servers: locks nobody released in time.",
-            *_gone(),
-        ),
-        lines(
-            "Faults",
-            "1 while an injected fault is in force.",
-            now("redlock.fault.active", ("redlock_fault_kind", "redlock_fault_target")),
-        ),
+    lines("Callers", "Callers that hold a lease and callers that wait for one.", _held, _waiting, stacked=True),
+    7,
+    lines(
+        "Validity left at the grant",
+        "How long leases are still valid when granted: TTL minus the time taken minus drift.",
+        mean("redlock.lease.validity").named("mean"),
+    ),
+    lines(
+        "Leases gone and keys expired",
+        "Leases found gone at their release, and keys that ran out on the servers: locks nobody released in time.",
+        _gone,
+        _expired,
+    ),
+    lines(
+        "Faults",
+        "1 while an injected fault is in force.",
+        now("redlock.fault.active", ("redlock_fault_kind", "redlock_fault_target")),
     ),
 )
 
@@ -159,93 +144,248 @@ _OUTCOMES = row(
 def overview() -> str:
     """The board as JSON."""
     slo = dashboard.CustomVariable("slo").label("SLO (s)").description("an acquire should take no longer")
-    about = "One run as it goes: rate, latency from the intended start, outcomes, callers. Start here."
     slo.current(VariableOption(selected=True, text="0.01", value="0.01"))
-    extra = (slo.values(",".join(("0.01", *(bound for bound in SLO_S if bound != "0.01")))),)
-    return board("lockbench: Run overview", "lockbench-run-overview", about, (_GLANCE, _LATENCY, _OUTCOMES), extra)
+    slo.values(",".join(("0.01", *(bound for bound in SLO_S if bound != "0.01"))))
+    about = "One run as it goes: rate, latency from the intended start, outcomes, callers. Start here."
+    return board("Run overview", "run-overview", about, (_GLANCE, _LATENCY, _OUTCOMES), (slo,))
+
+
+# -- quorum and split-brain retries ------------------------------------------------------------------------------------
+
+_splits = ratio(total("redlock.split_votes"), total("redlock.acquire.outcomes"))
+_needed = now("redlock.quorum.size", function="max").named("quorum")
+_spare = Query(f"{voting().expr} - {_needed.expr}", "{instance}", "spare")
+_MARGINS = row(
+    "At a glance",
+    4,
+    number(
+        "Split-brain retries per acquire",
+        "Rounds that nobody could win (split votes), per acquire that returned.",
+        _splits,
+    ),
+    number(
+        "Leases without reserve",
+        "Granted by exactly a quorum (margin 0): losing one instance's memory loses the lock.",
+        ratio(below(_MARGIN, "0.1"), count(_MARGIN)),  # margins are whole numbers: what is not above 0.1 is 0
+    ),
+    number("Instances beyond the quorum", "Voting now, minus the quorum. Below 0 nothing can be locked.", _spare),
+    number(
+        "Restarts",
+        "Starts of instances during the runs in view: each may have forgotten its locks.",
+        total("redis.restarts"),
+        red_above=1,
+    ),
+)
+_attempts = mean("redlock.acquire.attempts").named("mean"), quantile(0.99, "redlock.acquire.attempts").named("p99")
+_VOTES = row(
+    "Votes",
+    8,
+    lines(
+        "Votes",
+        "Of each acquire's last round, once closed: granted, refused, errored, silent, absent, undecided.",
+        rate("redlock.votes", ("redlock_vote",)),
+        stacked=True,
+    ),
+    lines(
+        "Vote margin",
+        "Granted votes beyond the quorum: how many instances may fail without losing the lock.",
+        mean(_MARGIN).named("mean"),
+    ),
+    lines(
+        "Split-brain retries (split votes)",
+        "Rounds per second that nobody could win.",
+        rate("redlock.split_votes").named("split votes"),
+    ),
+    8,
+    lines(
+        "Dead time of split votes",
+        "From the start of an acquire that met a split vote to the start of the round that won.",
+        *(quantile(q, _DEAD).named(name) for q, name in _HALF_AND_MOST),
+    ),
+    lines("Rounds per acquire", "1 = the first round decided it.", *_attempts),
+)
+_WAITING = row(
+    "Waiting",
+    7,
+    lines("Polls", "Attempts beyond an acquire's first, and looks at who holds.", rate("redlock.acquire.polls")),
+    lines("Wakeups", "Turns passed between processes (retry policy push).", rate("redlock.handoff.turns")),
+    lines("Longest acquire", "So far, failed ones included.", now("redlock.acquire.longest", function="max")),
+    lines(
+        "Fairness among callers",
+        "Jain's index of their leases so far: 1 is even, 1 ÷ callers is one for all.",
+        now("redlock.callers.fairness", function="min"),
+    ),
+)
+_median, _slow = (quantile(q, _REPLY, INSTANCE) for q, _ in _HALF_AND_MOST)
+_skew = Query(f"max({_median.expr}) / min({_median.expr})", "x", "slowest ÷ fastest")
+_TIMED = "By instance; of about 250 acquires a second, and of at least one in 64."
+_INSTANCES = row(
+    "Instances",
+    8,
+    lines("Reply to a SET, p50", _TIMED, _median),
+    lines("Reply to a SET, p99", _TIMED, _slow),
+    lines("Latency skew", "Median reply of the slowest instance over that of the fastest.", _skew),
+    7,
+    lines("Voting instances", "Below the quorum nothing can be locked.", voting().named("voting"), _needed),
+    lines(
+        "Abstaining",
+        "1 while an instance does not vote, as it may have forgotten locks.",
+        now("redlock.instance.abstaining", INSTANCE, function="max"),
+    ),
+    lines("Commands", "What the load sent, by instance.", rate("redlock.instance.commands", INSTANCE)),
+)
+_errors = total("redlock.instance.errors", (*INSTANCE, "error_type"))
+_errors = _errors.named("{{server_address}}:{{server_port}} {{error_type}}")
+_uptime = now("redis.uptime", INSTANCE, function="min")
+_TROUBLES = row(
+    "Troubles",
+    7,
+    lines("Errors", "Met by the load since the run began, by instance and kind.", _errors),
+    lines("Reconnects", "Connections made anew, by instance.", rate("redlock.instance.reconnects", INSTANCE)),
+    lines("Uptime", "A fall is a restart: the instance may have forgotten its locks.", _uptime),
+)
+
+
+def quorum() -> str:
+    """The board as JSON."""
+    about = "Votes, margins, split-brain retries (split votes: rounds nobody wins), and the instances behind them."
+    rows = (_MARGINS, _VOTES, _WAITING, _INSTANCES, _TROUBLES)
+    return board("Quorum and split-brain retries", "quorum", about, rows)
+
+
+# -- fsync trade-off ---------------------------------------------------------------------------------------------------
+
+_BY = (POLICY,)
+
+
+def _each_lease(name: str) -> Query:
+    """Of whole runs, so that a longer one does not look worse."""
+    return ratio(total(name, _BY), _leases(_BY), BY_NAME[name].unit + "/lease")
+
+
+_p50, _p99 = (acquire_quantile(q, _BY, whole=True) for q, _ in _HALF_AND_MOST)
+_PRICE = row(
+    "The price, by policy",
+    6,
+    bars(
+        "Rate of the whole run",
+        "Leases over the time its users ran, warm-up and drain included; averaged over its runs.",
+        whole_rate(_BY),
+    ),
+    bars("Acquire p50", "Of all leases of the runs, from the intended start.", _p50),
+    bars("Acquire p99", "Of all leases of the runs, from the intended start.", _p99),
+    bars(
+        "Fsyncs per lease",
+        "Calls of fsync and fdatasync over all instances, where the fault shim counts them.",
+        _each_lease("redis.aof.fsyncs"),
+    ),
+    bars(
+        "Stalls per lease",
+        "Writes postponed since a sync was still under way (aof_delayed_fsync).",
+        _each_lease("redis.aof.delayed_fsyncs"),
+    ),
+    bars(
+        "Reply to a SET, p99",
+        "Of all instances over the whole runs, of observed attempts.",
+        quantile(0.99, _REPLY, _BY, whole=True),
+    ),
+)
+_lost, _doubled = total("redlock.crash.lost_locks", _BY), total("redlock.crash.double_grants", _BY)
+_window = quantile(0.99, "redlock.crash.lost_window", _BY, whole=True)
+_LOSS = row(
+    "The loss, by policy",
+    6,
+    bars("Locks lost in crashes", "Acknowledged locks that an instance forgot.", _lost),
+    bars("Lost window, p99", "How far back before a crash acknowledged locks were lost.", _window),
+    bars("Double grants", "Leases valid beside another one after a crash.", _doubled),
+    bars(
+        "Safety violations",
+        "Leases on one resource valid at the same time. Must be 0; no data: no oracle ran.",
+        _broken(_BY),
+    ),
+)
+_of_command = ratio(total("redis.cpu.time", _BY), total("redis.commands.processed", _BY), "s")
+_size, _rewrites = (now(f"redis.aof.{name}", (*INSTANCE, POLICY)) for name in ("size", "rewrite_in_progress"))
+_SERVERS = row(
+    "Servers",
+    7,
+    bars("CPU per command", "Server CPU time over commands processed, of whole runs.", _of_command),
+    lines("AOF size", "By instance.", _size),
+    lines("AOF rewrites", "1 while an instance rewrites its AOF.", _rewrites),
+)
+
+
+def fsync() -> str:
+    """The board as JSON."""
+    about = "What each AOF policy costs and what it loses. Run the same scenario with --fsync none, everysec, always."
+    return board("Fsync trade-off", "fsync", about, (_PRICE, _LOSS, _SERVERS))
 
 
 # -- generator health and comparison -----------------------------------------------------------------------------------
 
-_BASE = "$baseline"
-_WORKER = ("redlock_worker",)
-
-
-def _against(chosen: Query, baseline: Query) -> Query:
-    return Query(f"{chosen.expr} / {baseline.expr}", "x")
-
-
-def _latency(q: float) -> Query:
-    return _against(acquire_quantile(q, whole=True), acquire_quantile(q, whole=True, run=_BASE))
-
-
-def _per_lease(name: str, part: str = "") -> Query:
-    parts = []
-    for run in ("$run", _BASE):
-        leases = total("redlock.acquire.outcomes", run=run, redlock_outcome="acquired")
-        parts.append(Query(f"({ratio(total(name, part=part, run=run), leases).expr})", ""))
-    return _against(*parts)
-
-
-_cpu = rate("redlock.client.cpu", _WORKER)
-_lag = [quantile(q, "redlock.scheduler.lag").named(name) for q, name in ((0.5, "p50"), (0.99, "p99"))]
+_lag = [quantile(q, "redlock.scheduler.lag").named(name) for q, name in _HALF_AND_MOST]
 _HEALTH = row(
     "Health",
-    line(
-        4,
-        number(
-            "Scheduler lag p99",
-            "How late a load process wakes, over the runs in view.",
-            quantile(0.99, "redlock.scheduler.lag", whole=True),
-            red_above=0.01,
-        ),
-        number(
-            "Late starts",
-            "Operations that the timer started late, in the runs in view.",
-            total("redlock.load.late_starts"),
-        ),
-        number(
-            "Queued starts", "Operations that were due while no caller was free.", total("redlock.load.queued_starts")
-        ),
-        number(
-            "Telemetry dropped",
-            "Made and not arrived: attempts and spans cost replies and traces, exports moments; counts stay whole.",
-            total("redlock.telemetry.dropped"),
-        ),
+    4,
+    number(
+        "Scheduler lag p99",
+        "How late a load process wakes, over the runs in view.",
+        quantile(0.99, "redlock.scheduler.lag", whole=True),
+        red_above=0.01,
     ),
-    line(
-        8,
-        lines("CPU of the load", "Of one core, by load process. From 90 % on the rate is a lower bound.", _cpu),
-        lines("Scheduler lag", "How late a load process wakes; probed every 10 ms.", *_lag),
+    number(
+        "Late starts",
+        "Operations that the timer started late, in the runs in view.",
+        total("redlock.load.late_starts"),
     ),
+    number("Queued starts", "Operations that were due while no caller was free.", total("redlock.load.queued_starts")),
+    number(
+        "Telemetry dropped",
+        "Made and not arrived: attempts and spans cost replies and traces, exports moments; counts stay whole.",
+        total("redlock.telemetry.dropped"),
+    ),
+    8,
+    lines(
+        "CPU of the load",
+        "Of one core, by load process. From 90 % on the rate is a lower bound.",
+        rate("redlock.client.cpu", ("redlock_worker",)),
+    ),
+    lines("Scheduler lag", "How late a load process wakes; probed every 10 ms.", *_lag),
 )
 
 
-_speed = _against(whole_rate(), whole_rate(run=_BASE))
+def _against(chosen: Query, baseline: Query) -> Query:
+    return ratio(chosen, baseline, "x")
+
+
+def _latency(q: float) -> Query:
+    return _against(acquire_quantile(q, whole=True), acquire_quantile(q, whole=True, run="$baseline"))
+
+
+def _per_lease(name: str) -> Query:
+    each = (ratio(total(name, run=run), _leases(run=run)).expr for run in ("$run", "$baseline"))
+    return _against(*(Query(f"({expr})", "") for expr in each))
+
+
 _RATIOS = row(
     "Chosen run ÷ baseline",
-    line(
-        4,
-        number("Rate", "Leases per second of the whole run; above 1 the chosen run is faster.", _speed),
-        number("Acquire p50", "Below 1 the chosen run is faster.", _latency(0.5)),
-        number("Acquire p99", "Below 1 the chosen run is faster.", _latency(0.99)),
-        number("Client CPU per lease", "Below 1 the chosen run is cheaper.", _per_lease("redlock.client.cpu")),
-        number("Server CPU per lease", "Below 1 the chosen run is cheaper.", _per_lease("redis.cpu.time")),
+    4,
+    number(
+        "Rate",
+        "Leases per second of the whole run; above 1 the chosen run is faster.",
+        _against(whole_rate(), whole_rate(run="$baseline")),
     ),
+    number("Acquire p50", "Below 1 the chosen run is faster.", _latency(0.5)),
+    number("Acquire p99", "Below 1 the chosen run is faster.", _latency(0.99)),
+    number("Client CPU per lease", "Below 1 the chosen run is cheaper.", _per_lease("redlock.client.cpu")),
+    number("Server CPU per lease", "Below 1 the chosen run is cheaper.", _per_lease("redis.cpu.time")),
 )
 
 
 def generator() -> str:
     """The board as JSON."""
     about = "Whether the load generator was good enough to be believed, and the chosen run against a baseline."
-    info = BY_NAME["redlock.run.info"].prometheus
-    named = choice("baseline_name", "Baseline's name", "its --name", f"label_values({info}, {NAME})")
-    runs = f'label_values({info}{{{NAME}=~"$baseline_name"}}, {RUN})'
-    baseline = choice("baseline", "Baseline", "the run that is 1.0 in the ratios", runs, multi=False)
-    return board(
-        "lockbench: Generator health and comparison",
-        "lockbench-generator",
-        about,
-        (_HEALTH, _RATIOS),
-        (named, baseline),
-    )
+    named = choice("baseline_name", "Baseline's name", "its --name", NAME)
+    within = f'{NAME}=~"$baseline_name"'
+    baseline = choice("baseline", "Baseline", "the run that is 1.0 in the ratios", RUN, within, multi=False)
+    return board("Generator health and comparison", "generator", about, (_HEALTH, _RATIOS), (named, baseline))
