@@ -9,13 +9,14 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 from bench.measure.run_result import ServerBinary
 from bench.scenario import Fault
+from bench.topology.faults import kinds
 from bench.topology.faults.injection import Injection, Site, prepared_fleet
 from bench.topology.faults.kinds import KINDS, injection, needs_of, read_faults
 from tests.integration.servers import SERVERS
@@ -254,8 +255,7 @@ def test_it_is_whole_then_broken_then_whole(case: Case, scenes: dict[str, Scene]
 def test_a_fault_that_does_nothing_is_noticed(
     case: Case, scenes: dict[str, Scene], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(KINDS[case.kind], "begin", lambda _fault: None)
-    monkeypatch.setattr(KINDS[case.kind], "end", lambda _fault: None)
+    monkeypatch.setitem(kinds.KINDS, case.kind, replace(KINDS[case.kind], begin=lambda _fault: None))
     with pytest.raises(AssertionError, match=NOT_SEEN):
         check(case, scenes[case.fsync])
 

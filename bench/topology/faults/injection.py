@@ -8,15 +8,13 @@ is a ValueError, to which the reader of faults adds the place.
 """
 
 import contextlib
-import signal
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, Self
 
 import redis
 
@@ -34,7 +32,6 @@ from bench.topology.target import client_of, parse_targets
 NOT_OURS = "it is not ours: faults are injected only into servers that lockbench started"
 _ANSWER_S = 2.0
 _SETTLE_S = 5.0
-Made = TypeVar("Made")
 Workers = Callable[[], Mapping[int, int]]
 
 
@@ -59,7 +56,10 @@ class Site:
         self._preload: Preload | None = None
         self._proxies: Proxies | None = None
         if Need.SHIM in needs:
-            self._preload = self._if_possible(Need.SHIM, Preload)
+            try:
+                self._preload = Preload()
+            except BenchError as error:
+                self._missing[Need.SHIM] = str(error)
 
     # -- around the fleet's start -------------------------------------------------------------------------------------
 
@@ -84,30 +84,20 @@ class Site:
 
     def warnings(self) -> list[str]:
         """What qualifies every number measured here, because of what was prepared."""
-        found = []
-        if self._proxies is not None:
-            found.append("every instance stands behind a proxy: rates are lower and latencies higher than without")
-        return found
+        behind = "every instance stands behind a proxy: rates are lower and latencies higher than without"
+        return [behind] if self._proxies is not None else []
 
     def close(self) -> None:
         """Let go of everything; the fleet may be closed before or after. More than once is fine."""
-        if self._proxies is not None:
-            self._proxies.close()
-        if self._preload is not None:
-            self._preload.close()
+        for part in (self._proxies, self._preload):
+            if part is not None:
+                part.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_raised: object) -> None:
         self.close()
-
-    def _if_possible(self, need: Need, make: Callable[[], Made]) -> Made | None:
-        try:
-            return make()
-        except BenchError as error:
-            self._missing[need] = str(error)
-            return None
 
     # -- what faults act on -------------------------------------------------------------------------------------------
 
@@ -137,21 +127,9 @@ class Site:
             raise EnvironmentNotReadyError(self._missing.get(Need.SHIM, "no shim was prepared for this fleet"))
         return self._preload.controls[index]
 
-    def worker_pid(self, index: int) -> int:
-        """The process of load worker `index`. Raises EnvironmentNotReadyError when it does not run."""
-        pid = self.workers().get(index)
-        if pid is None:
-            raise EnvironmentNotReadyError(f"worker {index} does not run")
-        return pid
-
     def lock(self, index: int) -> threading.RLock:
         """Hold it while instance `index` is started or ended: faults run in threads of their own."""
         return self._locks.setdefault(index, threading.RLock())
-
-    def kill(self, index: int, number: signal.Signals = signal.SIGKILL) -> None:
-        """End instance `index`, and return when it is dead."""
-        with self.lock(index):
-            self.fleet.kill(index, number)
 
     def restart(self, index: int) -> None:
         """Start instance `index` again, and return when it answers."""
@@ -160,11 +138,8 @@ class Site:
 
     def why_not(self, index: int, needs: frozenset[Need]) -> str | None:
         """Why faults with these needs cannot act on instance `index`, or None. Raises UsageError if it is not ours."""
-        if self._fleet is None:
-            raise UsageError(NOT_OURS)
-        for need in sorted(needs):
-            if need in self._missing:
-                return self._missing[need]
+        if missing := sorted(needs & self._missing.keys()):
+            return self._missing[missing[0]]
         if Need.SHIM in needs and not self.control(index).loaded_in(self.info(index)["process_id"]):
             return IGNORED
         return None
@@ -208,10 +183,6 @@ class Site:
     def until(self, index: int, reached: Callable[[Info], bool], what: str) -> None:
         """Wait until instance `index`'s INFO says so, 5 s at most. Raises EnvironmentNotReadyError with `what`."""
         wait_until(lambda: reached(self.info(index)), _SETTLE_S, f"instance {index} did not {what}")
-
-    def until_dead(self, index: int) -> None:
-        """Wait until instance `index` has ended, 5 s at most. Raises EnvironmentNotReadyError."""
-        wait_until(lambda: self.fleet.exit_codes()[index] is not None, _SETTLE_S, f"instance {index} did not end")
 
     @contextlib.contextmanager
     def _client(self, index: int, timeout_s: float = _ANSWER_S) -> Iterator[redis.Redis]:
@@ -302,27 +273,37 @@ class FaultOrder:
         return f"{self.noun}:{self.index}"
 
 
-class Injection(ABC):
-    """What every kind of fault is. `undo`: what `end` does, the last first."""
+def as_ordered(for_ms: float | None, _params: Params) -> float | None:
+    """It lasts as long as a scenario says."""
+    return for_ms
 
-    params: ClassVar[Sequence[Param]] = ()
-    needs: ClassVar[frozenset[Need]] = frozenset()
 
-    def __init__(self, site: Site, order: FaultOrder) -> None:
-        self.site = site
-        self.order = order
-        self.index = order.index
+@dataclass(frozen=True, slots=True)
+class FaultKind:
+    """One kind of fault. `lasts_ms`: how long it lasts when a scenario says `for_ms`, a ValueError where that and the
+    params do not go together; `hindrance`: why it cannot be here, besides its `needs`, or a UsageError."""
+
+    begin: Callable[["Injection"], None]
+    params: tuple[Param, ...] = ()
+    needs: frozenset[Need] = frozenset()
+    lasts_ms: Callable[[float | None, Params], float | None] = as_ordered
+    hindrance: Callable[[Fleet], str | None] = lambda _fleet: None
+
+
+class Injection:
+    """A fault that was ordered. `undo`: what `end` does, the last first; `detail`: what the result says of it."""
+
+    def __init__(self, site: Site, order: FaultOrder, kind: FaultKind) -> None:
+        self.site, self.order, self.kind = site, order, kind
+        self.index, self.params = order.index, order.params
         self.detail: dict[str, object] = {}
         self.undo = ExitStack()
 
-    @classmethod
-    def lasts_ms(cls, for_ms: float | None, params: Params) -> float | None:
-        """How long it lasts when a scenario says `for_ms`. Raises ValueError when the two do not go together."""
-        return for_ms
-
     def why_not(self) -> str | None:
         """Why this machine cannot inject it here, or None. Asked before the load. Raises UsageError."""
-        return self.site.why_not(self.index, self.needs)
+        if self.order.noun == "worker":
+            return None  # whether it runs is seen when the fault begins
+        return self.kind.hindrance(self.site.fleet) or self.site.why_not(self.index, self.kind.needs)
 
     def refusal(self) -> BenchError | None:
         """What `why_not` says or raises: a UsageError where the order is at fault, else of the environment."""
@@ -332,32 +313,10 @@ class Injection(ABC):
             return error
         return None if reason is None else EnvironmentNotReadyError(reason)
 
-    @abstractmethod
     def begin(self) -> None:
         """Break it. Raises BenchError or OSError."""
+        self.kind.begin(self)
 
     def end(self) -> None:
         """Undo it. Raises BenchError or OSError."""
         self.undo.close()
-
-
-class Moment(Injection):
-    """A fault that happens at once and leaves nothing to undo."""
-
-    @classmethod
-    def lasts_ms(cls, for_ms: float | None, params: Params) -> float | None:
-        """No time at all."""
-        if for_ms is not None:
-            raise ValueError("it happens at once; take `for` out")
-        return 0.0
-
-
-class Delayed(Injection):
-    """A fault whose own param `delay` says how long it lasts."""
-
-    @classmethod
-    def lasts_ms(cls, for_ms: float | None, params: Params) -> float | None:
-        """As long as the delay."""
-        if for_ms is not None:
-            raise ValueError("it lasts as long as its param `delay` says; take `for` out")
-        return float(params["delay"])

@@ -10,32 +10,87 @@ from itertools import chain
 
 from bench.errors import UsageError
 from bench.scenario import Fault
+from bench.scenario.keys import FLAG, KeyKind, choice, duration
+from bench.scenario.quantity import parse_duration
 from bench.topology.faults import answers, machine
-from bench.topology.faults.injection import FaultOrder, Injection, Need, Site, read_params
+from bench.topology.faults.injection import FaultKind, FaultOrder, Injection, Need, Param, Params, Site, read_params
 
 PHASE_MS = 1000.0
+_MINUTE_MS, _DAY_MS = 60_000.0, 86_400_000.0
+_SLOWEST, _FASTEST = 0.1, 10
 
-KINDS: Mapping[str, type[Injection]] = {
-    "kill": machine.KillInstance,
-    "stop": machine.StopInstance,
-    "restart": machine.RestartInstance,
-    "proxy": answers.ProxyFault,
-    "client-pause": answers.ClientPause,
-    "client-kill": answers.ClientKill,
-    "script-flush": answers.ScriptFlush,
-    "maxmemory": answers.MaxMemory,
-    "readonly": answers.ReadOnly,
-    "loading": answers.Loading,
-    "misconf": answers.Misconf,
-    "fsync-latency": machine.FsyncLatency,
-    "fsync-error": machine.FsyncError,
-    "clock-jump": machine.ClockJump,
-    "clock-rate": machine.ClockRate,
-    "power-cut": machine.PowerCut,
-    "drop": answers.Drop,
-    "disk-full": machine.DiskFull,
+
+def _jump_ms(raw: object) -> float:
+    """A time with a direction such as "5s" or "-5s", not zero."""
+    text = raw.strip() if isinstance(raw, str) else ""
+    ms = parse_duration(text.lstrip("+-") or raw)
+    if not 0 < ms <= _DAY_MS:
+        raise ValueError(f"{raw!r} is not a time up to 24h, forward or back (5s or -5s)")
+    return -ms if text.startswith("-") else ms
+
+
+def _rate(raw: object) -> float:
+    if isinstance(raw, bool) or not isinstance(raw, int | float) or not _SLOWEST <= raw <= _FASTEST:
+        raise ValueError(f"{raw!r} is not a number from {_SLOWEST:g} to {_FASTEST:g}")
+    return float(raw)
+
+
+def _at_once(for_ms: float | None, _params: Params) -> float:
+    if for_ms is not None:
+        raise ValueError("it happens at once; take `for` out")
+    return 0.0
+
+
+def _delay_ms(for_ms: float | None, params: Params) -> float:
+    if for_ms is not None:
+        raise ValueError("it lasts as long as its param `delay` says; take `for` out")
+    return float(params["delay"])
+
+
+_SHIM = frozenset({Need.SHIM})
+_DELAY = Param("delay", duration(0, _DAY_MS), "0", "how long it stays dead")
+_DIRECTION = Param("direction", choice(*answers.DIRECTIONS), "both", "to the instance, from it, or both")
+_HOW = Param("how", choice("kill", "shutdown"), "kill", "kill -9, or SIGTERM: a clean end")
+_TORN = Param("torn", FLAG, False, "keep a random part of the tail that was not synced")
+_LINK = (
+    Param("mode", choice("delay", "black-hole", "reset"), "delay", "late, nothing at all, or all connections reset"),
+    Param("delay", duration(0, _MINUTE_MS), "0", "how late each chunk is"),
+    Param("jitter", duration(0, _MINUTE_MS), "0", "up to how much later, uniform, in order"),
+    _DIRECTION,
+)
+_HELD = Param("mode", choice("all", "write"), "all", "all commands wait, or only those that write")
+_EVICTION = Param(
+    "policy", choice("noeviction", "volatile-ttl"), "noeviction", "SETs fail, or live locks vanish silently"
+)
+_SLOWER = Param("delay", duration(0.001, _MINUTE_MS), "2ms", "how much longer each takes")
+_ERROR = Param("error", choice("EIO", "ENOSPC", "EDQUOT"), "EIO", "what fsync says")
+_BY = Param("by", KeyKind("", _jump_ms), None, "how far, such as 5s or -5s")
+_RATE = Param("rate", KeyKind("", _rate), None, "1.1 = ten percent fast")
+
+KINDS: Mapping[str, FaultKind] = {
+    "kill": FaultKind(machine.kill_instance),
+    "stop": FaultKind(machine.stop_instance),
+    "restart": FaultKind(machine.restart_instance, (_DELAY, _HOW), lasts_ms=_delay_ms),
+    "proxy": FaultKind(answers.bend_link, _LINK, frozenset({Need.PROXY}), answers.link_lasts_ms),
+    "client-pause": FaultKind(answers.pause_clients, (_HELD,), lasts_ms=answers.pause_lasts_ms),
+    "client-kill": FaultKind(answers.kill_clients, lasts_ms=_at_once),
+    "script-flush": FaultKind(answers.flush_scripts, lasts_ms=_at_once),
+    "maxmemory": FaultKind(answers.fill_memory, (_EVICTION,)),
+    "readonly": FaultKind(answers.follow_nobody),
+    "loading": FaultKind(answers.load, (), frozenset({Need.DEBUG}), answers.load_lasts_ms),
+    "misconf": FaultKind(answers.fail_snapshots),
+    "fsync-latency": FaultKind(machine.slow_fsync, (_SLOWER,), _SHIM, hindrance=machine.nothing_is_synced),
+    "fsync-error": FaultKind(machine.fail_fsync, (_ERROR,), _SHIM, hindrance=machine.nothing_is_synced),
+    "clock-jump": FaultKind(machine.jump_clock, (_BY,), _SHIM),
+    "clock-rate": FaultKind(machine.bend_clock, (_RATE,), _SHIM),
+    "power-cut": FaultKind(machine.cut_instance, (_DELAY, _TORN), _SHIM, _delay_ms),
+    "drop": FaultKind(answers.drop_packets, (_DIRECTION,), hindrance=answers.cannot_drop),
+    "disk-full": FaultKind(machine.fill_disk, (), _SHIM, hindrance=machine.nothing_is_written),
 }
-WORKER_KINDS: Mapping[str, type[Injection]] = {"kill": machine.KillWorker, "stop": machine.StopWorker}
+WORKER_KINDS: Mapping[str, FaultKind] = {
+    "kill": FaultKind(machine.kill_worker, lasts_ms=_at_once),
+    "stop": FaultKind(machine.stop_worker),
+}
 
 
 def read_faults(faults: Iterable[Fault], *, seed: int = 0, duration_ms: float | None = None) -> tuple[FaultOrder, ...]:
@@ -53,7 +108,7 @@ def _orders(number: int, fault: Fault, seed: int, duration_ms: float | None) -> 
     try:
         for target in fault.target:
             noun, _, index = target.partition(":")
-            kind = _class(fault.kind, noun)
+            kind = _kind(fault.kind, noun)
             params = read_params(kind.params, fault.params)
             lasts_ms = kind.lasts_ms(fault.for_ms, params)
             if lasts_ms is not None and duration_ms is not None:
@@ -75,15 +130,15 @@ def _orders(number: int, fault: Fault, seed: int, duration_ms: float | None) -> 
 
 def needs_of(orders: Sequence[FaultOrder]) -> frozenset[Need]:
     """What a Site must prepare for all these orders."""
-    return frozenset(chain.from_iterable(_class(order.kind, order.noun).needs for order in orders))
+    return frozenset(chain.from_iterable(_kind(order.kind, order.noun).needs for order in orders))
 
 
 def injection(site: Site, order: FaultOrder) -> Injection:
     """The fault of one order, ready to begin."""
-    return _class(order.kind, order.noun)(site, order)
+    return Injection(site, order, _kind(order.kind, order.noun))
 
 
-def _class(kind: str, noun: str) -> type[Injection]:
+def _kind(kind: str, noun: str) -> FaultKind:
     table = KINDS if noun == "instance" else WORKER_KINDS
     if kind not in table:
         raise ValueError(f"{kind} strikes instances, not workers")

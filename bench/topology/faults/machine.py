@@ -22,94 +22,63 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
-from bench.scenario.keys import FLAG, KeyKind, choice, duration
-from bench.scenario.quantity import parse_duration
 from bench.topology.child import Leash
-from bench.topology.faults.injection import Delayed, Injection, Moment, Need, Param
-from bench.topology.fleet import Instance, wait_until
+from bench.topology.faults.injection import Injection
+from bench.topology.fleet import Fleet, Instance, wait_until
 from bench.topology.shim import CONTROL_FILE, LIBRARY_FILE, Control
 from lockcore.clock import NS_PER_MS
 
-_DAY_MS = 86_400_000.0
 _STOP = 'kill -STOP "$1" && echo stopped; read -r _; kill -CONT "$1"'
-_STAND_STILL_S = 2.0
+_SETTLE_S = 5.0
 _ENDED = "ZX"
-RESTART_PARAMS = (Param("delay", duration(0, _DAY_MS), "0", "how long it stays dead"),)
 
 
-class KillInstance(Injection):
+def kill_instance(fault: Injection, number: signal.Signals = signal.SIGKILL) -> None:
     """`kill -9`; started again when the fault ends."""
-
-    def begin(self) -> None:
-        """Kill it and wait until it is dead."""
-        self._end_it()
-
-    def _end_it(self, number: signal.Signals = signal.SIGKILL) -> None:
-        self.undo.callback(self.site.restart, self.index)
-        self.site.kill(self.index, number)
+    fault.undo.callback(fault.site.restart, fault.index)
+    with fault.site.lock(fault.index):
+        fault.site.fleet.kill(fault.index, number)
 
 
-class StopInstance(Injection):
+def restart_instance(fault: Injection) -> None:
+    """Ended, by kill -9 or clean, and started again, at once or after `delay`."""
+    kill_instance(fault, signal.SIGKILL if fault.params["how"] == "kill" else signal.SIGTERM)
+
+
+def stop_instance(fault: Injection) -> None:
     """SIGSTOP, then SIGCONT: connections stay open, what was sent meanwhile runs late."""
-
-    def begin(self) -> None:
-        """Freeze it."""
-        self.undo.callback(self.site.fleet.cont, self.index)
-        self.site.fleet.stop(self.index)
+    fault.undo.callback(fault.site.fleet.cont, fault.index)
+    fault.site.fleet.stop(fault.index)
 
 
-class RestartInstance(KillInstance, Delayed):
-    """Ended and started again, at once or after `delay`."""
-
-    params = (
-        *RESTART_PARAMS,
-        Param("how", choice("kill", "shutdown"), "kill", "kill -9, or SIGTERM: a clean end"),
-    )
-
-    def begin(self) -> None:
-        """End it."""
-        self._end_it(signal.SIGKILL if self.order.params["how"] == "kill" else signal.SIGTERM)
-
-
-class _WorkerFault(Injection):
-    """A fault of a load worker, which is a process of the run itself."""
-
-    def why_not(self) -> str | None:
-        """Nothing is in the way; whether the worker runs is seen when the fault begins."""
-        return None
-
-    def running(self) -> int:
-        """The worker's process, which goes into the record. Raises EnvironmentNotReadyError when it does not run."""
-        pid = self.site.worker_pid(self.index)
-        if _state(pid) in _ENDED:  # one that nobody has waited for yet still takes signals
-            raise EnvironmentNotReadyError(f"worker {self.index} had ended before")
-        self.detail["pid"] = pid
-        return pid
-
-
-class KillWorker(_WorkerFault, Moment):
+def kill_worker(fault: Injection) -> None:
     """`kill -9` of a load process, which is not started again."""
-
-    def begin(self) -> None:
-        """Kill it and wait until it is dead."""
-        with self.site.lock(-1 - self.index):
-            pid = self.running()
-            os.kill(pid, signal.SIGKILL)
-            _until(pid, _ENDED, f"worker {self.index} did not die")
+    with fault.site.lock(-1 - fault.index):
+        pid = _running(fault)
+        os.kill(pid, signal.SIGKILL)
+        _until(pid, _ENDED, f"worker {fault.index} did not die")
 
 
-class StopWorker(_WorkerFault):
+def stop_worker(fault: Injection) -> None:
     """SIGSTOP of a load process, then SIGCONT: its callers oversleep their leases."""
+    pid = _running(fault)
+    fault.undo.callback(Leash(["sh", "-c", _STOP, "sh", str(pid)], ready="stopped").release)
+    _until(pid, "Tt", f"worker {fault.index} did not stop")
 
-    def begin(self) -> None:
-        """Freeze it and wait until it stands still."""
-        pid = self.running()
-        self.undo.callback(Leash(["sh", "-c", _STOP, "sh", str(pid)], ready="stopped").release)
-        _until(pid, "Tt", f"worker {self.index} did not stop")
+
+def _running(fault: Injection) -> int:
+    """The worker's process, which goes into the record. Raises EnvironmentNotReadyError when it does not run."""
+    pid = fault.site.workers().get(fault.index)
+    if pid is None:
+        raise EnvironmentNotReadyError(f"worker {fault.index} does not run")
+    if _state(pid) in _ENDED:  # one that nobody has waited for yet still takes signals
+        raise EnvironmentNotReadyError(f"worker {fault.index} had ended before")
+    fault.detail["pid"] = pid
+    return pid
 
 
 def _until(pid: int, states: str, complaint: str) -> None:
-    wait_until(lambda: _state(pid) in states, _STAND_STILL_S, complaint)
+    wait_until(lambda: _state(pid) in states, _SETTLE_S, complaint)
 
 
 def _state(pid: int) -> str:
@@ -119,78 +88,62 @@ def _state(pid: int) -> str:
         return "X"
 
 
-NOTHING_IS_SYNCED = {
-    "none": "the servers have no append-only file (fsync = none), so nothing is synced",
-    "no": "fsync = no leaves syncing to the kernel, so the servers never wait for it",
-}
+# -- disks -------------------------------------------------------------------------------------------------------------
 
 
-class _SyncFault(Injection):
-    """A fault of fsync."""
-
-    needs = frozenset({Need.SHIM})
-
-    def why_not(self) -> str | None:
-        """It needs a server that syncs."""
-        if wrong := NOTHING_IS_SYNCED.get(self.site.fleet.fsync):
-            raise UsageError(wrong)
-        return super().why_not()
-
-    def _revive(self) -> None:
-        """Start the instance again if the fault has ended it."""
-        with self.site.lock(self.index):
-            exit_code = self.site.fleet.exit_codes()[self.index]
-            if exit_code is not None:
-                self.detail["ended_with"] = exit_code
-                self.site.restart(self.index)
-
-
-class FsyncLatency(_SyncFault):
+def slow_fsync(fault: Injection) -> None:
     """Every fsync takes `delay` longer, as on a real volume."""
-
-    params = (Param("delay", duration(0.001, 60_000), "2ms", "how much longer each takes"),)
-
-    def begin(self) -> None:
-        """Be slow."""
-        control = self.site.control(self.index)
-        self.undo.callback(control.set_sync_delay, 0)
-        control.set_sync_delay(round(self.order.params["delay"] * NS_PER_MS))
+    control = fault.site.control(fault.index)
+    fault.undo.callback(control.set_sync_delay, 0)
+    control.set_sync_delay(round(fault.params["delay"] * NS_PER_MS))
 
 
-class FsyncError(_SyncFault):
-    """Every fsync fails: under everysec writes are refused (-MISCONF), under always the server ends."""
-
-    params = (Param("error", choice("EIO", "ENOSPC", "EDQUOT"), "EIO", "what fsync says"),)
-
-    def begin(self) -> None:
-        """Fail; in the end it is started again: it has ended of it, or refuses writes until something is synced."""
-        control = self.site.control(self.index)
-        self.undo.callback(self.site.restart, self.index)
-        self.undo.callback(control.set_sync_error, 0)
-        control.set_sync_error(getattr(errno, self.order.params["error"]))
+def fail_fsync(fault: Injection) -> None:
+    """Every fsync fails: under everysec writes are refused (-MISCONF), under always the server ends. In the end it is
+    started again: it has ended of it, or refuses writes until something is synced."""
+    control = fault.site.control(fault.index)
+    fault.undo.callback(fault.site.restart, fault.index)
+    fault.undo.callback(control.set_sync_error, 0)
+    control.set_sync_error(getattr(errno, fault.params["error"]))
 
 
-class DiskFull(_SyncFault):
-    """Not one free page: under everysec writes are refused (-MISCONF), under always the server ends."""
+def nothing_is_written(fleet: Fleet) -> str | None:
+    """Refuse disk faults of servers that do not write. Raises UsageError."""
+    if fleet.fsync == "none":
+        raise UsageError("the servers have no append-only file (fsync = none), so nothing is synced")
+    return None
 
-    def why_not(self) -> str | None:
-        """It needs a server that writes."""
-        if self.site.fleet.fsync == "none":
-            raise UsageError(NOTHING_IS_SYNCED["none"])
-        return Injection.why_not(self)
 
-    def begin(self) -> None:
-        """Be full, and return when the server has noticed by an append of our own."""
-        control = self.site.control(self.index)
-        self.undo.callback(self._revive)
-        self.undo.callback(control.set_full, 0)
-        control.set_full(1)
-        with contextlib.suppress(BenchError):  # its own refusal, or its end
-            self.site.command(self.index, "SET", "lockbench-disk-full", "x", "PX", 1)
-        if self.site.fleet.fsync == "always":
-            self.site.until_dead(self.index)
-        else:
-            self.site.until(self.index, lambda info: info["aof_last_write_status"] != "ok", "notice the full disk")
+def nothing_is_synced(fleet: Fleet) -> str | None:
+    """Refuse faults of fsync where nobody waits for one. Raises UsageError."""
+    if fleet.fsync == "no":
+        raise UsageError("fsync = no leaves syncing to the kernel, so the servers never wait for it")
+    return nothing_is_written(fleet)
+
+
+def fill_disk(fault: Injection) -> None:
+    """Not one free page: under everysec writes are refused (-MISCONF), under always the server ends and is started
+    again. Returns when the server has noticed by an append of our own."""
+    site, index, control = fault.site, fault.index, fault.site.control(fault.index)
+
+    def exit_code() -> int | None:
+        return site.fleet.exit_codes()[index]
+
+    def revive() -> None:
+        with site.lock(index):
+            if (ended_with := exit_code()) is not None:
+                fault.detail["ended_with"] = ended_with
+                site.restart(index)
+
+    fault.undo.callback(revive)
+    fault.undo.callback(control.set_full, 0)
+    control.set_full(1)
+    with contextlib.suppress(BenchError):  # its own refusal, or its end
+        site.command(index, "SET", "lockbench-disk-full", "x", "PX", 1)
+    if site.fleet.fsync == "always":
+        wait_until(lambda: exit_code() is not None, _SETTLE_S, f"instance {index} did not end")
+    else:
+        site.until(index, lambda info: info["aof_last_write_status"] != "ok", "notice the full disk")
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,75 +183,40 @@ def _files(instance: Instance) -> Iterator[Path]:
             yield path
 
 
-class PowerCut(RestartInstance):
+def cut_instance(fault: Injection) -> None:
     """`kill -9` and the loss of what was not synced; started again after `delay`."""
-
-    params = (
-        *RESTART_PARAMS,
-        Param("torn", FLAG, False, "keep a random part of the tail that was not synced"),
-    )
-
-    needs = frozenset({Need.SHIM})
-
-    def begin(self) -> None:
-        """Cut."""
-        self.undo.callback(self.site.restart, self.index)
-        torn = random.Random(self.order.seed) if self.order.params["torn"] else None
-        with self.site.lock(self.index):
-            self.site.kill(self.index)
-            cuts = cut_power(self.site.fleet.instances[self.index], self.site.control(self.index), torn)
-        self.detail["lost_bytes"] = sum(cut.size_bytes - cut.kept_bytes for cut in cuts)
-        self.detail["files"] = [asdict(cut) for cut in cuts]
+    site, index = fault.site, fault.index
+    fault.undo.callback(site.restart, index)
+    torn = random.Random(fault.order.seed) if fault.params["torn"] else None
+    with site.lock(index):
+        site.fleet.kill(index)
+        cuts = cut_power(site.fleet.instances[index], site.control(index), torn)
+    fault.detail["lost_bytes"] = sum(cut.size_bytes - cut.kept_bytes for cut in cuts)
+    fault.detail["files"] = [asdict(cut) for cut in cuts]
 
 
-_DAY_MS = 86_400_000.0
-_SLOWEST, _FASTEST = 0.1, 10
+# -- clocks ------------------------------------------------------------------------------------------------------------
 
 
-def _jump_ms(raw: object) -> float:
-    """A time with a direction such as "5s" or "-5s", not zero."""
-    text = raw.strip() if isinstance(raw, str) else ""
-    ms = parse_duration(text.lstrip("+-") or raw)
-    if not 0 < ms <= _DAY_MS:
-        raise ValueError(f"{raw!r} is not a time up to 24h, forward or back (5s or -5s)")
-    return -ms if text.startswith("-") else ms
-
-
-def _rate(raw: object) -> float:
-    if isinstance(raw, bool) or not isinstance(raw, int | float) or not _SLOWEST <= raw <= _FASTEST:
-        raise ValueError(f"{raw!r} is not a number from {_SLOWEST:g} to {_FASTEST:g}")
-    return float(raw)
-
-
-class ClockJump(Injection):
+def jump_clock(fault: Injection) -> None:
     """The clock jumps `by` a time: forward, keys vanish early; back, they block longer."""
 
-    needs = frozenset({Need.SHIM})
-    params = (Param("by", KeyKind("", _jump_ms), None, "how far, such as 5s or -5s"),)
-
-    def begin(self) -> None:
-        """Jump."""
-        self.undo.callback(self._jump, -1)
-        self._jump(1)
-
-    def _jump(self, sign: int) -> None:
-        self.site.control(self.index).shift_clock(sign * int(self.order.params["by"] * NS_PER_MS))
+    def jump(sign: int) -> None:
+        fault.site.control(fault.index).shift_clock(sign * int(fault.params["by"] * NS_PER_MS))
         with contextlib.suppress(BenchError):  # one turn, as it looks at its clock once per turn; if it runs at all
-            self.site.command(self.index, "TIME")
+            fault.site.command(fault.index, "TIME")
+
+    fault.undo.callback(jump, -1)
+    jump(1)
 
 
-class ClockRate(Injection):
+def bend_clock(fault: Injection) -> None:
     """The clock runs at `rate` times true speed."""
+    control = fault.site.control(fault.index)
 
-    needs = frozenset({Need.SHIM})
-    params = (Param("rate", KeyKind("", _rate), None, "1.1 = ten percent fast"),)
-
-    def begin(self) -> None:
-        """Run wrong."""
-        self.undo.callback(self._run_true)
-        self.site.control(self.index).set_clock_rate(self.order.params["rate"])
-
-    def _run_true(self) -> None:
-        control = self.site.control(self.index)
+    def run_true() -> None:
         control.set_clock_rate(1.0)
-        self.detail["ahead_ms"] = control.clock_offset_ns() / NS_PER_MS
+        fault.detail["ahead_ms"] = control.clock_offset_ns() / NS_PER_MS
+
+    fault.undo.callback(run_true)
+    control.set_clock_rate(fault.params["rate"])
