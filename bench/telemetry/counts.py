@@ -6,7 +6,7 @@ Rules
 - Whole runs are counted, with warm-up and drain: sums equal `totals` and `releases` of result.json.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -19,59 +19,66 @@ from bench.measure.outcomes import acquired
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, Records
 from bench.measure.sums import Sums
 from bench.measure.workers import WorkerNote, added
-from bench.telemetry.load_log import Extension
-from bench.telemetry.points import NS_PER_S, Buckets, DataPoint, Exemplar, point
-from bench.telemetry.table import ACQUIRE_OUTCOMES, EXTEND_OUTCOMES, RELEASE_OUTCOMES
+from bench.telemetry.load_log import Extension, ObservedAttempt
+from bench.telemetry.points import NS_PER_S, DataPoint, Exemplar, Totals, point
+from bench.telemetry.run import Address
+from bench.telemetry.table import EXTEND_OUTCOMES, RELEASE_OUTCOMES
 
 Exemplars = Mapping[str, Sequence[Exemplar]]  # of acquires, by outcome
+_SILENT_OR_ERROR = ("errored", "silent")
 
 
 class OperationCounts:
-    """Adds up a run. `quorum`: the votes that win."""
+    """Adds up a run. `quorum`: the votes that win; `operations`: acquires that returned; `leases`: those of them that
+    got the lock."""
 
     def __init__(self, quorum: int) -> None:
         self._quorum = quorum
-        self._acquires = {name: Buckets() for name in ACQUIRE_OUTCOMES}
-        self._attempts = {name: Buckets(1) for name in ACQUIRE_OUTCOMES}
-        self._releases = {name: Buckets() for name in RELEASE_OUTCOMES}
-        self._plain = {name: Buckets() for name in ("hold", "handoff", "validity", "dead_time")}
-        self._votes: Counter[str] = Counter(dict.fromkeys(outcomes.KINDS, 0))
-        self._margin = Buckets(1)
-        self._split_votes = 0
+        self._totals = Totals()
         self._waiting = Sums(WAITS)
+        self.operations = self.leases = 0
 
     def add(self, records: Records) -> None:
-        """Count what these operations took and how they ended."""
-        won, codes = acquired(records), records["outcome"] & 0xFF
+        """Count what these operations took and how they ended; of each closed set every member, also with 0."""
+        count, won = self._totals.count, acquired(records)
+        self.operations += len(records)
+        self.leases += int(won.sum())
         took, rounds = records["ended_ns"] - records["intended_ns"], outcomes.attempts_of(records)
-        for name in ACQUIRE_OUTCOMES:
-            rows = codes == OUTCOME_CODES[name]
-            self._acquires[name].add(took[rows])
-            self._attempts[name].add(rounds[rows])
-        released = (records["outcome"] >> 8) & 0xFF
-        lasted = records["release_replied_ns"] - records["release_sent_ns"]
-        for name in RELEASE_OUTCOMES:
-            self._releases[name].add(lasted[released == OUTCOME_CODES[name]])
+        for name, number in outcomes.count_acquires(records).items():
+            rows = (records["outcome"] & 0xFF) == OUTCOME_CODES[name]
+            count("redlock.acquire.duration", took[rows], redlock_outcome=name)
+            count("redlock.acquire.attempts", rounds[rows], redlock_outcome=name)
+            count("redlock.acquire.outcomes", number, redlock_outcome=name)
         sent = records["release_sent_ns"]
-        self._plain["hold"].add((sent - records["granted_ns"])[won & (sent > 0)])
-        self._plain["validity"].add((records["valid_until_ns"] - records["granted_ns"])[won])
+        for name in RELEASE_OUTCOMES:
+            rows = ((records["outcome"] >> 8) & 0xFF) == OUTCOME_CODES[name]
+            count("redlock.release.duration", (records["release_replied_ns"] - sent)[rows], redlock_outcome=name)
+        count("redlock.leases.gone", outcomes.count_releases(records)["gone"])
+        count("redlock.hold.duration", (sent - records["granted_ns"])[won & (sent > 0)])
+        count("redlock.lease.validity", (records["valid_until_ns"] - records["granted_ns"])[won])
         split_votes = outcomes.split_votes_of(records)
-        self._plain["dead_time"].add((records["attempt_ns"] - records["start_ns"])[won & (split_votes > 0)])
-        self._split_votes += int(split_votes.sum())
+        count("redlock.split_votes", int(split_votes.sum()))
+        dead = (records["attempt_ns"] - records["start_ns"])[won & (split_votes > 0)]
+        count("redlock.split_vote.dead_time", dead)
         add_waits(self._waiting, records, records)
 
     def add_handoffs(self, records: Records, window: Window) -> None:
         """Count the hand-offs whose release was sent in `window`, among all operations of their resources."""
-        self._plain["handoff"].add(handoffs(records, window))
+        self._totals.count("redlock.handoff.duration", handoffs(records, window))
 
     def add_votes(self, records: Records) -> None:
         """Count the votes of operations that are not patched any more."""
-        self._votes.update(outcomes.count_votes(records))
+        for kind, number in outcomes.count_votes(records).items():
+            self._totals.count("redlock.votes", number, redlock_vote=kind)
         closed = acquired(records) & (outcomes.votes_of(records, "undecided") == 0)
-        self._margin.add(outcomes.votes_of(records, "granted")[closed] - self._quorum)
+        self._totals.count("redlock.vote.margin", outcomes.votes_of(records, "granted")[closed] - self._quorum)
 
-    def waiting(self, notes: Sequence[WorkerNote]) -> Iterator[DataPoint]:
-        """How those waited who had to, also by what the recipes of these workers counted."""
+    def points(self, exemplars: Exemplars, notes: Sequence[WorkerNote] = ()) -> Iterator[DataPoint]:
+        """All of it, and how those waited who had to, also by what the recipes of the `notes`' workers counted."""
+        for one in self._totals.points():
+            timed = one.instrument.name == "redlock.acquire.duration"
+            shown = exemplars.get(str(one.attributes[0][1]), ()) if timed else ()
+            yield replace(one, exemplars=tuple(shown))
         found = waiting_of(self._waiting, 0, added(note.figures for note in notes))
         yield point("redlock.handoff.turns", found.wakeups)
         yield point("redlock.acquire.polls", found.polls)
@@ -79,54 +86,29 @@ class OperationCounts:
             yield point("redlock.acquire.longest", found.longest_s)
             yield point("redlock.callers.fairness", found.jain)
 
-    @property
-    def operations(self) -> int:
-        """Acquires that returned."""
-        return sum(buckets.count for buckets in self._acquires.values())
 
-    @property
-    def leases(self) -> int:
-        """Those of them that got the lock."""
-        return self._acquires["acquired"].count
-
-    def points(self, exemplars: Exemplars) -> Iterator[DataPoint]:
-        """All of it. Of each closed set every member is there, with 0 if it never happened."""
-        for name, buckets in self._acquires.items():
-            took = point("redlock.acquire.duration", buckets, redlock_outcome=name)
-            yield replace(took, exemplars=tuple(exemplars.get(name, ())))
-            yield point("redlock.acquire.outcomes", buckets.count, redlock_outcome=name)
-        for name, buckets in self._attempts.items():
-            yield point("redlock.acquire.attempts", buckets, redlock_outcome=name)
-        for name, buckets in self._releases.items():
-            yield point("redlock.release.duration", buckets, redlock_outcome=name)
-        yield point("redlock.leases.gone", self._releases["gone"].count)
-        yield point("redlock.hold.duration", self._plain["hold"])
-        yield point("redlock.handoff.duration", self._plain["handoff"])
-        yield point("redlock.lease.validity", self._plain["validity"])
-        yield point("redlock.split_vote.dead_time", self._plain["dead_time"])
-        yield point("redlock.split_votes", self._split_votes)
-        yield point("redlock.vote.margin", self._margin)
-        for name, number in self._votes.items():
-            yield point("redlock.votes", number, redlock_vote=name)
+def count_extensions(totals: Totals, extensions: Sequence[Extension]) -> None:
+    """Count how long these took, by outcome: what no record says. No point while nothing was ever extended."""
+    for name in EXTEND_OUTCOMES if extensions else ():
+        took = [one.replied_ns - one.sent_ns for one in extensions if one.outcome == name]
+        totals.count("redlock.extend.duration", np.array(took, np.int64), redlock_outcome=name)
 
 
-class Extensions:
-    """How long extensions took, by outcome: what no record of an operation says."""
-
-    def __init__(self) -> None:
-        self._buckets = {name: Buckets() for name in EXTEND_OUTCOMES}
-
-    def add(self, extensions: Sequence[Extension]) -> None:
-        """Count these."""
-        for name, buckets in self._buckets.items():
-            took = [one.replied_ns - one.sent_ns for one in extensions if one.outcome == name]
-            buckets.add(np.array(took, np.int64))
-
-    def points(self) -> Iterator[DataPoint]:
-        """One histogram per outcome; none while nothing was ever extended."""
-        if any(buckets.count for buckets in self._buckets.values()):
-            for name, buckets in self._buckets.items():
-                yield point("redlock.extend.duration", buckets, redlock_outcome=name)
+def count_answers(totals: Totals, attempts: Sequence[ObservedAttempt], addresses: Sequence[Address]) -> None:
+    """Count how long each instance took to answer a SET in these; a silent one took until the round closed."""
+    took_ns = defaultdict[tuple[int, str], list[int]](list)
+    for attempt in attempts:
+        for index, ask in enumerate(attempt.asks):
+            if ask.sent_ns:
+                error = ask.vote if ask.vote in _SILENT_OR_ERROR else ""
+                took_ns[index, error].append(max((ask.replied_ns or attempt.closed_ns) - ask.sent_ns, 0))
+    for (index, error), times in took_ns.items():
+        host, port = addresses[index]
+        failed: dict[str, str | int] = {"error_type": error} if error else {}
+        totals.count(
+            "db.client.operation.duration", np.array(times, np.int64), db_system_name="redis", db_operation_name="SET",
+            server_address=host, server_port=port, **failed,
+        )  # fmt: skip
 
 
 class Occupancy:

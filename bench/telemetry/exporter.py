@@ -20,21 +20,12 @@ from bench.measure.facts import Window
 from bench.measure.record import HistoryTail, history_parts, read_history
 from bench.measure.run_result import SafetyReport
 from bench.measure.workers import WorkerNote, read_workers
-from bench.telemetry.counts import Extensions, Occupancy, OperationCounts
+from bench.telemetry.counts import Occupancy, OperationCounts, count_answers, count_extensions
 from bench.telemetry.load_log import AttemptTail, ExtensionTail
 from bench.telemetry.otlp import CLOSE_S, Otlp, open_otlp
 from bench.telemetry.page import MetricsPage, open_page
-from bench.telemetry.points import DataPoint, Snapshot, point
-from bench.telemetry.run import (
-    AnswerTimes,
-    Info,
-    InfoTotals,
-    Run,
-    instance_points,
-    is_running,
-    run_points,
-    worker_points,
-)
+from bench.telemetry.points import DataPoint, Snapshot, Totals, point
+from bench.telemetry.run import Info, InfoTotals, Run, instance_points, is_running, run_points, worker_points
 from bench.telemetry.settings import TelemetrySettings
 from bench.telemetry.table import VIOLATIONS
 from bench.telemetry.traces import Spans, Tracing
@@ -74,9 +65,8 @@ class Exporter:
         self._tracing = Tracing(spans, settings.one_in, self._wall_ns)
         self._fresh, self._settled = HistoryTail(folder), HistoryTail(folder)
         self._attempts = AttemptTail(folder, len(run.addresses))
-        self._extensions, self._extended = ExtensionTail(folder), Extensions()
-        self._counts = OperationCounts(run.quorum)
-        self._replies, self._servers = AnswerTimes(run.addresses), InfoTotals(run.addresses)
+        self._extensions = ExtensionTail(folder)
+        self._counts, self._observed, self._servers = OperationCounts(run.quorum), Totals(), InfoTotals(run.addresses)
         self._occupancy = Occupancy(time.monotonic_ns())
         self._stop = threading.Event()
         self._failure, self._written = "", 0
@@ -136,9 +126,9 @@ class Exporter:
             self._written = max(self._written, int(records["sequence"].max()))
         self._counts.add(records)
         attempts = list(self._attempts.new_attempts())
-        self._replies.note(attempts)
         extensions = list(self._extensions.new_extensions())
-        self._extended.add(extensions)
+        count_answers(self._observed, attempts, self._run.addresses)
+        count_extensions(self._observed, extensions)
         if self._otlp is not None and self._otlp.takes_spans:
             self._tracing.note(attempts)
             self._tracing.note_extensions(extensions)
@@ -177,15 +167,13 @@ class Exporter:
         exemplars = {name: list(of.values()) for name, of in shown.items()}
         points = list(
             chain(
-                self._counts.points(exemplars),
-                self._extended.points(),
+                self._counts.points(exemplars, notes),
+                self._observed.points(),
                 self._occupancy.points(notes),
                 run_points(run, running=running),
                 worker_points(notes),
-                self._counts.waiting(notes),
                 instance_points(notes, run.addresses),
                 self._servers.points(),
-                self._replies.points(),
                 _safety(judged),
                 self._others(),
             )

@@ -9,7 +9,7 @@ Rules
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -143,6 +143,31 @@ def point(name: str, value: float | Buckets, /, **attributes: str | int) -> Data
     if isinstance(value, Buckets) != (instrument.kind is InstrumentKind.HISTOGRAM):
         raise ValueError(f"{name} is a {instrument.kind.value}, not {type(value).__name__}")
     return DataPoint(instrument, tuple(sorted(pairs)), value.copy() if isinstance(value, Buckets) else value)
+
+
+class Totals:
+    """What was counted since the run began: points of counters and histograms."""
+
+    def __init__(self) -> None:
+        self._counted: dict[tuple[str, tuple[tuple[str, str | int], ...]], float | Buckets] = {}
+
+    def count(self, name: str, values: NDArray[np.int64] | float, /, **attributes: str | int) -> None:
+        """Add a number to a counter, or each of some integers to a histogram. A 0, or none, makes a point, too."""
+        key = name, tuple(attributes.items())
+        if isinstance(values, np.ndarray):
+            unit = NS_PER_S if BY_NAME[name].unit == "s" else 1
+            buckets = self._counted.setdefault(key, Buckets(unit))
+            assert isinstance(buckets, Buckets)
+            buckets.add(values)
+        else:
+            before = self._counted.get(key, 0)
+            assert not isinstance(before, Buckets)
+            self._counted[key] = before + values
+
+    def points(self) -> Iterator[DataPoint]:
+        """All of it."""
+        for (name, attributes), value in self._counted.items():
+            yield point(name, value, **dict(attributes))
 
 
 def by_name(points: Sequence[DataPoint]) -> Mapping[Instrument, list[DataPoint]]:
