@@ -22,8 +22,8 @@ from bench.measure.run_result import SafetyReport
 from bench.measure.workers import WorkerNote, read_workers
 from bench.telemetry.counts import Occupancy, OperationCounts, count_answers, count_extensions
 from bench.telemetry.load_log import AttemptTail, ExtensionTail
-from bench.telemetry.otlp import CLOSE_S, Otlp, open_otlp
-from bench.telemetry.page import MetricsPage, open_page
+from bench.telemetry.otlp import CLOSE_S, Otlp
+from bench.telemetry.page import MetricsPage
 from bench.telemetry.points import DataPoint, Snapshot, Totals, point
 from bench.telemetry.run import Info, InfoTotals, Run, instance_points, is_running, run_points, worker_points
 from bench.telemetry.settings import TelemetrySettings
@@ -58,9 +58,9 @@ class Exporter:
         self._page: MetricsPage | None = None
         resource = run.resource(settings.service_name)
         if settings.metrics or settings.traces:
-            self._otlp = open_otlp(settings, resource, self._wall_ns)
+            self._otlp = Otlp(settings, resource, self._wall_ns)
         if settings.page:
-            self._page = open_page(settings.page, resource)
+            self._page = MetricsPage(settings.page, resource)
         spans = Spans(run.addresses, run.quorum, dict(run.common), random.SystemRandom())
         self._tracing = Tracing(spans, settings.one_in, self._wall_ns)
         self._fresh, self._settled = HistoryTail(folder), HistoryTail(folder)

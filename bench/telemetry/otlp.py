@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 CLOSE_S = 5.0  # how long the end of a run waits for a collector
 SPANS_KEPT, SPANS_PER_BATCH = 8192, 512
 _CAUSE = re.compile(r"\[Errno -?\d+\] ([^\"')\n]+)")
-_LOGGER = "opentelemetry"
 
 T = TypeVar("T")
 
@@ -54,17 +53,10 @@ class SendQueue(Generic[T]):
         self._hand_over, self._room, self._batch = hand_over, room, batch
         self._queue: deque[T] = deque()
         self._changed = threading.Condition()
-        self._closing = self._handing_over = False
-        self.dropped = self.sent = 0
-        self._under_way = 0
+        self._closing = False
+        self.dropped = self.sent = self._under_way = 0
         self._thread = threading.Thread(target=self._work, name=f"telemetry-{name}", daemon=True)
         self._thread.start()
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a batch is being handed over, also one that `close` has given up."""
-        with self._changed:
-            return self._handing_over
 
     def put(self, items: Sequence[T]) -> None:
         """Queue `items`."""
@@ -77,54 +69,58 @@ class SendQueue(Generic[T]):
 
     def close(self, within_s: float) -> None:
         """Hand over what is queued, for `within_s` at most."""
-        deadline_s = time.monotonic() + within_s
         with self._changed:
             self._closing = True
             self._changed.notify()
-            while (self._queue or self._under_way) and (left_s := deadline_s - time.monotonic()) > 0:
-                self._changed.wait(left_s)
+            self._changed.wait_for(lambda: not self._queue and not self._under_way, within_s)
             self.dropped += len(self._queue) + self._under_way
             self._queue.clear()
             self._room = self._under_way = 0
 
     def _work(self) -> None:
-        while (items := self._next()) is not None:
-            arrived = False
-            try:
-                arrived = self._hand_over(items)
-            finally:
-                self._note(arrived)
+        while items := self._next():
+            arrived = self._hand_over(items)
+            with self._changed:
+                under_way, self._under_way = self._under_way, 0  # 0 also when `close` has given it up
+                self.sent += under_way if arrived else 0
+                self.dropped += 0 if arrived else under_way
+                self._changed.notify_all()
 
-    def _next(self) -> Sequence[T] | None:
+    def _next(self) -> Sequence[T]:
+        """The next batch; an empty one is the end."""
         with self._changed:
-            while not self._queue:
-                if self._closing:
-                    return None
-                self._changed.wait()
+            self._changed.wait_for(lambda: self._queue or self._closing)
             items = [self._queue.popleft() for _ in range(min(self._batch, len(self._queue)))]
-            self._under_way, self._handing_over = len(items), True
+            self._under_way = len(items)
             return items
-
-    def _note(self, arrived: bool) -> None:
-        with self._changed:
-            under_way, self._under_way = self._under_way, 0  # 0 also when `close` has given it up
-            self._handing_over = False
-            if arrived:
-                self.sent += under_way
-            else:
-                self.dropped += under_way
-            self._changed.notify_all()
 
 
 class Otlp:
-    """The two lines to the collector. Made by `open_otlp`."""
+    """The two lines to the collector."""
 
-    def __init__(
-        self, resource: Resource, metrics: export.MetricExporter | None, traces: SpanExporter | None, wall_ns: int,
-        log: _LastLine, *, exponential: bool,
-    ) -> None:  # fmt: skip
-        self._resource, self._wall_ns, self._log, self._exponential = resource, wall_ns, log, exponential
-        self._before, log.text = ([f"telemetry: {log.text}"] if log.text else []), ""
+    def __init__(self, settings: TelemetrySettings, resource: Mapping[str, str], wall_ns: int) -> None:
+        """Make the exporters that `settings` ask for.
+
+        Raises EnvironmentNotReadyError when a package is missing, UsageError when a variable cannot be read.
+        """
+        self._wall_ns, self._exponential, self._log = wall_ns, settings.exponential, _last_line()
+        self._log.text = ""
+        try:
+            from opentelemetry.sdk.resources import Resource
+
+            metrics, traces = _exporter("metric", settings.metrics), _exporter("trace", settings.traces)
+            self._resource = Resource.create(dict(resource))
+        except ImportError as error:
+            extra = "telemetry-grpc" if GRPC in (settings.metrics, settings.traces) else "telemetry"
+            raise EnvironmentNotReadyError(
+                f"telemetry is asked for by OTEL_* variables, and {error.name} is not installed; "
+                f"pip install 'lockbench[{extra}]', or set OTEL_SDK_DISABLED=true"
+            ) from None
+        except Exception as error:  # noqa: BLE001 - exporters check their variables in many ways
+            raise UsageError(
+                f"an OTEL_* variable cannot be used ({type(error).__name__}); correct or unset it"
+            ) from None
+        self._before, self._log.text = ([f"telemetry: {self._log.text}"] if self._log.text else []), ""
         self._exporters = [exporter for exporter in (metrics, traces) if exporter is not None]
         self._metrics = self._traces = None
         if metrics is not None:
@@ -154,10 +150,8 @@ class Otlp:
         """What the exporters said of their settings, and one sentence if anything did not arrive at `endpoint`."""
         if not any(self.dropped.values()):
             return self._before
-        metrics, spans = (
-            f"{line.sent if line else 0} of {line.sent + line.dropped if line else 0}"
-            for line in (self._metrics, self._traces)
-        )
+        lines = (self._metrics, self._traces)
+        metrics, spans = (f"{line.sent} of {line.sent + line.dropped}" if line else "0 of 0" for line in lines)
         reason = f"; it said: {self._log.text}" if self._log.text else ""
         return [*self._before, f"telemetry: {endpoint} took {metrics} metric exports and {spans} spans{reason}"]
 
@@ -180,12 +174,17 @@ class Otlp:
         for exporter in self._exporters:
             with contextlib.suppress(Exception):  # whatever it is, the run is over
                 exporter.shutdown()
-        if not any(line.is_busy for line in self._lines.values()):
-            self._log.close()  # else who was given up would still say so, in the middle of the summary
         self._log.text = said or self._log.text  # not that we shut it down
 
     def _send_metrics(self, exporter: export.MetricExporter, snapshots: Sequence[Snapshot]) -> bool:
-        data = _metrics_data(self._resource, snapshots[-1], exponential=self._exponential)
+        from opentelemetry.sdk.metrics import export
+        from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+        snapshot, exponential = snapshots[-1], self._exponential
+        points = by_name(snapshot.points).items()
+        metrics = [_metric(one, its_points, snapshot, exponential=exponential) for one, its_points in points]
+        scope = export.ScopeMetrics(InstrumentationScope(SCOPE), metrics, schema_url="")
+        data = export.MetricsData([export.ResourceMetrics(self._resource, [scope], schema_url="")])
         return self._noting(lambda: exporter.export(data))
 
     def _send_spans(self, exporter: SpanExporter, spans: Sequence[TraceSpan]) -> bool:
@@ -205,8 +204,7 @@ class _LastLine(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.text = ""
-        logger = logging.getLogger(_LOGGER)
-        self._before = logger.propagate
+        logger = logging.getLogger("opentelemetry")
         logger.addHandler(self)
         logger.propagate = False
 
@@ -215,43 +213,17 @@ class _LastLine(logging.Handler):
         text = _shown(record.getMessage().partition("\n")[0])
         self.text = text.partition(":")[0] if "header" in text.lower() else text
 
-    def close(self) -> None:
-        """Give the loggers back."""
-        logger = logging.getLogger(_LOGGER)
-        logger.removeHandler(self)
-        logger.propagate = self._before
-        super().close()
+
+@cache
+def _last_line() -> _LastLine:
+    """This process's; it stays, as an exporter that was given up still logs why, in the middle of the summary."""
+    return _LastLine()
 
 
 def _shown(text: str) -> str:
     if cause := _CAUSE.search(text):  # below three layers of wrapping
         text = cause[1]
     return secrets()(text)[:200]
-
-
-def open_otlp(settings: TelemetrySettings, resource: Mapping[str, str], wall_ns: int) -> Otlp:
-    """Make the exporters that `settings` ask for.
-
-    Raises EnvironmentNotReadyError when a package is missing, UsageError when a variable cannot be read.
-    """
-    log = _LastLine()
-    try:
-        from opentelemetry.sdk.resources import Resource
-
-        metrics = _exporter("metric", settings.metrics)
-        traces = _exporter("trace", settings.traces)
-        resource_ = Resource.create(dict(resource))
-        return Otlp(resource_, metrics, traces, wall_ns, log, exponential=settings.exponential)
-    except ImportError as error:
-        log.close()
-        extra = "telemetry-grpc" if GRPC in (settings.metrics, settings.traces) else "telemetry"
-        raise EnvironmentNotReadyError(
-            f"telemetry is asked for by OTEL_* variables, and {error.name} is not installed; "
-            f"pip install 'lockbench[{extra}]', or set OTEL_SDK_DISABLED=true"
-        ) from None
-    except Exception as error:  # noqa: BLE001 - exporters check their variables in many ways
-        log.close()
-        raise UsageError(f"an OTEL_* variable cannot be used ({type(error).__name__}); correct or unset it") from None
 
 
 def export_once(run: Run, points: Sequence[DataPoint], environ: Environ, within_s: float = CLOSE_S) -> list[str]:
@@ -262,7 +234,7 @@ def export_once(run: Run, points: Sequence[DataPoint], environ: Environ, within_
     settings = settings_of(environ)
     if settings is None or settings.metrics is None:
         return []
-    otlp = open_otlp(replace(settings, traces=None), run.resource(settings.service_name), wall_ns=0)
+    otlp = Otlp(replace(settings, traces=None), run.resource(settings.service_name), wall_ns=0)
     now_ns = time.time_ns()
     otlp.offer(Snapshot(now_ns, now_ns, run.common, points))
     otlp.close(within_s)
@@ -275,17 +247,6 @@ def _exporter(signal: str, protocol: str | None) -> Any:
     name = "grpc" if protocol == GRPC else "http"
     module = import_module(f"opentelemetry.exporter.otlp.proto.{name}.{signal}_exporter")
     return getattr(module, "OTLPMetricExporter" if signal == "metric" else "OTLPSpanExporter")()
-
-
-def _metrics_data(resource: Resource, snapshot: Snapshot, *, exponential: bool) -> export.MetricsData:
-    from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics
-    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-
-    metrics = [
-        _metric(one, points, snapshot, exponential=exponential) for one, points in by_name(snapshot.points).items()
-    ]
-    scope = ScopeMetrics(scope=InstrumentationScope(SCOPE), metrics=metrics, schema_url="")
-    return MetricsData([ResourceMetrics(resource=resource, scope_metrics=[scope], schema_url="")])
 
 
 def _metric(
@@ -312,23 +273,15 @@ def _metric(
 
 
 def _explicit(point: DataPoint, snapshot: Snapshot) -> export.HistogramDataPoint:
-    from opentelemetry.sdk.metrics import Exemplar
-    from opentelemetry.sdk.metrics.export import HistogramDataPoint
+    from opentelemetry.sdk.metrics import Exemplar, export
 
-    buckets = point.value
+    buckets, attributes = point.value, _attributes(point, snapshot)
     assert isinstance(buckets, Buckets)
-    return HistogramDataPoint(
-        attributes=_attributes(point, snapshot),
-        start_time_unix_nano=snapshot.began_ns,
-        time_unix_nano=snapshot.taken_ns,
-        count=buckets.count,
-        sum=buckets.sum,
-        bucket_counts=buckets.explicit,
-        explicit_bounds=BOUNDS,
-        min=buckets.least / buckets.unit if buckets.count else 0.0,
-        max=buckets.greatest / buckets.unit if buckets.count else 0.0,
-        exemplars=[Exemplar({}, one.value, one.at_ns, one.span_id, one.trace_id) for one in point.exemplars],
-    )
+    least, greatest = (end / buckets.unit if buckets.count else 0.0 for end in (buckets.least, buckets.greatest))
+    return export.HistogramDataPoint(
+        attributes, snapshot.began_ns, snapshot.taken_ns, buckets.count, buckets.sum, buckets.explicit, BOUNDS, least,
+        greatest, [Exemplar({}, one.value, one.at_ns, one.span_id, one.trace_id) for one in point.exemplars],
+    )  # fmt: skip
 
 
 def _exponential(point: DataPoint, snapshot: Snapshot) -> export.ExponentialHistogramDataPoint:

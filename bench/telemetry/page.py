@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from itertools import pairwise
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from bench.errors import EnvironmentNotReadyError
-from bench.telemetry.points import Buckets, DataPoint, Snapshot, bucket_of, by_name
+from bench.telemetry.points import Buckets, DataPoint, Exemplar, Snapshot, bucket_of, by_name
 from bench.telemetry.table import BOUNDS, Instrument
 
 if TYPE_CHECKING:
@@ -29,11 +29,17 @@ _BOUNDS = (*(f"{bound:g}" if bound < 1e-4 else repr(bound) for bound in BOUNDS),
 
 
 class MetricsPage:
-    """The served page. Made by `open_page`."""
+    """The served page."""
 
     def __init__(self, place: tuple[str, int], resource: Mapping[str, str]) -> None:
-        from prometheus_client import CollectorRegistry, start_http_server
-
+        """Serve at `place` (host, port; 0 = any). Raises EnvironmentNotReadyError when it cannot be served."""
+        try:
+            from prometheus_client import CollectorRegistry, start_http_server
+        except ImportError as error:
+            raise EnvironmentNotReadyError(
+                f"the metrics page needs {error.name}; pip install 'lockbench[telemetry]', "
+                "or take prometheus out of OTEL_METRICS_EXPORTER"
+            ) from None
         self._resource = resource
         self._snapshot: Snapshot | None = None
         self._scraped = threading.Condition()
@@ -70,9 +76,7 @@ class MetricsPage:
         from prometheus_client.metrics_core import InfoMetricFamily
 
         snapshot = self._snapshot
-        yield InfoMetricFamily(
-            "target", "who exports", {name.replace(".", "_"): text for name, text in self._resource.items()}
-        )
+        yield InfoMetricFamily("target", "who exports", _labels(self._resource))
         if snapshot is not None:
             for instrument, points in by_name(snapshot.points).items():
                 yield self._family(instrument, points, snapshot)
@@ -86,41 +90,32 @@ class MetricsPage:
 
         name = instrument.prometheus
         family = Metric(name.removesuffix("_total"), instrument.meaning, instrument.kind.value)
+        common = {"redlock.run.id": self._resource["redlock.run.id"], **dict(snapshot.common)}
         for point in points:
-            labels = {"redlock_run_id": self._resource["redlock.run.id"]}
-            labels |= {key.replace(".", "_"): str(text) for key, text in (*snapshot.common, *point.attributes)}
+            labels = _labels({**common, **dict(point.attributes)})
             if isinstance(point.value, Buckets):
-                _add_histogram(family, name, labels, point)
+                _add_histogram(family, name, labels, point.value, point.exemplars)
             else:
                 family.add_sample(name, labels, point.value)
         return family
 
 
-def _add_histogram(family: Metric, name: str, labels: dict[str, str], point: DataPoint) -> None:
-    from prometheus_client.samples import Exemplar
+def _labels(attributes: Mapping[str, str | int]) -> dict[str, str]:
+    return {name.replace(".", "_"): str(value) for name, value in attributes.items()}
 
-    buckets = point.value
-    assert isinstance(buckets, Buckets)
-    exemplars = {
-        bucket_of(one.value): Exemplar(
+
+def _add_histogram(
+    family: Metric, name: str, labels: dict[str, str], buckets: Buckets, exemplars: Sequence[Exemplar]
+) -> None:
+    from prometheus_client import samples
+
+    shown = {
+        bucket_of(one.value): samples.Exemplar(
             {"trace_id": f"{one.trace_id:032x}", "span_id": f"{one.span_id:016x}"}, one.value, one.at_ns / 1e9
         )
-        for one in point.exemplars
+        for one in exemplars
     }
-    total = 0
-    for index, (text, count) in enumerate(zip(_BOUNDS, buckets.explicit, strict=True)):
-        total += count
-        family.add_sample(f"{name}_bucket", {**labels, "le": text}, total, exemplar=exemplars.get(index))
-    family.add_sample(f"{name}_count", labels, total)
+    for index, (text, total) in enumerate(zip(_BOUNDS, accumulate(buckets.explicit), strict=True)):
+        family.add_sample(f"{name}_bucket", {**labels, "le": text}, total, exemplar=shown.get(index))
+    family.add_sample(f"{name}_count", labels, buckets.count)
     family.add_sample(f"{name}_sum", labels, buckets.sum)
-
-
-def open_page(place: tuple[str, int], resource: Mapping[str, str]) -> MetricsPage:
-    """Serve at `place` (host, port; 0 = any). Raises EnvironmentNotReadyError when it cannot be served."""
-    try:
-        return MetricsPage(place, resource)
-    except ImportError as error:
-        raise EnvironmentNotReadyError(
-            f"the metrics page needs {error.name}; pip install 'lockbench[telemetry]', "
-            "or take prometheus out of OTEL_METRICS_EXPORTER"
-        ) from None

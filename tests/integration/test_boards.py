@@ -21,7 +21,7 @@ from bench.run.interrupt import Interrupts
 from bench.run.run import Order, run_scenario
 from bench.scenario import load
 from bench.telemetry.otlp import export_once
-from bench.telemetry.page import MetricsPage, open_page
+from bench.telemetry.page import MetricsPage
 from bench.telemetry.points import Buckets, Snapshot, point
 from bench.telemetry.run import Run
 from tests.dashboards.asked import Answer, Board, Prometheus, Watched, panels_of, read_boards, wrong
@@ -187,7 +187,7 @@ def _a_crash(prometheus: Prometheus) -> str:
     """Serve what a crash experiment exports where a run would, until Prometheus has taken it."""
     run = secrets.token_hex(4)
     port = int(os.environ["OTEL_EXPORTER_PROMETHEUS_PORT"])
-    page: MetricsPage = open_page(("127.0.0.1", port), {"redlock.run.id": run})
+    page = MetricsPage(("127.0.0.1", port), {"redlock.run.id": run})
     window = Buckets()
     window.add(np.array([WINDOW_NS]))
     points = [

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bench.errors import EnvironmentNotReadyError
-from bench.telemetry.page import MetricsPage, open_page
+from bench.telemetry.page import MetricsPage
 from bench.telemetry.points import Buckets, Exemplar, Snapshot, point
 
 RESOURCE = {"service.name": "lockbench", "redlock.run.id": "ab12"}
@@ -23,7 +23,7 @@ def read(page: MetricsPage, headers: dict[str, str] | None = None) -> str:
 
 @pytest.fixture
 def page():
-    page = open_page(("127.0.0.1", 0), RESOURCE)
+    page = MetricsPage(("127.0.0.1", 0), RESOURCE)
     yield page
     page.close(0)
 
@@ -78,7 +78,7 @@ class Slow(list):
 
 
 def test_a_scrape_that_began_before_the_last_snapshot_is_not_taken_for_one_of_it() -> None:
-    page = open_page(("127.0.0.1", 0), RESOURCE)
+    page = MetricsPage(("127.0.0.1", 0), RESOURCE)
     page.offer(snapshot())
     read(page)
     read(page)
@@ -100,7 +100,7 @@ def test_a_scrape_that_began_before_the_last_snapshot_is_not_taken_for_one_of_it
 
 
 def test_one_scrape_that_came_soon_after_another_shortens_no_wait() -> None:
-    page = open_page(("127.0.0.1", 0), RESOURCE)
+    page = MetricsPage(("127.0.0.1", 0), RESOURCE)
     page.offer(snapshot())
     read(page)
     page._scrapes_s[:] = [0.0, 100.0, 100.1]
@@ -117,4 +117,4 @@ def test_one_scrape_that_came_soon_after_another_shortens_no_wait() -> None:
 def test_a_port_that_is_taken_is_one_sentence(page: MetricsPage) -> None:
     port = int(page.address.rpartition(":")[2].partition("/")[0])
     with pytest.raises(EnvironmentNotReadyError, match="choose another OTEL_EXPORTER_PROMETHEUS_PORT"):
-        open_page(("127.0.0.1", port), RESOURCE)
+        MetricsPage(("127.0.0.1", port), RESOURCE)
