@@ -28,24 +28,14 @@ _ATTEMPT_FIELDS, _EXTENSION_FIELDS = 8, 5  # int64 in a row; of an attempt, thre
 _VOTES = tuple(vote.value for vote in Vote)
 _CODES = {vote: code for code, vote in enumerate(Vote)}
 
-Row = tuple[int, ...]
 
-
-class RowLog:
+class _RowLog:
     """The writing side of the load process `process` (this one). `fields`: how many int64 a row has."""
 
     def __init__(self, folder: Path, kind: str, process: int, fields: int) -> None:
         self._path = folder / f"{kind}-{process}-{os.getpid()}.bin"
         self._pack = struct.Struct(f"<{fields}q").pack
         self._rows: list[bytes] = []
-
-    def __len__(self) -> int:
-        """Rows that wait to be written."""
-        return len(self._rows)
-
-    def add(self, *row: int) -> None:
-        """Keep one row."""
-        self._rows.append(self._pack(*row))
 
     def flush(self) -> None:
         """Write what was kept."""
@@ -55,7 +45,7 @@ class RowLog:
                 file.write(b"".join(rows))
 
 
-class RowTail:
+class _RowTail:
     """The reading side: follows all files of a kind."""
 
     def __init__(self, folder: Path, kind: str, fields: int) -> None:
@@ -63,7 +53,7 @@ class RowTail:
         self._row = struct.Struct(f"<{fields}q")
         self._read: dict[Path, int] = {}
 
-    def new_rows(self) -> Iterator[tuple[Path, Row]]:
+    def _new_rows(self) -> Iterator[tuple[Path, tuple[int, ...]]]:
         """What was written since the last call, each with the file that it stands in."""
         for path in sorted(self._folder.glob(self._pattern)):
             start = self._read.get(path, 0)
@@ -103,39 +93,39 @@ def checksum(resource: str) -> int:
     return crc32(resource.encode())
 
 
-class AttemptLog:
+class AttemptLog(_RowLog):
     """The writing side, in the load process `process`. `observe_every` is told of how many acquires to observe one."""
 
     def __init__(self, folder: Path, process: int, instances: int, observe_every: Callable[[int], None]) -> None:
+        super().__init__(folder, "attempts", process, _ATTEMPT_FIELDS + 3 * instances)
         self._observe_every = observe_every
-        self._rows = RowLog(folder, "attempts", process, _ATTEMPT_FIELDS + 3 * instances)
         self._dropped = self._seen = self._acquires = 0
-        self._every = 1
         self._pace(1)
         self._flushed_s = time.monotonic()
 
     def observe(self, record: AttemptRecord) -> None:
         """Keep one attempt."""
-        if record.attempt == 1:
+        number, waiting = record.attempt, len(self._rows)
+        if number == 1:
             self._seen += 1
             self._acquires += self._every
             if self._seen == AT_ONCE:
                 self._pace(MOST)
-        number = record.attempt
-        if number > FIRST and number % LATER and len(self._rows) >= CROWDED and record.outcome is not Outcome.ACQUIRED:
+        if number > FIRST and number % LATER and waiting >= CROWDED and record.outcome is not Outcome.ACQUIRED:
             return
-        if len(self._rows) >= KEPT:
+        if waiting >= KEPT:
             self._dropped += 1
             return
-        self._rows.add(
-            checksum(record.resource), record.attempt, record.acquire_ns, record.started_ns, record.decided_ns,
+        row = self._pack(
+            checksum(record.resource), number, record.acquire_ns, record.started_ns, record.decided_ns,
             record.closed_ns, OUTCOME_CODES[record.outcome.value], self._dropped,
             *[_CODES[vote] for vote in record.votes], *record.sent_ns, *record.replied_ns,
         )  # fmt: skip
+        self._rows.append(row)
 
     def flush(self) -> None:
         """Once a second: write what was kept, and see how many to observe from now on."""
-        self._rows.flush()
+        super().flush()
         now_s = time.monotonic()
         lasted_s, self._flushed_s = max(now_s - self._flushed_s, 0.1), now_s
         acquires_per_s = self._acquires / lasted_s
@@ -147,12 +137,12 @@ class AttemptLog:
         self._observe_every(every)
 
 
-class AttemptTail:
+class AttemptTail(_RowTail):
     """The reading side: follows all files of a run."""
 
     def __init__(self, folder: Path, instances: int) -> None:
+        super().__init__(folder, "attempts", _ATTEMPT_FIELDS + 3 * instances)
         self._instances = instances
-        self._rows = RowTail(folder, "attempts", _ATTEMPT_FIELDS + 3 * instances)
         self._dropped: dict[Path, int] = {}
 
     @property
@@ -163,7 +153,7 @@ class AttemptTail:
     def new_attempts(self) -> Iterator[ObservedAttempt]:
         """What was written since the last call."""
         count = self._instances
-        for path, row in self._rows.new_rows():
+        for path, row in self._new_rows():
             resource, number, acquire_ns, started_ns, decided_ns, closed_ns, outcome, self._dropped[path] = row[:8]
             votes, sent, replied = (row[_ATTEMPT_FIELDS + part * count :][:count] for part in range(3))
             asks = tuple(map(Ask, (_VOTES[vote] for vote in votes), sent, replied))
@@ -185,26 +175,25 @@ class Extension:
     outcome: str
 
 
-class ExtensionLog:
+class ExtensionLog(_RowLog):
     """The writing side, in the load process `process`."""
 
     def __init__(self, folder: Path, process: int) -> None:
-        self._rows = RowLog(folder, "extensions", process, _EXTENSION_FIELDS)
-        self.flush = self._rows.flush
+        super().__init__(folder, "extensions", process, _EXTENSION_FIELDS)
 
     def note(self, lease: Lease, sent_ns: int, replied_ns: int, ours: bool | None) -> None:
         """An extension came back: `ours` None = nobody said."""
-        outcome = "unreachable" if ours is None else "extended" if ours else "gone"
-        self._rows.add(checksum(lease.resource), lease.started_ns, sent_ns, replied_ns, OUTCOME_CODES[outcome])
+        outcome = OUTCOME_CODES["unreachable" if ours is None else "extended" if ours else "gone"]
+        self._rows.append(self._pack(checksum(lease.resource), lease.started_ns, sent_ns, replied_ns, outcome))
 
 
-class ExtensionTail:
+class ExtensionTail(_RowTail):
     """The reading side."""
 
     def __init__(self, folder: Path) -> None:
-        self._rows = RowTail(folder, "extensions", _EXTENSION_FIELDS)
+        super().__init__(folder, "extensions", _EXTENSION_FIELDS)
 
     def new_extensions(self) -> Iterator[Extension]:
         """What was written since the last call."""
-        for _, (resource, attempt_ns, sent_ns, replied_ns, outcome) in self._rows.new_rows():
+        for _, (resource, attempt_ns, sent_ns, replied_ns, outcome) in self._new_rows():
             yield Extension(resource, attempt_ns, sent_ns, replied_ns, OUTCOMES[outcome])
