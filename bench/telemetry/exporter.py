@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 from bench.measure.facts import Window
@@ -28,11 +27,15 @@ from bench.telemetry.points import DataPoint, Snapshot, Totals, point
 from bench.telemetry.run import Info, InfoTotals, Run, instance_points, is_running, run_points, worker_points
 from bench.telemetry.settings import TelemetrySettings
 from bench.telemetry.table import VIOLATIONS
-from bench.telemetry.traces import Spans, Tracing
+from bench.telemetry.traces import Tracing
 
 TRIES = 5  # looks that fail one after the other, before it gives up
 LOOK_S = 1.0  # at most between two looks: files do not stay for ever
 ALL_TIME = Window(0, 1 << 62)
+_LOST = {
+    "record": "operations were forgotten before they were counted",
+    "attempt": "observed attempts were too many to keep",
+}
 Fault = tuple[str, str, bool]  # kind, target, in force
 Judged = tuple[int, Mapping[str, int]]  # leases judged by now, violations by kind
 
@@ -61,8 +64,7 @@ class Exporter:
             self._otlp = Otlp(settings, resource, self._wall_ns)
         if settings.page:
             self._page = MetricsPage(settings.page, resource)
-        spans = Spans(run.addresses, run.quorum, dict(run.common), random.SystemRandom())
-        self._tracing = Tracing(spans, settings.one_in, self._wall_ns)
+        self._tracing = Tracing(run, settings.one_in, self._wall_ns, random.SystemRandom())
         self._fresh, self._settled = HistoryTail(folder), HistoryTail(folder)
         self._attempts = AttemptTail(folder, len(run.addresses))
         self._extensions = ExtensionTail(folder)
@@ -130,8 +132,7 @@ class Exporter:
         count_answers(self._observed, attempts, self._run.addresses)
         count_extensions(self._observed, extensions)
         if self._otlp is not None and self._otlp.takes_spans:
-            self._tracing.note(attempts)
-            self._tracing.note_extensions(extensions)
+            self._tracing.note(attempts, extensions)
         self._settle(now_ns - self._run.settle_ns)
         self._occupancy.look(records, self._counts, now_ns)
 
@@ -165,19 +166,17 @@ class Exporter:
         run = self._run
         shown = self._tracing.exemplars if self._settings.exemplars else {}
         exemplars = {name: list(of.values()) for name, of in shown.items()}
-        points = list(
-            chain(
-                self._counts.points(exemplars, notes),
-                self._observed.points(),
-                self._occupancy.points(notes),
-                run_points(run, running=running),
-                worker_points(notes),
-                instance_points(notes, run.addresses),
-                self._servers.points(),
-                _safety(judged),
-                self._others(),
-            )
-        )
+        points = [
+            *self._counts.points(exemplars, notes),
+            *self._observed.points(),
+            *self._occupancy.points(notes),
+            *run_points(run, running=running),
+            *worker_points(notes),
+            *instance_points(notes, run.addresses),
+            *self._servers.points(),
+            *_safety(judged),
+            *self._others(),
+        ]
         self._tracing.exemplars.clear()
         taken_ns = time.monotonic_ns() + self._wall_ns  # a step of the wall clock moves no point of the run
         snapshot = Snapshot(self._began_ns, taken_ns, run.common, points)
@@ -185,15 +184,11 @@ class Exporter:
             if sink is not None:
                 sink.offer(snapshot)
 
-    def _others(self) -> list[DataPoint]:
-        faults = self._sources.faults()
-        points = [
-            point("redlock.fault.active", int(active), redlock_fault_kind=kind, redlock_fault_target=target)
-            for kind, target, active in faults
-        ]
+    def _others(self) -> Iterator[DataPoint]:
+        for kind, target, active in self._sources.faults():
+            yield point("redlock.fault.active", int(active), redlock_fault_kind=kind, redlock_fault_target=target)
         for kind, number in self._dropped().items():
-            points.append(point("redlock.telemetry.dropped", number, redlock_telemetry_item=kind))
-        return points
+            yield point("redlock.telemetry.dropped", number, redlock_telemetry_item=kind)
 
     def _dropped(self) -> dict[str, int]:
         dropped = dict(self._otlp.dropped) if self._otlp else {"export": 0, "span": 0}
@@ -212,19 +207,12 @@ class Exporter:
             self._otlp.close(2 * within_s if self._otlp.has_arrived else within_s)  # slow is not down
         if self._page is not None:
             self._page.close(0.0 if not within_s else 4 * within_s)
-        return [*self._settings.warnings, *self._said()]
-
-    def _said(self) -> list[str]:
-        said = []
-        if self._failure:
-            said.append(f"telemetry stopped: {self._failure}")
-        dropped = self._dropped()
+        said = [*self._settings.warnings, *([f"telemetry stopped: {self._failure}"] if self._failure else [])]
         if self._otlp is not None:
             said += self._otlp.complaints(self._settings.endpoint)
-        if dropped["record"]:
-            said.append(f"telemetry: {dropped['record']} operations were forgotten before they were counted")
-        if dropped["attempt"]:
-            said.append(f"telemetry: {dropped['attempt']} observed attempts were too many to keep")
+        for kind, what in _LOST.items():
+            if number := self._dropped()[kind]:
+                said.append(f"telemetry: {number} {what}")
         return said
 
 
@@ -239,11 +227,5 @@ def _safety(judged: Judged | None) -> Iterator[DataPoint]:
 
 def _violations(safety: SafetyReport) -> dict[str, int]:
     """The section `safety` by kind of violation."""
-    counts = (
-        safety.service_faults,
-        safety.granted_invalid,
-        safety.foreign_deletes,
-        safety.client_overstays,
-        safety.spurious_refusals,
-    )
-    return dict(zip(VIOLATIONS, counts, strict=True))
+    counts = safety.service_faults, safety.granted_invalid, safety.foreign_deletes
+    return dict(zip(VIOLATIONS, (*counts, safety.client_overstays, safety.spurious_refusals), strict=True))

@@ -30,7 +30,7 @@ from bench.measure.outcomes import acquired
 from bench.measure.record import OUTCOME_CODES, OUTCOMES, Records
 from bench.telemetry.load_log import Extension, ObservedAttempt, checksum
 from bench.telemetry.points import NS_PER_S, Exemplar, bucket_of
-from bench.telemetry.run import Address
+from bench.telemetry.run import Run
 
 Value = str | int | float | bool
 
@@ -146,17 +146,53 @@ class TraceSpan:
     holder: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Spans:
-    """Makes the spans of a run. `addresses`: of the instances; `common`: `redlock.recipe`, `redlock.fsync`."""
+class Tracing:
+    """Chooses operations of a run and makes their spans. `one_in`, `rng` as in `choose`; `wall_ns`: wall clock −
+    monotonic clock."""
 
-    addresses: Sequence[Address]
-    quorum: int
-    common: Mapping[str, Value]
-    rng: random.Random
+    def __init__(self, run: Run, one_in: int, wall_ns: int, rng: random.Random) -> None:
+        self._run, self._one_in, self._wall_ns, self._rng = run, one_in, wall_ns, rng
+        self._common: Mapping[str, Value] = dict(run.common)
+        self._acquires: dict[AcquireId, list[ObservedAttempt]] = {}
+        self._won: dict[AcquireId, AcquireId] = {}  # the start of the round that won -> its acquire
+        self._without_vote: dict[AcquireId, None] = {}  # acquires that met an instance which was silent or in error
+        self._extended: dict[AcquireId, list[Extension]] = {}  # by the start of the round that won
+        self.exemplars: dict[str, dict[int, Exemplar]] = {}
 
-    def of(
-        self, chosen: Chosen, attempts: Sequence[ObservedAttempt], extensions: Sequence[Extension] = ()
+    def note(self, attempts: Iterable[ObservedAttempt], extensions: Iterable[Extension] = ()) -> None:
+        """Remember what was observed."""
+        for attempt in attempts:
+            key = (attempt.resource, attempt.acquire_ns)
+            self._acquires.setdefault(key, []).append(attempt)
+            if attempt.outcome == "acquired":
+                self._won[attempt.resource, attempt.started_ns] = key
+            if any(ask.vote in _FAILED for ask in attempt.asks):
+                self._without_vote[key] = None
+        for extension in extensions:
+            self._extended.setdefault((extension.resource, extension.attempt_ns), []).append(extension)
+        _forget_oldest(self._acquires)
+        _forget_oldest(self._won)
+        _forget_oldest(self._without_vote)
+        _forget_oldest(self._extended)
+
+    def look(self, records: Records) -> Iterator[TraceSpan]:
+        """The spans of some of these records, whose votes are patched no more."""
+        without_vote = [won for won, acquire in self._won.items() if acquire in self._without_vote]
+        observed = _begun_at(records, [*self._won, *self._acquires])
+        silent = _begun_at(records, [*without_vote, *self._without_vote])
+        for one in choose(records, observed, silent, self._one_in, self._rng):
+            ended_ns = one.number("ended_ns")
+            took_s = (ended_ns - one.number("intended_ns")) / NS_PER_S
+            shown = Exemplar(took_s, ended_ns + self._wall_ns, one.trace_id, one.span_id)
+            self.exemplars.setdefault(one.outcome, {})[bucket_of(took_s)] = shown
+            # a won record keeps the start of the round that won, a lost one that of its acquire
+            key = checksum(f"r{one.number('resource')}"), one.number("attempt_ns")
+            acquire = self._won.get(key, key) if one.outcome == "acquired" else key
+            attempts = sorted(self._acquires.get(acquire, ()), key=lambda attempt: attempt.number)
+            yield from self._spans(one, attempts, self._extended.get(key, ()))
+
+    def _spans(
+        self, chosen: Chosen, attempts: Sequence[ObservedAttempt], extensions: Sequence[Extension]
     ) -> Iterator[TraceSpan]:
         """All spans of an operation. `attempts`: the observed ones of its acquire; `extensions`: of its lease."""
         if len(attempts) > MOST_ATTEMPTS:
@@ -165,7 +201,7 @@ class Spans:
         if held:
             ended_ns = max(one.ended_ns for one in held)
             times_ns = chosen.number("intended_ns"), max(ended_ns, chosen.number("ended_ns"))
-            yield TraceSpan("redlock.lease", chosen.trace_id, chosen.lease_id, 0, *times_ns, self.common)
+            yield TraceSpan("redlock.lease", chosen.trace_id, chosen.lease_id, 0, *times_ns, self._common)
         yield self._acquire(chosen, chosen.lease_id if held else 0)
         yield from held
         before: ObservedAttempt | None = None
@@ -179,15 +215,14 @@ class Spans:
     def _extensions(self, chosen: Chosen, extensions: Sequence[Extension]) -> Iterator[TraceSpan]:
         for one in extensions:
             failed = "" if one.outcome == "extended" else one.outcome
-            attributes = {**self.common, "redlock.outcome": one.outcome}
-            times_ns = one.sent_ns, one.replied_ns
+            attributes, times_ns = {**self._common, "redlock.outcome": one.outcome}, (one.sent_ns, one.replied_ns)
             yield self._child(chosen, "redlock.extend", times_ns, attributes, failed, of_lease=True)
 
     def _acquire(self, chosen: Chosen, parent: int) -> TraceSpan:
         record, outcome = chosen.record, chosen.outcome
         count = {kind: int(outcomes.votes_of(record, kind)[0]) for kind in outcomes.KINDS}
         attributes: dict[str, Value] = {
-            **self.common,
+            **self._common,
             "redlock.outcome": outcome,
             "redlock.attempts": int(outcomes.attempts_of(record)[0]),
             "redlock.split_votes": int(outcomes.split_votes_of(record)[0]),
@@ -199,7 +234,7 @@ class Spans:
             validity_ns = chosen.number("valid_until_ns") - chosen.number("granted_ns")
             attributes["redlock.validity"] = validity_ns / NS_PER_S
             if not count["undecided"]:
-                attributes["redlock.vote.margin"] = count["granted"] - self.quorum
+                attributes["redlock.vote.margin"] = count["granted"] - self._run.quorum
         return TraceSpan(
             "redlock.acquire", chosen.trace_id, chosen.span_id, parent, chosen.number("intended_ns"),
             chosen.number("ended_ns"), attributes,
@@ -208,7 +243,7 @@ class Spans:
         )  # fmt: skip
 
     def _sets(self, chosen: Chosen, attempt: ObservedAttempt) -> Iterator[TraceSpan]:
-        for (host, port), ask in zip(self.addresses, attempt.asks, strict=True):
+        for (host, port), ask in zip(self._run.addresses, attempt.asks, strict=True):
             if not ask.sent_ns:
                 continue  # an absent vote: nothing was sent
             attributes: dict[str, Value] = {
@@ -224,10 +259,9 @@ class Spans:
         if not chosen.number("release_sent_ns"):
             return
         outcome = OUTCOMES[(chosen.number("outcome") >> 8) & 0xFF]
-        sent_ns, replied_ns = chosen.number("release_sent_ns"), chosen.number("release_replied_ns")
-        times_ns = sent_ns, max(replied_ns, sent_ns)
-        cut = outcome == "none"
-        attributes = self.common if cut else {**self.common, "redlock.outcome": outcome}
+        sent_ns, cut = chosen.number("release_sent_ns"), outcome == "none"
+        times_ns = sent_ns, max(chosen.number("release_replied_ns"), sent_ns)
+        attributes = self._common if cut else {**self._common, "redlock.outcome": outcome}
         failed = "cut short" if cut else "" if outcome == "released" else outcome
         yield self._child(chosen, "redlock.release", times_ns, attributes, failed, of_lease=True)
 
@@ -235,61 +269,8 @@ class Spans:
         self, chosen: Chosen, name: str, times_ns: tuple[int, int], attributes: Mapping[str, Value], failed: str = "",
         *, of_lease: bool = False,
     ) -> TraceSpan:  # fmt: skip
-        span_id, parent = _draw_id(self.rng, 64), chosen.lease_id if of_lease else chosen.span_id
+        span_id, parent = _draw_id(self._rng, 64), chosen.lease_id if of_lease else chosen.span_id
         return TraceSpan(name, chosen.trace_id, span_id, parent, *times_ns, attributes, failed)
-
-
-class Tracing:
-    """Chooses operations and makes their spans. `one_in` as in `choose`; `wall_ns`: wall clock − monotonic clock."""
-
-    def __init__(self, spans: Spans, one_in: int, wall_ns: int) -> None:
-        self._spans, self._one_in, self._wall_ns = spans, one_in, wall_ns
-        self._acquires: dict[AcquireId, list[ObservedAttempt]] = {}
-        self._won: dict[AcquireId, AcquireId] = {}  # the start of the round that won -> its acquire
-        self._without_vote: dict[AcquireId, None] = {}  # acquires that met an instance which was silent or in error
-        self._extended: dict[AcquireId, list[Extension]] = {}  # by the start of the round that won
-        self.exemplars: dict[str, dict[int, Exemplar]] = {}
-
-    def note(self, attempts: Iterable[ObservedAttempt]) -> None:
-        """Remember observed attempts."""
-        for attempt in attempts:
-            key = (attempt.resource, attempt.acquire_ns)
-            self._acquires.setdefault(key, []).append(attempt)
-            if attempt.outcome == "acquired":
-                self._won[attempt.resource, attempt.started_ns] = key
-            if any(ask.vote in _FAILED for ask in attempt.asks):
-                self._without_vote[key] = None
-        self._forget()
-
-    def note_extensions(self, extensions: Iterable[Extension]) -> None:
-        """Remember extensions."""
-        for extension in extensions:
-            self._extended.setdefault((extension.resource, extension.attempt_ns), []).append(extension)
-        self._forget()
-
-    def _forget(self) -> None:
-        _forget_oldest(self._acquires)
-        _forget_oldest(self._won)
-        _forget_oldest(self._without_vote)
-        _forget_oldest(self._extended)
-
-    def look(self, records: Records) -> Iterator[TraceSpan]:
-        """The spans of some of these records, whose votes are patched no more."""
-        without_vote = [won for won, acquire in self._won.items() if acquire in self._without_vote]
-        observed = _begun_at(records, [*self._won, *self._acquires])
-        silent = _begun_at(records, [*without_vote, *self._without_vote])
-        for one in choose(records, observed, silent, self._one_in, self._spans.rng):
-            self._note_exemplar(one)
-            key = _key_of(one)
-            acquire = self._won.get(key, key) if one.outcome == "acquired" else key
-            attempts = sorted(self._acquires.get(acquire, ()), key=lambda attempt: attempt.number)
-            yield from self._spans.of(one, attempts, self._extended.get(key, ()))
-
-    def _note_exemplar(self, one: Chosen) -> None:
-        ended_ns = one.number("ended_ns")
-        took_s = (ended_ns - one.number("intended_ns")) / NS_PER_S
-        shown = Exemplar(took_s, ended_ns + self._wall_ns, one.trace_id, one.span_id)
-        self.exemplars.setdefault(one.outcome, {})[bucket_of(took_s)] = shown
 
 
 def _forget_oldest(memory: dict[AcquireId, Known]) -> None:
@@ -301,8 +282,3 @@ def _begun_at(records: Records, keys: Sequence[AcquireId]) -> Flags:
     """Which records are of these acquires."""
     times = np.fromiter((began_ns for _, began_ns in keys), np.int64, len(keys))
     return np.asarray(np.isin(records["attempt_ns"], times))
-
-
-def _key_of(one: Chosen) -> AcquireId:
-    """A won record keeps the start of the round that won, a lost one that of its acquire."""
-    return checksum(f"r{one.number('resource')}"), one.number("attempt_ns")

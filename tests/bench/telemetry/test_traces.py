@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from bench.telemetry.load_log import Ask, Extension, ObservedAttempt, checksum
-from bench.telemetry.traces import PER_REASON, Spans, TraceSpan, Tracing, choose
+from bench.telemetry.run import Run
+from bench.telemetry.traces import PER_REASON, TraceSpan, Tracing, choose
 
 MS = 1_000_000
 ADDRESSES = [("10.0.0.1", 7001), ("10.0.0.2", 7002), ("10.0.0.3", 7003)]
@@ -73,8 +74,7 @@ def attempt(number: int, started_ms: float, outcome: str, votes: str, resource: 
 
 
 def tracing(one_in: int = 0) -> Tracing:
-    spans = Spans(ADDRESSES, 2, {"redlock.recipe": "redlock", "redlock.fsync": "always"}, random.Random(1))
-    return Tracing(spans, one_in, 10**18)
+    return Tracing(Run("r", "redlock", "always", ADDRESSES), one_in, 10**18, random.Random(1))
 
 
 def traced(records, *attempts: ObservedAttempt) -> list[TraceSpan]:
@@ -202,9 +202,12 @@ def test_attempts_of_another_resource_are_not_mixed_in(records) -> None:
 
 def test_extensions_are_children_of_their_lease(records) -> None:
     made = tracing()
-    made.note_extensions(
-        Extension(checksum(resource), 106 * MS, 110 * MS, 111 * MS, outcome)
-        for resource, outcome in (("r0", "extended"), ("r0", "gone"), ("r1", "extended"))
+    made.note(
+        (),
+        [
+            Extension(checksum(resource), 106 * MS, 110 * MS, 111 * MS, outcome)
+            for resource, outcome in (("r0", "extended"), ("r0", "gone"), ("r1", "extended"))
+        ],
     )
     spans = list(made.look(contended(records)))
     (waiter,) = [one for one in spans if one.attributes.get("redlock.attempts") == 3]
