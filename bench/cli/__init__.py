@@ -12,6 +12,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import NoReturn
 
     import click
 
@@ -29,20 +30,13 @@ def main(argv: Sequence[str] | None = None, group: click.Group | None = None) ->
         code = execute(arguments, group)
         sys.stdout.flush()
     except KeyboardInterrupt:
-        code = EXIT_INTERRUPTED
         _leave_interrupted()
     except (BrokenPipeError, SystemExit):  # rich leaves by SystemExit when the pipe it prints to is closed
         code = EXIT_ENVIRONMENT
         _drop_output()
-    except ImportError as error:
-        code = EXIT_ENVIRONMENT
-        _report_missing(error)
-    except OSError as error:
-        code = EXIT_ENVIRONMENT
-        _report_output(error) if _is_of_output(error) else _report_crash(error)
     except Exception as error:  # noqa: BLE001 - the last net: whatever it is, the user gets a sentence and a place
         code = EXIT_ENVIRONMENT
-        _report_crash(error)
+        print(f"lockbench: {_why(error)}", file=sys.stderr)
     sys.exit(code)
 
 
@@ -55,19 +49,23 @@ def _open_streams() -> None:
     sys.stderr = sys.stderr or os.fdopen(2, "w", encoding="utf-8")
 
 
-def _is_of_output(error: OSError) -> bool:
-    """Whether stdout took no more: a full disk behind `>`, a terminal that is gone. Other files have names."""
+def _why(error: Exception) -> str:
+    """What ended the command, in a sentence; the traceback of what nobody foresaw is saved."""
     import errno
 
-    return error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # of stdout: other files have names
+    if isinstance(error, OSError) and error.filename is None and error.errno in full:
+        _drop_output()
+        return f"what was to be shown cannot be written ({error.strerror}); results are kept"
+    package = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
+    if package not in ("", "bench", "lockcore"):
+        return f"the package {package} is missing; install lockbench with its extra: [run]"
+    where = _save_traceback(error)
+    saved = f"the traceback is in {where}" if where else "its traceback could not be saved"
+    return f"a fault of lockbench itself ({type(error).__name__}); {saved}; please report it"
 
 
-def _report_output(error: OSError) -> None:
-    _drop_output()
-    print(f"lockbench: what was to be shown cannot be written ({error.strerror}); results are kept", file=sys.stderr)
-
-
-def _leave_interrupted() -> None:
+def _leave_interrupted() -> NoReturn:
     """Exit at once: after an interrupt inside exec() CPython kills itself by SIGINT, whatever the exit code."""
     from contextlib import suppress
 
@@ -80,21 +78,6 @@ def _leave_interrupted() -> None:
 def _drop_output() -> None:
     """Whoever read our output has gone: say nothing more, and let the interpreter flush into nothing."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _report_missing(error: ImportError) -> None:
-    package = (error.name or "").partition(".")[0]
-    if package in ("", "bench", "lockcore"):
-        return _report_crash(error)
-    print(f"lockbench: the package {package} is missing; install lockbench with its extra: [run]", file=sys.stderr)
-    return None
-
-
-def _report_crash(error: Exception) -> None:
-    where = _save_traceback(error)
-    saved = f"the traceback is in {where}" if where else "its traceback could not be saved"
-    fault = f"a fault of lockbench itself ({type(error).__name__})"
-    print(f"lockbench: {fault}; {saved}; please report it", file=sys.stderr)
 
 
 def _save_traceback(error: Exception) -> str | None:

@@ -8,13 +8,14 @@ click exception, and becomes one line on stderr here. Source: click, "Lazily Loa
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 
 import click
 
 from bench.cli.first_steps import VARIABLE
 from bench.errors import BenchError, UsageError, secrets
+from bench.scenario.quantity import nearest
 
 JOBS: Mapping[str, Mapping[str, str]] = {
     "Load a lock": {
@@ -126,7 +127,7 @@ class LazyGroup(click.Group):
             if now := CALLED_NOW.get((args[0], word)):
                 raise UsageError(f"option {word} of lockbench {args[0]} is called {now} now")
         if args[0] not in PLACES and not args[0].startswith("-"):
-            raise UsageError(f"no such command '{args[0]}'{_nearest(args[0], PLACES)}")
+            raise UsageError(f"no such command '{args[0]}'{nearest(args[0], PLACES)}")
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -150,12 +151,6 @@ def lockbench() -> None:
                 2 usage or scenario error · 3 environment not ready
                 4 inconclusive or invalid · 5 safety violated · 130 interrupted
     """
-
-
-def _nearest(wrong: str, names: Iterable[str]) -> str:
-    from bench.scenario.quantity import nearest
-
-    return nearest(wrong, names)
 
 
 def execute(arguments: Sequence[str], group: click.Group | None = None) -> int:
@@ -185,9 +180,9 @@ def execute(arguments: Sequence[str], group: click.Group | None = None) -> int:
         sentence = error.format_message()
         if isinstance(error, click.NoSuchOption) and context is not None:
             names = [name for param in context.command.params for name in param.opts]
-            sentence = f"No such option '{error.option_name}'{_nearest(error.option_name, names)}"
+            sentence = f"No such option '{error.option_name}'{nearest(error.option_name, names)}"
         elif choice := _CHOICE.fullmatch(sentence):
-            near = _nearest(choice["value"], [name.strip("'") for name in choice["names"].split(", ")])
+            near = nearest(choice["value"], [name.strip("'") for name in choice["names"].split(", ")])
             sentence = f"{choice['wrong']} is no choice{near} ({choice['names']})" if near else sentence
         return _refuse(sentence[:1].lower() + sentence[1:].rstrip(".") + hint, 2, arguments)
     except BenchError as error:

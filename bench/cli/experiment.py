@@ -11,12 +11,13 @@ import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
-from bench.cli.options import PLACE, Command, Read, Values, result_options, server_option
+from bench.cli.options import PLACE, Option, Read, Values, result_options, server_option, together
 from bench.errors import BenchError, UsageError
 
 if TYPE_CHECKING:
@@ -27,22 +28,17 @@ if TYPE_CHECKING:
 Plan = TypeVar("Plan")
 
 
-def experiment_options(kind: str, *, seed: int | None = 1, resumes: bool = False) -> Callable[[Command], Command]:
+def experiment_options(kind: str, *, seed: int | None = 1, resumes: bool = False) -> Option:
     """Give a click command --seed, --server, --out, --markdown, --junit, --json and --quiet, and --resume if it
     `resumes`. `seed`: the usual one; None: the command has one of its own."""
-
-    def decorate(command: Command) -> Command:
-        command = server_option(result_options(kind)(command))
-        if seed is not None:
-            text = f"of every random choice  [{seed}]"
-            command = click.option("--seed", metavar="N", type=int, default=seed, help=text)(command)
-        if resumes:
-            command = click.option(
-                "--resume", metavar="DIR", type=PLACE, help="go on with the matrix that was cut there"
-            )(command)
-        return command
-
-    return decorate
+    options = [server_option, result_options(kind)]
+    if seed is not None:
+        text = f"of every random choice  [{seed}]"
+        options.insert(0, click.option("--seed", metavar="N", type=int, default=seed, help=text))
+    if resumes:
+        text = "go on with the matrix that was cut there"
+        options.insert(0, click.option("--resume", metavar="DIR", type=PLACE, help=text))
+    return together(*options)
 
 
 def carry_out(
@@ -55,9 +51,8 @@ def carry_out(
     """Have `plan` measured as `values` say, show what came of it and return the exit code. Raises as `measured`."""
     from bench.cli.showing import Outputs, show
 
-    files = Outputs.of(values)
-    done = measured(kind, plan, values, run, again)
-    return show(done, files, values)
+    files = Outputs(values)  # refused before the work
+    return show(measured(kind, plan, values, run, again), files, values)
 
 
 def measured(
@@ -73,7 +68,7 @@ def measured(
     be given again with --resume. Raises BenchError, and KeyboardInterrupt when it was cut before there was anything
     to show."""
     from bench.cli.progress_line import ProgressLine
-    from bench.cli.showing import ResultFolder, result_folder
+    from bench.cli.showing import remove_empty, result_folder
     from bench.run.experiment import ExperimentOrder
     from bench.run.journal import is_unfinished
     from lockcore.mask import masked_command
@@ -81,24 +76,24 @@ def measured(
     run_id = secrets.token_hex(4)
     wanted = values.get("resume") or values["out"]
     if "resume" in values and wanted is not None and is_unfinished(wanted):
-        folder = ResultFolder(wanted, ())
+        folder, made = wanted, list[Path]()
     else:
-        folder = result_folder(wanted, kind, run_id)
+        folder, made = result_folder(wanted, kind, run_id)
     command = [program, *masked_command(sys.argv[1:])]
     given = [f"--{name}" for name in again if values.get(name) or values.get(f"{name}s")]
-    go_on = f"go on with lockbench {kind} --resume {folder.path}"
+    go_on = f"go on with lockbench {kind} --resume {folder}"
     go_on += f" and the same {', '.join(given)}" if given else ""
-    order = ExperimentOrder(plan, run_id, command, folder.path, values["server"])
+    order = ExperimentOrder(plan, run_id, command, folder, values["server"])
     try:
         with ProgressLine(quiet=values["quiet"]) as line:
             done = run(order, line)
     except BenchError as error:
-        if is_unfinished(folder.path) and not isinstance(error, UsageError):
+        if is_unfinished(folder) and not isinstance(error, UsageError):
             raise type(error)(f"{error}; {go_on}") from error
         raise
     finally:
-        folder.remove_if_empty()
-    return replace(done, unstored=f"{done.unstored}; {go_on}") if is_unfinished(folder.path) else done
+        remove_empty(made)
+    return replace(done, unstored=f"{done.unstored}; {go_on}") if is_unfinished(folder) else done
 
 
 def resumed(values: Values, usual: Mapping[str, object], kind: type[Plan]) -> Plan | None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bench.cli.options import Command, Grouped, Read, Values
+from bench.cli.options import Grouped, Read, Values, together
 from bench.errors import EXIT_INTERRUPTED, EnvironmentNotReadyError, UsageError
 from bench.run.interrupt import Interrupts
 
@@ -46,12 +46,20 @@ def address(text: str) -> Address:
 ADDRESS = Read("address", address)
 
 
-def hosts_options(command: Command) -> Command:
-    """Give a click command --expect-workers and --bind."""
-    text = f"where they find this host: one of its addresses, HOST or HOST:PORT  [all, port {PORT}]"
-    command = click.option("--bind", metavar="ADDRESS", type=ADDRESS, help=text)(command)
-    text = "load comes from so many processes of `lockbench worker` on other hosts"
-    return click.option("--expect-workers", metavar="N", type=click.IntRange(1, 1000), help=text)(command)
+hosts_options = together(
+    click.option(
+        "--expect-workers",
+        metavar="N",
+        type=click.IntRange(1, 1000),
+        help="load comes from so many processes of `lockbench worker` on other hosts",
+    ),
+    click.option(
+        "--bind",
+        metavar="ADDRESS",
+        type=ADDRESS,
+        help=f"where they find this host: one of its addresses, HOST or HOST:PORT  [all, port {PORT}]",
+    ),
+)
 
 
 def led(scenarios: Sequence[Scenario], values: Values) -> tuple[list[Scenario], Address | None]:

@@ -43,7 +43,6 @@ SCRAPE_S = 1.0
 READY_S = 60.0
 COLLECTOR_VARIABLE = "LOCKBENCH_COLLECTOR"
 _COLLECTORS = ("lockbench-collector", "otelcol-contrib", "otelcol")
-_NO_COLLECTOR = "none"
 _PROMETHEUS, _COLLECTOR = 0, 1  # the guard's numbers
 _NAMES = {_PROMETHEUS: "Prometheus", _COLLECTOR: "the collector"}
 _ENDPOINTS = (
@@ -71,7 +70,7 @@ def observe(scenario: Path | None, **values: Any) -> int:
     from bench.cli.run import run_and_show
     from bench.cli.showing import Outputs
 
-    Outputs.of(values)  # refused before anything starts
+    Outputs(values)  # refused before anything starts
     with open_watch(values["prometheus"], values["collector"]) as watch:
         way = f", fed by the collector {watch.collector}" if watch.collector else ""
         _say(f"Prometheus  {watch.url}  as long as this runs{way}")
@@ -150,7 +149,7 @@ def find_prometheus(named: str | None) -> str:
 
 def find_collector(named: str | None, environ: Mapping[str, str]) -> str | None:
     """The path of an OpenTelemetry Collector, None when there is none. Raises EnvironmentNotReadyError."""
-    if named == _NO_COLLECTOR or (not named and any(environ.get(name) for name in _ENDPOINTS)):
+    if named == "none" or (not named and any(environ.get(name) for name in _ENDPOINTS)):
         return None  # the user's own collector gets what it is sent; Prometheus scrapes the page
     if named := named or environ.get(COLLECTOR_VARIABLE):
         if found := shutil.which(named):
@@ -226,31 +225,30 @@ def _last_words(guard: Guard, index: int) -> str:
 
 
 @contextlib.contextmanager
-def _variables(wanted: Mapping[str, str | None]) -> Iterator[None]:
-    """Set these variables of this process (None = none of that name); put back what was there."""
-    before = {name: os.environ.pop(name, None) for name in wanted}
-    os.environ |= {name: text for name, text in wanted.items() if text is not None}
+def _variables(wanted: Mapping[str, str]) -> Iterator[None]:
+    """Set these variables of this process; put back what was there."""
+    before = dict(os.environ)
+    os.environ |= wanted
     try:
         yield
     finally:
-        for name in wanted:
-            os.environ.pop(name, None)
-        os.environ |= {name: text for name, text in before.items() if text is not None}
+        os.environ.clear()
+        os.environ |= before
 
 
-def _wanted(environ: Mapping[str, str], ports: list[int], *, collector: bool) -> dict[str, str | None]:
+def _wanted(environ: Mapping[str, str], ports: list[int], *, collector: bool) -> dict[str, str]:
     """What makes a run export to the collector, or serve the page that Prometheus scrapes."""
     if collector:
         return {
-            "OTEL_SDK_DISABLED": None,
-            "OTEL_METRICS_EXPORTER": None,
-            "OTEL_TRACES_EXPORTER": None,
+            "OTEL_SDK_DISABLED": "false",
+            "OTEL_METRICS_EXPORTER": "otlp",
+            "OTEL_TRACES_EXPORTER": "otlp",
             "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{HOST}:{ports[3]}",
             "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
         }
     own = any(environ.get(name) for name in _ENDPOINTS)
     return {
-        "OTEL_SDK_DISABLED": None,
+        "OTEL_SDK_DISABLED": "false",
         "OTEL_METRICS_EXPORTER": "otlp,prometheus" if own else "prometheus",
         "OTEL_EXPORTER_PROMETHEUS_HOST": HOST,
         "OTEL_EXPORTER_PROMETHEUS_PORT": str(ports[1]),

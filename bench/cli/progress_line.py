@@ -16,6 +16,7 @@ from rich.text import Text
 
 from bench.report.figures import count, latency, percent
 from bench.run.follow import Progress
+from bench.safety.judge import LiveVerdict
 
 PLAIN_EVERY_S = 5.0
 _BAR_WIDTH = 16
@@ -31,16 +32,14 @@ class ProgressLine:
         self._quiet = quiet
         redraws = self._console.is_terminal and not quiet
         self._live = Live(console=self._console, auto_refresh=False, transient=True) if redraws else None
-        self._shown_at: tuple[str, float] | None = None
+        self._shown = "", 0.0  # phase or part, when
 
     def __enter__(self) -> Self:
-        """Take the lines."""
         if self._live:
             self._live.start()
         return self
 
     def __exit__(self, *_raised: object) -> None:
-        """Give the lines back, whatever happened."""
         if self._live:
             self._live.stop()
 
@@ -48,20 +47,14 @@ class ProgressLine:
         """Show what is so `now`; off a terminal only when the phase or part changes or a few seconds have passed."""
         if self._quiet:
             return
-        part, elapsed_s = (now.partition(":")[0], 0.0) if isinstance(now, str) else (now.phase, now.elapsed_s)
         if self._live:
-            width = self._console.width
-            block = words_block(now, width) if isinstance(now, str) else progress_block(now, width)
-            self._live.update(block, refresh=True)
-        elif self._is_due(part, elapsed_s):
+            self._live.update(block(now, self._console.width), refresh=True)
+            return
+        part, elapsed_s = (now.partition(":")[0], 0.0) if isinstance(now, str) else (now.phase, now.elapsed_s)
+        last_part, last_s = self._shown
+        if part != last_part or elapsed_s - last_s >= PLAIN_EVERY_S:
+            self._shown = part, elapsed_s
             print(now if isinstance(now, str) else progress_line(now), file=self._console.file, flush=True)
-
-    def _is_due(self, phase: str, elapsed_s: float) -> bool:
-        last = self._shown_at
-        if last is not None and last[0] == phase and elapsed_s - last[1] < PLAIN_EVERY_S:
-            return False
-        self._shown_at = (phase, elapsed_s)
-        return True
 
 
 def progress_line(progress: Progress) -> str:
@@ -69,18 +62,15 @@ def progress_line(progress: Progress) -> str:
     return _GAP.join(item.plain for items in _lines(progress) for item in items)
 
 
-def words_block(words: str, width: int) -> Text:
-    """Return words for a terminal of `width` columns, parted behind a comma or a colon if that must be."""
-    if cell_len(words) <= width:
-        return Text(words)
-    return Text("\n").join(_filled([Text(part) for part in re.split(r"(?<=[,:]) ", words)], width))
-
-
-def progress_block(progress: Progress, width: int) -> Text:
-    """Return the same for a terminal of `width` columns: a bar and time, latency and outcomes, health and trouble."""
-    time, *rest = _lines(progress)
-    lines = [line for items in ([_bar(progress), *time], *rest) for line in _filled(items, width)]
-    return Text("\n").join(lines)
+def block(now: Progress | str, width: int) -> Text:
+    """Return the same for a terminal of `width` columns: a bar and time, latency and outcomes, health and trouble.
+    Words are parted behind a comma or a colon, if that must be."""
+    if isinstance(now, str):
+        lines = [[Text(now)] if cell_len(now) <= width else [Text(part) for part in re.split(r"(?<=[,:]) ", now)]]
+    else:
+        time, *rest = _lines(now)
+        lines = [[_bar(now), *time], *rest]
+    return Text("\n").join(line for items in lines for line in _filled(items, width))
 
 
 def _filled(items: list[Text], width: int) -> Iterator[Text]:
@@ -100,25 +90,23 @@ def _lines(progress: Progress) -> list[list[Text]]:
     if progress.phase == "starting":
         return [[Text("starting users", "dim")]]
     phase = (progress.phase, "bold" if progress.phase == "measuring" else "dim")
+    outcomes = [
+        Text(f"{name.replace('_', ' ')} {count(number)}", "" if name == "acquired" else "yellow")
+        for name, number in progress.outcomes.items()
+        if name != "none"
+    ]
     return [
         [
             Text.assemble(phase, f" {progress.elapsed_s:.0f} s, {progress.remaining_s:.0f} s left"),
             Text(f"{count(progress.acquires_per_s)} acquires/s", "bold"),
         ],
-        [Text(f"p50 {latency(progress.p50_s)}"), Text(f"p99 {latency(progress.p99_s)}"), *_outcomes(progress)],
-        [*_safety(progress), *_faults(progress), *_generator(progress), *_troubles(progress)],
+        [Text(f"p50 {latency(progress.p50_s)}"), Text(f"p99 {latency(progress.p99_s)}"), *outcomes],
+        [*_safety(progress.safety), *_health(progress)],
     ]
 
 
-def _outcomes(progress: Progress) -> Iterator[Text]:
-    for name, number in progress.outcomes.items():
-        if name != "none":
-            yield Text(f"{name.replace('_', ' ')} {count(number)}", "" if name == "acquired" else "yellow")
-
-
-def _safety(progress: Progress) -> Iterator[Text]:
+def _safety(safety: LiveVerdict) -> Iterator[Text]:
     """What the live oracle knows: violations at once, SAFE never before the end."""
-    safety = progress.safety
     if safety.violations:
         seen = ", ".join(f"{count(number)} × {kind.replace('_', ' ')}" for kind, number in safety.violations.items())
         yield Text(f"VIOLATED {seen}", "bold red")
@@ -128,21 +116,16 @@ def _safety(progress: Progress) -> Iterator[Text]:
         yield Text(f"0 violations in {count(safety.leases)} leases", "green")
 
 
-def _faults(progress: Progress) -> Iterator[Text]:
+def _health(progress: Progress) -> Iterator[Text]:
+    """The faults that are there, how the generator does, and instances that do not simply vote."""
     for fault in progress.faults:
         yield Text(f"fault {fault}", "yellow")
-
-
-def _generator(progress: Progress) -> Iterator[Text]:
     if progress.cpu_ratio is not None:
         yield Text(f"generator CPU {percent(progress.cpu_ratio, 0)}", "dim")
     if progress.lag_p99_s is not None:
         yield Text(f"lag p99 {latency(progress.lag_p99_s)}", "dim")
     if progress.late_starts:
         yield Text(f"late starts {count(progress.late_starts)}", "yellow")
-
-
-def _troubles(progress: Progress) -> Iterator[Text]:
     for trouble in progress.troubles:
         text = Text(f"#{trouble.index} {trouble.state}", "red" if trouble.state != "voting" else "yellow")
         if trouble.errors:

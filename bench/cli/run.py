@@ -87,7 +87,7 @@ def _repeated(scenario: Scenario, values: Values) -> int:
     from bench.measure.verdict import worst_code
 
     times, codes = values["repeat"], list[int]()
-    folder = result_folder(values["out"], "run", secrets.token_hex(4)).path
+    folder, _ = result_folder(values["out"], "run", secrets.token_hex(4))
     for number in range(times):
         one = replace(scenario, seed=scenario.seed + number)  # else every run would have the same luck
         part = {**values, "out": folder / f"{number + 1:0{len(str(times))}}", "summary": f"{number + 1} of {times}"}
@@ -109,9 +109,8 @@ def run_and_show(command: str, scenario: Scenario, values: Values) -> int:
     (scenario,), bind = led([scenario], values)
 
     def measure(order: ExperimentOrder[Scenario], show: ProgressLine) -> Done[RunResult]:
-        allowed = {name: values[name] for name in ("allow_missing", "allow_skipped")}
-        one = Order(order.plan, order.run_id, order.command, order.folder, order.server, **allowed, bind=bind)
-        one = replace(one, name=values.get("name", ""), more=values.get("more", False))
+        told = {name: values[name] for name in ("allow_missing", "allow_skipped", "name", "more") if name in values}
+        one = Order(order.plan, order.run_id, order.command, order.folder, order.server, **told, bind=bind)
         with Interrupts() as interrupts:
             done = run_scenario(one, interrupts, show)
         if values.get("csv") is not None:

@@ -17,9 +17,8 @@ import os
 import secrets
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -34,33 +33,23 @@ if TYPE_CHECKING:
     from bench.run.experiment import Done
 
 
-@dataclass(frozen=True, slots=True)
 class Outputs:
-    """Where the Markdown and the JUnit XML go; None = not asked for. `step_summary`: of the CI job, if there is one."""
+    """Where the Markdown, the JUnit XML and the summary of a CI job go, as far as they are asked for."""
 
-    markdown: Path | None
-    junit: Path | None
-    step_summary: Path | None
-
-    @classmethod
-    def of(cls, values: Values, environ: Mapping[str, str] = os.environ) -> Self:
+    def __init__(self, values: Values, environ: Mapping[str, str] = os.environ) -> None:
         """From a command's options and the environment. Raises EnvironmentNotReadyError for what cannot be written."""
         step = environ.get("GITHUB_STEP_SUMMARY")
-        outputs = cls(values["markdown"], values["junit"], Path(step) if step else None)
-        for path in (outputs.markdown, outputs.junit, outputs.step_summary):
+        self._places = ((values["markdown"], "w"), (values["junit"], "w"), (Path(step) if step else None, "a"))
+        for path, _ in self._places:
             if path is not None:
                 write_text(path, "", "a")
-        return outputs
 
     def write(self, markdown: str, suite: Suite) -> None:
         """Write what was asked for. Raises EnvironmentNotReadyError."""
         from bench.report.sheet import junit_xml
 
-        for path, text, mode in (
-            (self.markdown, markdown, "w"),
-            (self.junit, junit_xml(suite), "w"),
-            (self.step_summary, markdown + "\n", "a"),
-        ):
+        texts = (markdown, junit_xml(suite), markdown + "\n")
+        for (path, mode), text in zip(self._places, texts, strict=True):
             if path is not None:
                 write_text(path, text, mode)
 
@@ -123,40 +112,25 @@ def report_beside(result: Document, stored: Path | None) -> Path | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class ResultFolder:
-    """The place of a new folder; `made` are all folders that come into being with it, the deepest first."""
-
-    path: Path
-    made: tuple[Path, ...]
-
-    def remove_if_empty(self) -> None:
-        """Take away what was made, as far as nothing was written into it."""
-        with contextlib.suppress(OSError):
-            for folder in self.made:
-                folder.rmdir()
-
-
-def result_folder(wanted: Path | None, command: str, run_id: str) -> ResultFolder:
-    """Return the place `wanted`, or results/<UTC time>-<command>-<run id>, where a folder can be made. Raises
-    EnvironmentNotReadyError."""
+def result_folder(wanted: Path | None, command: str, run_id: str) -> tuple[Path, list[Path]]:
+    """Return the place `wanted`, or results/<UTC time>-<command>-<run id>, where a folder can be made, and all folders
+    that come into being with it, the deepest first. Raises EnvironmentNotReadyError."""
     now = datetime.datetime.now(datetime.UTC)
     folder = wanted or Path("results") / f"{now:%Y%m%d-%H%M%S}-{command}-{run_id}"
-    try:
-        made = tuple(place for place in (folder, *folder.parents) if not place.exists())
+    with writing(folder, "name another place with --out"):
+        made = [place for place in (folder, *folder.parents) if not place.exists()]
+        if folder not in made:
+            raise EnvironmentNotReadyError(f"the result folder {folder} exists already; name a new one with --out")
         folder.mkdir(parents=True)
-    except FileExistsError:
-        raise EnvironmentNotReadyError(
-            f"the result folder {folder} exists already; name a new one with --out"
-        ) from None
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise EnvironmentNotReadyError(
-            f"the result folder {folder} cannot be made ({reason}); name another place with --out"
-        ) from None
-    place = ResultFolder(folder, made)
-    place.remove_if_empty()
-    return place
+    remove_empty(made)
+    return folder, made
+
+
+def remove_empty(folders: Sequence[Path]) -> None:
+    """Take these away, the deepest first, up to the first that holds something."""
+    with contextlib.suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
 
 
 # -- a line of a table per run -----------------------------------------------------------------------------------------
@@ -241,7 +215,7 @@ def _write(documents: Sequence[Document], results: Sequence[Path], names: Sequen
         return write_page(page_of(documents[0], names[0]), wanted or folder / REPORT_NAME)
     page = page_of_several(documents, [Path(name).name or name for name in names])  # refused before a folder is made
     if wanted is None:
-        folder = result_folder(None, "report", secrets.token_hex(4)).path
+        folder, _ = result_folder(None, "report", secrets.token_hex(4))
         folder.mkdir(parents=True)
         wanted = folder / REPORT_NAME
     return write_page(page, wanted)

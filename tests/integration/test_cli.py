@@ -102,7 +102,7 @@ def test_a_result_folder_that_cannot_be_used_is_refused_before_any_work(
     (tmp_path / "there").mkdir()
     (tmp_path / "file").touch()
     sentence = refused(lockbench("run", "--out", place), 3)
-    assert f"the result folder {place}" in sentence
+    assert place in sentence
     assert "--out" in sentence
 
 

@@ -32,6 +32,7 @@ from bench.cli.options import (
     given_options,
     scenario_options,
     swept,
+    together,
 )
 from bench.errors import UsageError
 from bench.gates.threshold import USUAL, Metric, find_metric, read_thresholds
@@ -73,7 +74,7 @@ SHARE = Read("SHARE", _share)
 
 def _options(command: Command, kind: Kind) -> Command:
     pairs = PAIRS[kind]
-    options = [
+    options = together(
         click.option(
             "--pairs",
             "--repeats",
@@ -93,10 +94,8 @@ def _options(command: Command, kind: Kind) -> Command:
         click.option("--allow-missing", is_flag=True, help="go on when a minority of the targets cannot be reached"),
         click.option("--allow-skipped", is_flag=True, help="go on without faults that cannot take place here"),
         experiment_options(kind, seed=None),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+    )
+    return options(command)
 
 
 @click.command(

@@ -70,7 +70,7 @@ def bench(*, rounds: int | None, seconds: float, seed: int, grow: bool, telemetr
 def peers(*, only: tuple[str, ...], parts: tuple[str, ...], readme: Path | None, **values: Any) -> int:
     """Measure other libraries' locks beside lockcore: free resources, one hot key, one instance stopped."""
     plan = PeersPlan(parts=parts or tuple(LOADS), only=only, **{name: values[name] for name in _PLAN})
-    files = Outputs.of(values)
+    files = Outputs(values)
     done = measured("peers", plan, values, run_peers, program="peers")
     code = show(done, files, values)
     if readme is not None and not done.result.interrupted:

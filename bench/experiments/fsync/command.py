@@ -216,7 +216,7 @@ def planner(**values: Any) -> int:
     from bench.report.html.page import page_of, write_page
     from bench.report.sheet import print_sheet, sheet_markdown
 
-    files = Outputs.of(values)
+    files = Outputs(values)
     speed, losses, there = values["speed"], values["crash"], Path("results")
     result = result_of_kind(speed, "fsync", FsyncResult) if speed else newest_result(there, "fsync", FsyncResult)
     crash = result_of_kind(losses, "crash", CrashResult) if losses else newest_result(there, "crash", CrashResult)

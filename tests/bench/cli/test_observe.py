@@ -42,7 +42,7 @@ def test_the_variables_are_those_of_before_when_the_watch_ends(monkeypatch: pyte
     monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT", raising=False)
     with _variables(_wanted(os.environ, [1, 2, 3, 4, 5], collector=True)):
         assert os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://127.0.0.1:4"
-        assert "OTEL_METRICS_EXPORTER" not in os.environ
+        assert os.environ["OTEL_METRICS_EXPORTER"] == "otlp"
     assert os.environ["OTEL_METRICS_EXPORTER"] == "console"
     assert "OTEL_EXPORTER_OTLP_ENDPOINT" not in os.environ
 

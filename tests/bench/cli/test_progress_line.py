@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bench.cli.progress_line import PLAIN_EVERY_S, ProgressLine, progress_block, progress_line, words_block
+from bench.cli.progress_line import PLAIN_EVERY_S, ProgressLine, block, progress_line
 from bench.run.follow import InstanceTrouble, Progress
 from bench.safety.judge import LiveVerdict
 
@@ -73,16 +73,16 @@ TROUBLED: dict[str, Any] = {
 
 @pytest.mark.parametrize("width", [80, 100])
 def test_the_block_is_the_agreed_one(width: int) -> None:
-    block = progress_block(progress(**TROUBLED), width).plain + "\n"
-    assert block == (GOLDEN / f"progress-{width}.txt").read_text(encoding="utf-8")
+    shown = block(progress(**TROUBLED), width).plain + "\n"
+    assert shown == (GOLDEN / f"progress-{width}.txt").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 100, 400])
 def test_nothing_is_lost_at_any_width(width: int) -> None:
     for look in (progress(), progress(**TROUBLED), progress("starting", 0.0), progress(cpu_ratio=None, lag_p99_s=None)):
-        block = progress_block(look, width).plain
-        assert block.split()[1:] == progress_line(look).split()
-        assert max(map(len, block.splitlines())) <= max(width, len("measuring 4 s, 16 s left"))
+        shown = block(look, width).plain
+        assert shown.split()[1:] == progress_line(look).split()
+        assert max(map(len, shown.splitlines())) <= max(width, len("measuring 4 s, 16 s left"))
 
 
 def test_off_a_terminal_a_line_comes_with_each_phase_and_then_every_few_seconds() -> None:
@@ -131,8 +131,8 @@ def test_quiet_says_nothing() -> None:
 
 def test_words_that_are_too_long_for_a_terminal_are_parted_at_a_comma() -> None:
     short = "pair 2 of 24: rate +3.8 %, at most 29 s left"
-    assert words_block(short, 80).plain == short
+    assert block(short, 80).plain == short
     long = "pair 23 of 24: rate +3.8 %, p50 -6.3 %, success -1.0 %, client cpu µs -2.1 %, at most 290 s left"
-    lines = words_block(long, 80).plain.split("\n")
+    lines = block(long, 80).plain.split("\n")
     assert all(len(line) <= 80 for line in lines)
     assert lines[1] == "client cpu µs -2.1 %,  at most 290 s left"

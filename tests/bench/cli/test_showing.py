@@ -31,7 +31,9 @@ def test_an_experiment_is_shown_before_it_is_interrupted(
     """Also one that nobody wants to see, if it is stored nowhere."""
     monkeypatch.setattr(showing, "report_beside", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        showing.show(Done(RESULT, stored, 0), Outputs(None, None, None), {"as_json": False, "quiet": quiet})
+        showing.show(
+            Done(RESULT, stored, 0), Outputs({"markdown": None, "junit": None}, {}), {"as_json": False, "quiet": quiet}
+        )
     assert "leases/s" in capsys.readouterr().out
 
 
