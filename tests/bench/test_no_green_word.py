@@ -26,7 +26,7 @@ from bench.experiments.explore.search import Hunt
 from bench.experiments.fsync.judge import findings_of, judge_fsync
 from bench.experiments.fsync.planner import plan_page
 from bench.experiments.safety_matrix.result import MatrixWord, SafetyRow
-from bench.experiments.safety_matrix.row import find, judge_rows
+from bench.experiments.safety_matrix.row import confirmed, judge_rows
 from bench.experiments.split_votes.judge import judge_split_votes
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, RowWord
 from bench.measure.result import read_result
@@ -65,7 +65,7 @@ def crash(word: RowWord) -> Verdict:
 
 def noisy_row() -> MatrixWord:
     """What a claim comes to for which nobody was granted a lease."""
-    return find(("confirmed", "refuted"), {}, {"somebody was granted": False}, holds=True).verdict
+    return confirmed(True, {}, {"somebody was granted": False}).verdict
 
 
 def fsync(*visits: dict[str, Any], planned: int = 0, count: int = 6) -> Verdict:

@@ -15,7 +15,7 @@ from bench.experiments.explore import search_process
 from bench.experiments.explore.search import Hunt
 from bench.experiments.explore.search_process import SearchOrder
 from bench.experiments.safety_matrix import leases
-from bench.experiments.safety_matrix.explored import look_at_rules
+from bench.experiments.safety_matrix.claims import look_at_rules
 from bench.experiments.safety_matrix.row import SKIPPED, RowSetup
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, VIOLATED
 from bench.topology.fleet import Fleet, start_fleet

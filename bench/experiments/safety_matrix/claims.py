@@ -1,66 +1,53 @@
-"""What is claimed of Redlock and of persistence: *a claim's name → confirmed or refuted, with its figure*.
+"""The rows there are: *every recipe, explored; what is claimed of Redlock and of persistence → how each is looked at*.
 
-Rules: a claim that another command measures is listed with that command; what must hold whatever happens is explored;
-what needs real time and real clocks stands in leases.py. Source: the Redis documentation, "Distributed Locks with
-Redis"; the Redlock text, "Performance, crash recovery and fsync".
+Rules: what must hold whatever happens is explored, as `lockbench explore` does, which shows the schedule that breaks
+it; what needs real time and real clocks stands in leases.py; a claim that another command measures is listed with that
+command. Source: the Redis documentation, "Distributed Locks with Redis"; the Redlock text, "Performance, crash recovery
+and fsync".
 """
 
-import os
-import time
-import uuid
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
+from bench.experiments.explore.experiment import explored
+from bench.experiments.explore.result import ExploredRow, ExplorePlan
+from bench.experiments.explore.search import Hunt
 from bench.experiments.safety_matrix import leases
-from bench.experiments.safety_matrix.explored import look_at_rules
-from bench.experiments.safety_matrix.leases import confirmed
 from bench.experiments.safety_matrix.result import Finding
-from bench.experiments.safety_matrix.row import ELSEWHERE, PlannedRow, RowSetup, cannot
-from bench.topology.child import Child, orders, say
+from bench.experiments.safety_matrix.row import ELSEWHERE, SKIPPED, PlannedRow, RowSetup, cannot, confirmed
+from bench.measure.expectation import NOT_KNOWN
+from bench.recipes.registry import RECIPES, WITHDRAWN
+from bench.scenario.quantity import require_known
 
-PROCESSES, TOKENS = 4, 50_000  # of each kind, by each process
-GUESSABLE = (
-    "20 random bytes cannot be guessed; uuid1 tells its clock and its host, time and client id are known to anybody: "
-    "harmless among friends, as a token is no password"
-)
-_PATIENCE_S = 60.0
-MadeTokens = dict[str, tuple[float, list[str]]]  # by kind: how long one took (ns), all of them
+QUICK, FULL = 250, 2_000  # schedules
+ABOUT = "two leases valid at once: `lockbench explore --recipe …` shows the schedule"
 
 
-def owner_tokens(_setup: RowSetup) -> Finding:
-    """Collisions over all processes: none of random ones, some of those made of a time."""
-    with ExitStack() as stack:
-        name = "a process that makes owner tokens"
-        clients = [stack.enter_context(Child(name, __name__)) for _ in range(PROCESSES)]
-        for number, client in enumerate(clients):
-            client.tell(number)
-        made = [client.hear(MadeTokens, _PATIENCE_S) for client in clients]
-    figures: dict[str, float] = {}
-    for kind in made[0]:
-        tokens = [token for one in made for token in one[kind][1]]
-        figures[f"{kind}_collisions"] = len(tokens) - len(set(tokens))
-        figures[f"{kind}_ns"] = round(sum(one[kind][0] for one in made) / PROCESSES)
-    shown = bool(figures["microseconds_collisions"])
-    needs = {"tokens of time and client id were made within a microsecond": shown or figures["microseconds_ns"] < 1000}
-    broken = figures["urandom_collisions"] + figures["uuid1_collisions"]
-    return confirmed(shown, figures, needs, broken=broken, reason=GUESSABLE)
+def look_at_recipe(recipe: str, setup: RowSetup) -> Finding:
+    """Explore `recipe`: the smallest schedule that breaks it, or how many did not."""
+    row, _ = _explored(recipe, setup)
+    figures: dict[str, float | None] = {"schedules": row.schedules, "tested": row.tested}
+    if row.broken:
+        figures["steps"] = len(row.broken.steps) - 1
+    seen = NOT_KNOWN if row.verdict == NOT_KNOWN else "the flaw" if row.broken else "no flaw"
+    return Finding(seen, row.verdict, figures, row.reason or (row.broken.rule if row.broken else None))
 
 
-def main() -> None:
-    """Make tokens as one client, each kind in a tight loop."""
-    for client in orders(int):
-        makers: dict[str, Callable[[], bytes]] = {
-            "urandom": lambda: os.urandom(20),
-            "uuid1": lambda: uuid.uuid1().bytes,
-            "microseconds": lambda client=client: b"%d:%d" % (time.time_ns() // 1000, client),  # type: ignore[misc]
-        }
-        made: MadeTokens = {}
-        for kind, make in makers.items():
-            began_ns = time.perf_counter_ns()
-            tokens = [make() for _ in range(TOKENS)]
-            made[kind] = (time.perf_counter_ns() - began_ns) / TOKENS, [token.hex() for token in tokens]
-        say(made)
+def look_at_rules(wanted: Mapping[str, int], setup: RowSetup) -> Finding:
+    """Explore lockcore: none of its rules may be broken where what a claim is about came about so often, `wanted`."""
+    row, seen = _explored("redlock", setup)
+    figures = {"schedules": row.schedules, **{name.replace(" ", "_"): seen.get(name, 0) for name in wanted}}
+    figures["broken_rules"] = int(row.broken is not None)
+    needs = {f"at least {least} × {name}": seen.get(name, 0) >= least for name, least in wanted.items()}
+    needs["the schedules were played"] = row.broken is not None or row.verdict != NOT_KNOWN
+    rule = row.broken.rule if row.broken else row.reason
+    return confirmed(True, figures, needs, broken=row.broken is not None, reason=rule)
+
+
+def _explored(recipe: str, setup: RowSetup) -> tuple[ExploredRow, Mapping[str, int]]:
+    """What came of it; and how often what came about."""
+    plan, total = ExplorePlan((recipe,), 0.0, QUICK if setup.quick else FULL, None, 1, setup.seed), Hunt()
+    return explored(recipe, plan, [setup.searcher], lambda _progress: None, total), total.seen
 
 
 _SPLITS = "`lockbench split-votes` measures it, beside the closed form"
@@ -69,7 +56,7 @@ _POWER = "`lockbench crash` measures it, with power cuts at random moments"
 _GRANTED = 30  # with fewer, one in ten may come after its end and not be seen (95 %)
 _DISKS = "`lockbench fsync` its price, over disks, clients and pipelines"
 CLAIMS: tuple[tuple[str, str, Callable[[RowSetup], Finding] | str], ...] = (  # looked at, or measured elsewhere
-    ("owner-tokens", "tokens of many processes never collide", owner_tokens),
+    ("owner-tokens", "tokens of many processes never collide", leases.owner_tokens),
     (
         "votes",
         "granted on N/2+1 votes only, and never after the validity has ended",
@@ -94,12 +81,24 @@ CLAIMS: tuple[tuple[str, str, Callable[[RowSetup], Finding] | str], ...] = (  # 
 )
 
 
-def claim_cases() -> Iterator[PlannedRow]:
-    """One row per claim."""
+def all_cases() -> Iterator[PlannedRow]:
+    """Every row there is, the recipes first."""
+    for recipe, entry in RECIPES.items():
+        expected = "no flaw" if entry.about.safe else "the flaw"
+        yield PlannedRow("schedule", recipe, "explored", expected, ABOUT, partial(look_at_recipe, recipe))
+    for recipe, why in WITHDRAWN.items():
+        yield PlannedRow("schedule", recipe, "none", "nothing", why, cannot(SKIPPED, why))
     for name, about, how in CLAIMS:
-        look = cannot(ELSEWHERE, how) if isinstance(how, str) else how
-        yield PlannedRow("claim", "redlock", name, "confirmed", about, look)
+        yield PlannedRow(
+            "claim", "redlock", name, "confirmed", about, cannot(ELSEWHERE, how) if isinstance(how, str) else how
+        )
 
 
-if __name__ == "__main__":
-    main()
+def choose_cases(recipes: Sequence[str] = (), claims: Sequence[str] = ()) -> list[PlannedRow]:
+    """The rows of these recipes and claims; of all when none is named. Raises UsageError with the nearest name."""
+    cases = list(all_cases())
+    require_known("recipe", recipes, (*RECIPES, *WITHDRAWN))
+    require_known("claim", claims, [name for name, _, _ in CLAIMS])
+    if not recipes and not claims:
+        return cases
+    return [case for case in cases if (case.fault in claims if case.part == "claim" else case.recipe in recipes)]

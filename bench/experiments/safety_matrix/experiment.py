@@ -12,41 +12,13 @@ from collections import Counter
 from collections.abc import Sequence
 
 from bench.experiments.explore import search_process
-from bench.experiments.safety_matrix.claims import claim_cases
-from bench.experiments.safety_matrix.explored import explored_cases
+from bench.experiments.safety_matrix.claims import choose_cases
 from bench.experiments.safety_matrix.result import SafetyPlan, SafetyResult, SafetyRow
-from bench.experiments.safety_matrix.row import (
-    SKIPPED,
-    PlannedRow,
-    RowSetup,
-    cannot,
-    judge_rows,
-    look,
-)
+from bench.experiments.safety_matrix.row import SKIPPED, PlannedRow, RowSetup, judge_rows, look
 from bench.measure.run_result import OwnFleet, ServerBinary
-from bench.recipes.registry import RECIPES, WITHDRAWN
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
-from bench.scenario.quantity import require_known
 from bench.topology.child import Child
 from bench.topology.server import find_server
-
-
-def all_cases() -> list[PlannedRow]:
-    """Every row there is, the recipes first."""
-    withdrawn = (
-        PlannedRow("schedule", name, "none", "nothing", why, cannot(SKIPPED, why)) for name, why in WITHDRAWN.items()
-    )
-    return [*explored_cases(), *withdrawn, *claim_cases()]
-
-
-def choose_cases(recipes: Sequence[str] = (), claims: Sequence[str] = ()) -> list[PlannedRow]:
-    """The rows of these recipes and claims; of all when none is named. Raises UsageError with the nearest name."""
-    cases = all_cases()
-    require_known("recipe", recipes, (*RECIPES, *WITHDRAWN))
-    require_known("claim", claims, dict.fromkeys(case.fault for case in cases if case.part == "claim"))
-    if not recipes and not claims:
-        return cases
-    return [case for case in cases if (case.fault in claims if case.part == "claim" else case.recipe in recipes)]
 
 
 def run_safety(order: ExperimentOrder[SafetyPlan], show: Show) -> Done[SafetyResult]:

@@ -1,18 +1,21 @@
-"""Claims about leases that need real time: *a course of events on lockcore's Redlock → figures, confirmed or refuted*.
+"""Claims that need real time: *a course of events on lockcore's Redlock, tokens made → figures, confirmed or refuted*.
 
 Two leases at once are a violation whatever was claimed. Source: the Redlock text.
 """
 
-from collections.abc import Sequence
+import os
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from math import inf
 from typing import Any
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.safety_matrix.result import Figures, Finding
-from bench.experiments.safety_matrix.row import SKIPPED, RowSetup, cannot, find
-from bench.measure.expectation import Preconditions
+from bench.experiments.safety_matrix.result import Finding
+from bench.experiments.safety_matrix.row import SKIPPED, RowSetup, cannot, confirmed
 from bench.scenario import Fault
-from bench.topology.child import Shape
+from bench.topology.child import Child, Shape, orders, say
 from bench.topology.faults.injection import Need, prepared_fleet
 from bench.topology.faults.kinds import injection, needs_of, read_faults
 from bench.topology.server import find_server
@@ -28,13 +31,6 @@ def connect(urls: Sequence[str], **settings: Any) -> Redlock:
     """A client of its own; it trusts every server unless `settings` say otherwise."""
     told = {"key_prefix": PREFIX, "rejoin": "trust", "retry": RetryPolicy("full-jitter", 2.0, 100_000), **settings}
     return Redlock.connect(urls, shell="threads", **told)  # noqa: S604 - this shell is a way of waiting
-
-
-def confirmed(
-    holds: bool, figures: Figures, needs: Preconditions, *, broken: float | None = 0, reason: str | None = None
-) -> Finding:
-    """The finding of a claim that `holds` or does not, if what it `needs` came about; `broken`: how often exclusion."""
-    return find(("confirmed", "refuted"), figures, needs, holds=holds, broken=bool(broken), reason=reason)
 
 
 def double_grant(first: Lease, second: Lease | Denied) -> bool:
@@ -63,7 +59,7 @@ def partition(_setup: RowSetup) -> Finding:
         "the holder was cut off within its lease": cut_ns < lease.valid_until_ns,
         "the next one asked in time": blocked < 1.5,
     }
-    return confirmed(blocked > 0.5, figures, needs, broken=int(double_grant(lease, granted)))
+    return confirmed(blocked > 0.5, figures, needs, broken=double_grant(lease, granted))
 
 
 # -- clocks ----------------------------------------------------------------------------------------------------------
@@ -97,7 +93,7 @@ def _clocks(setup: RowSetup, rates: tuple[float, ...]) -> Finding:
     overlaps = [value or 0 for name, value in figures.items() if name.startswith("overlap")]
     figures["ttl_ms"] = ttl_ms
     if rates == WITHIN:
-        return confirmed(True, figures, needs, broken=sum(overlaps))
+        return confirmed(True, figures, needs, broken=sum(overlaps) > 0)
     return confirmed(overlaps[0] == 0 and overlaps[1] > 0, figures, needs)
 
 
@@ -138,3 +134,53 @@ def _overlap_ms(rate: float, ttl_ms: int, setup: RowSetup) -> tuple[float, float
             if all(asked_in_time(rate, ttl_ms, lived_ms).values()):
                 break
     return overlap_ns / NS_PER_MS, lived_ms
+
+
+# -- owner tokens ------------------------------------------------------------------------------------------------------
+
+PROCESSES, TOKENS = 4, 50_000  # of each kind, by each process
+GUESSABLE = (
+    "20 random bytes cannot be guessed; uuid1 tells its clock and its host, time and client id are known to anybody: "
+    "harmless among friends, as a token is no password"
+)
+_PATIENCE_S = 60.0
+MadeTokens = dict[str, tuple[float, list[str]]]  # by kind: how long one took (ns), all of them
+
+
+def owner_tokens(_setup: RowSetup) -> Finding:
+    """Collisions over all processes: none of random ones, some of those made of a time."""
+    with ExitStack() as stack:
+        name = "a process that makes owner tokens"
+        clients = [stack.enter_context(Child(name, __name__)) for _ in range(PROCESSES)]
+        for number, client in enumerate(clients):
+            client.tell(number)
+        made = [client.hear(MadeTokens, _PATIENCE_S) for client in clients]
+    figures: dict[str, float] = {}
+    for kind in made[0]:
+        tokens = [token for one in made for token in one[kind][1]]
+        figures[f"{kind}_collisions"] = len(tokens) - len(set(tokens))
+        figures[f"{kind}_ns"] = round(sum(one[kind][0] for one in made) / PROCESSES)
+    shown = bool(figures["microseconds_collisions"])
+    needs = {"tokens of time and client id were made within a microsecond": shown or figures["microseconds_ns"] < 1000}
+    broken = figures["urandom_collisions"] + figures["uuid1_collisions"] > 0
+    return confirmed(shown, figures, needs, broken=broken, reason=GUESSABLE)
+
+
+def main() -> None:
+    """Make tokens as one client, each kind in a tight loop."""
+    for client in orders(int):
+        makers: dict[str, Callable[[], bytes]] = {
+            "urandom": lambda: os.urandom(20),
+            "uuid1": lambda: uuid.uuid1().bytes,
+            "microseconds": lambda client=client: b"%d:%d" % (time.time_ns() // 1000, client),  # type: ignore[misc]
+        }
+        made: MadeTokens = {}
+        for kind, make in makers.items():
+            began_ns = time.perf_counter_ns()
+            tokens = [make() for _ in range(TOKENS)]
+            made[kind] = (time.perf_counter_ns() - began_ns) / TOKENS, [token.hex() for token in tokens]
+        say(made)
+
+
+if __name__ == "__main__":
+    main()

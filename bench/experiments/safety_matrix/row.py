@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 
 from bench.errors import BenchError
 from bench.experiments.safety_matrix.result import Figures, Finding, MatrixPart, MatrixWord, SafetyRow
-from bench.measure.expectation import NOT_KNOWN, Preconditions, conclude_rows, row_verdict, unmet
+from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, Preconditions, conclude_rows, row_verdict, unmet
 from bench.measure.verdict import Verdict
 from bench.topology.child import Child
 from lockcore.errors import LockcoreError
@@ -65,21 +65,15 @@ def cannot(verdict: MatrixWord, reason: str) -> Finding:
     return Finding("–", verdict, reason=reason)
 
 
-def find(
-    seen: tuple[str, str],
-    figures: Figures,
-    preconditions: Preconditions,
-    *,
-    holds: bool,
-    broken: bool = False,
-    reason: str | None = None,
+def confirmed(
+    holds: bool, figures: Figures, needs: Preconditions, *, broken: bool = False, reason: str | None = None
 ) -> Finding:
-    """Return the finding: `seen` names what it is when it is there, and when it is not."""
-    verdict = row_verdict(holds=holds, broken=broken, preconditions=preconditions)
+    """The finding of a claim that `holds` or not, if what it `needs` came about; `broken`: exclusion was."""
+    verdict = row_verdict(holds=holds, broken=broken, preconditions=needs)
+    seen = NOT_KNOWN if verdict == NOT_KNOWN else "confirmed" if verdict == AS_EXPECTED else "refuted"
     if verdict == NOT_KNOWN:
-        told = "; ".join(filter(None, (reason, unmet(preconditions))))
-        return Finding(NOT_KNOWN, verdict, figures, told, preconditions)
-    return Finding(seen[0] if holds and not broken else seen[1], verdict, figures, reason, preconditions)
+        reason = "; ".join(filter(None, (reason, unmet(needs))))
+    return Finding(seen, verdict, figures, reason, needs)
 
 
 def look(case: PlannedRow, setup: RowSetup) -> Finding:

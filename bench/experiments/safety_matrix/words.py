@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from bench.experiments.safety_matrix.result import Figures, SafetyResult, SafetyRow
 from bench.measure.expectation import ROW_WORDS
+from bench.report.figures import counted
 from bench.report.sheet import Case, Part, Sheet, Suite, made, sheet_of
 
 _PARTS = {
@@ -53,9 +54,7 @@ def _number(value: float | None) -> str:
 
 def _headline(result: SafetyResult) -> str:
     told = " · ".join(f"{count} {verdict}" for verdict, count in result.counts.items())
-    rows = len(result.rows)
-    cut = ", then interrupted" if result.interrupted else ""
-    return f"{rows} {'row' if rows == 1 else 'rows'}{cut}: {told}"
+    return f"{counted(len(result.rows), 'row')}{', then interrupted' if result.interrupted else ''}: {told}"
 
 
 def _conditions(result: SafetyResult) -> Sequence[str]:
@@ -70,10 +69,8 @@ def _conditions(result: SafetyResult) -> Sequence[str]:
 
 def _figure(row: SafetyRow) -> str:
     """The figures; beside them the reason of a claim, elsewhere only where there is no figure."""
-    if row.figures and not (row.part == "claim" and row.reason):
-        return figures_text(row.figures)
-    told = figures_text(row.figures) if row.figures else None
-    return "; ".join(filter(None, (told, row.reason))) or "–"
+    reason = row.reason if row.part == "claim" or not row.figures else None
+    return "; ".join(filter(None, (figures_text(row.figures) if row.figures else None, reason))) or "–"
 
 
 def suite(result: SafetyResult) -> Suite:

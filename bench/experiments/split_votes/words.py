@@ -88,12 +88,16 @@ def _parts(result: SplitVotesResult) -> Iterator[Part]:
 def _lines(result: SplitVotesResult) -> Iterator[tuple[str, str]]:
     yield "rounds", "contention rounds: overlapping attempts on a resource without a valid holder"
     yield "spread", "starts are spread over so much; apart: from the first start to the last; took: an attempt"
-    yield "exact", "proven by all contenders' records: at some moment nobody had won and nobody still could"
+    proven = "split votes proven by all contenders' records: a moment when nobody had won and nobody still could"
+    yield "exact", f"{proven}; at least so many, at most those that nobody won"
     odd = (
         "; at odd N, all answering, a quorum refuses every loser: CONTENDED" if result.conditions.instances % 2 else ""
     )
     yield "probable", f"an attempt alone ended as SPLIT_VOTE{odd}"
-    yield "closed form", "1 − K·P(Bin(N,1/K) ≥ q), all SETs in one random order; beside contention no tolerance"
+    yield (
+        "closed form",
+        "1 − K·P(Bin(N,1/K) ≥ q), all SETs in one uniformly random order; beside contention no tolerance",
+    )
     if result.retries:
         yield "all lost", "trials in which nobody's first attempt won; dead: of those, first start → first grant"
         yield "attempts", "of all contenders, until somebody was granted"

@@ -3,9 +3,9 @@
 import pytest
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.safety_matrix.experiment import all_cases, choose_cases
+from bench.experiments.safety_matrix.claims import all_cases, choose_cases
 from bench.experiments.safety_matrix.result import Finding, MatrixWord, SafetyRow
-from bench.experiments.safety_matrix.row import ELSEWHERE, SKIPPED, PlannedRow, RowSetup, find, judge_rows, look
+from bench.experiments.safety_matrix.row import ELSEWHERE, SKIPPED, PlannedRow, RowSetup, confirmed, judge_rows, look
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
 from bench.recipes.registry import RECIPES, WITHDRAWN
 
@@ -56,10 +56,10 @@ def test_a_matrix_that_was_cut_short_is_never_as_expected() -> None:
 
 def test_without_its_precondition_a_row_is_neither_confirmed_nor_refuted() -> None:
     for holds in (True, False):
-        finding = find(("yes", "no"), {}, {"somebody was granted": False, "it took place": True}, holds=holds)
+        finding = confirmed(holds, {}, {"somebody was granted": False, "it took place": True})
         assert (finding.seen, finding.verdict) == (NOT_KNOWN, NOT_KNOWN)
         assert finding.reason == "did not come about: somebody was granted"
-    assert find(("yes", "no"), {}, {"somebody was granted": False}, holds=True, broken=True).verdict == VIOLATED
+    assert confirmed(True, {}, {"somebody was granted": False}, broken=True).verdict == VIOLATED
 
 
 def case_of(*findings: Finding | Exception) -> PlannedRow:
