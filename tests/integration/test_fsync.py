@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.fsync.cell_servers import BorrowedPolicy, OwnServers, without_waitaof
+from bench.experiments.fsync.cell_servers import BorrowedPolicy, OwnServers, set_policy, without_waitaof
 from bench.experiments.fsync.plan import LoadOrder, Phase
 from bench.experiments.fsync.result import FsyncCell, FsyncResult, PhaseFigures, Policy, Rewrite, WaitaofCounts
 from bench.experiments.fsync.visit import fill, load_process, rewrite_now, waitaof_truth
@@ -149,7 +149,7 @@ def load_of(run: subprocess.Popen[str]) -> list[psutil.Process]:
 
 def test_a_server_that_could_not_be_asked_is_named_with_its_value(theirs: Fleet) -> None:
     borrowed = BorrowedPolicy(theirs.urls)
-    borrowed.set("always")
+    set_policy(theirs.urls, "always")
     theirs.kill(1)
     assert f"{theirs.instances[1].port} (CONFIG SET appendfsync no)" in borrowed.give_back()
     assert redis.Redis.from_url(theirs.urls[0]).config_get("appendfsync") == {"appendfsync": "no"}
@@ -195,8 +195,11 @@ class Forgetful:
 
 def test_servers_without_the_shim_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Control, "loaded_in", lambda _self, _pid: False)
-    with pytest.raises(EnvironmentNotReadyError, match="fsyncs cannot be counted"):
-        OwnServers(find_server(), None)
+    with (
+        pytest.raises(EnvironmentNotReadyError, match="fsyncs cannot be counted"),
+        OwnServers(find_server(), None).serving(cell_of("no")),
+    ):
+        pass
 
 
 def test_a_rewrite_under_no_appendfsync_on_rewrite_makes_hardly_an_fsync() -> None:

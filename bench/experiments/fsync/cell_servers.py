@@ -3,13 +3,9 @@
     our own    a fresh fleet per block, the shim in every server: it counts fsyncs, and adds latency to them
     the user's the servers named by --target: CONFIG SET appendfsync, nothing else, put back whatever happens
 
-Rules: a fleet's files lie on the disk that is asked about; automatic rewrites are off. On the user's servers an
-append-only file is neither switched on nor off, no latency is added, fsyncs cannot be counted. What each of them had is
-handed to a process of its own (this module), which puts it back when its standard input ends: by our leaving, by
-Ctrl-C, by any death of ours. URLs travel through a pipe, never on a command line; nothing is written to a
-configuration file.
-
-Source: CONFIG GET and CONFIG SET; pipe(7).
+Rules: on the user's servers an append-only file is neither switched on nor off, no latency is added, fsyncs cannot be
+counted. What each of them had is handed to a process of its own (this module), which puts it back when its standard
+input ends: by our leaving, by Ctrl-C, by any death of ours. URLs travel through a pipe, never on a command line.
 """
 
 import json
@@ -29,15 +25,14 @@ from bench.experiments.fsync.result import FsyncCell, FsyncFleet, Policy, server
 from bench.measure.run_result import ServerBinary, SyncLatency
 from bench.topology.child import Leash
 from bench.topology.disk import fdatasync_latency
-from bench.topology.fleet import require_descriptors, start_fleet
+from bench.topology.fleet import start_fleet
 from bench.topology.probe import inspect, leaked_keys, require_independent
 from bench.topology.shim import IGNORED, Control, Preload
 from bench.topology.target import client_of, parse_targets
+from lockcore.clock import NS_PER_MS
 from lockcore.shells.target import InstanceTarget
 
-NS_PER_MS = 1_000_000
-MONITOR_MS = 1
-_CONFIG = ("--latency-monitor-threshold", str(MONITOR_MS), "--auto-aof-rewrite-percentage", "0")
+_CONFIG = ("--latency-monitor-threshold", "1", "--auto-aof-rewrite-percentage", "0")
 _MAXCLIENTS = 100  # beyond the load's own
 _POLICY = "appendfsync"
 _ASK_S = 2.0
@@ -54,9 +49,9 @@ class CellServers:
     urls: tuple[str, ...]
     own: bool
     disk: SyncLatency | None
+    become: Callable[[Policy], None]
     controls: tuple[Control, ...] = ()
     folders: tuple[Path, ...] = ()
-    become: Callable[[Policy], None] = lambda _policy: None
 
     @property
     def syncs(self) -> int | None:
@@ -76,9 +71,6 @@ class OwnServers:
         self.fleet = FsyncFleet(started=True, server=server, instances=None)
         self.identity = f"{server.name} {server.version} {server.sha256} {disk or ''}"
         self.warnings: tuple[str, ...] = ()
-        with closing(Preload()) as shim, start_fleet(1, "none", server=server, environment=shim.environment) as fleet:
-            if not shim.controls[0].loaded_in(fleet.instances[0].pid):
-                raise EnvironmentNotReadyError(f"fsyncs cannot be counted: {IGNORED}")
 
     def why_not(self, policy: Policy) -> str | None:
         """Why this policy cannot be measured here, or None."""
@@ -87,24 +79,24 @@ class OwnServers:
     @contextmanager
     def serving(self, cell: FsyncCell, _keys: Sequence[str] = ()) -> Iterator[CellServers]:
         """Servers for the block of `cell`, gone with all that it leaves. Raises EnvironmentNotReadyError."""
-        require_descriptors(cell.instances, cell.connections)
         config = [*_CONFIG, "--maxclients", str(cell.connections + _MAXCLIENTS)]
         if cell.rewrite == "on-no-sync":
             config += ["--no-appendfsync-on-rewrite", "yes"]
-        policy = server_policy(cell.policy)
         with (
             closing(Preload()) as shim,
             start_fleet(
-                cell.instances, policy, server=self.server, base_folder=self._disk, config=config,
+                cell.instances, server_policy(cell.policy), server=self.server, base_folder=self._disk, config=config,
                 environment=shim.environment,
             ) as fleet,
         ):  # fmt: skip
             controls = tuple(shim.controls[instance.index] for instance in fleet.instances)
-            for control in controls:
+            for control, instance in zip(controls, fleet.instances, strict=True):
+                if not control.loaded_in(instance.pid):
+                    raise EnvironmentNotReadyError(f"fsyncs cannot be counted: {IGNORED}")
                 control.set_sync_delay(int(cell.injected_ms * NS_PER_MS))
             disk = fdatasync_latency(fleet.folder, writes=100, budget_s=0.3)
             folders = tuple(instance.folder for instance in fleet.instances)
-            yield CellServers(fleet.urls, True, disk, controls, folders, become=partial(_become, fleet.urls))
+            yield CellServers(fleet.urls, True, disk, partial(set_policy, fleet.urls), controls, folders)
 
     def close(self) -> str:
         """Nothing to do: nothing is borrowed."""
@@ -140,15 +132,11 @@ class UserServers:
     @contextmanager
     def serving(self, cell: FsyncCell, keys: Sequence[str]) -> Iterator[CellServers]:
         """The first of the servers. Of `keys` is unlinked what a cut load has left."""
-        require_descriptors(cell.instances, cell.connections)
+        become = partial(set_policy, self.urls if self._borrowed else ())
         try:
-            yield CellServers(self.urls[: cell.instances], False, None, become=self._become)
+            yield CellServers(self.urls[: cell.instances], False, None, become)
         finally:
             leaked_keys(self.urls, keys)
-
-    def _become(self, policy: Policy) -> None:
-        if self._borrowed is not None and policy != "none":
-            self._borrowed.set(server_policy(policy))
 
     def close(self) -> str:
         """Put the setting back. Returns what went wrong with that, naming the servers; "" = nothing."""
@@ -197,11 +185,6 @@ class BorrowedPolicy:
         order = json.dumps({"urls": list(urls), "values": [value for _, value in self._before]})
         self._leash = Leash("bench.experiments.fsync.cell_servers", ready=_READY, say=order + "\n")
 
-    def set(self, value: str) -> None:
-        """Set it on all servers. Raises EnvironmentNotReadyError naming the one that refuses."""
-        for target, _ in self._before:
-            _set_policy(target, value)
-
     def give_back(self) -> str:
         """Put it back everywhere. Returns which servers are not as they were, with what to do; "" = all are."""
         self._leash.release()
@@ -224,7 +207,8 @@ def _set_policy(target: InstanceTarget, value: str) -> None:
     _asked(target, "SET", lambda client: client.config_set(_POLICY, value))
 
 
-def _become(urls: Sequence[str], policy: Policy) -> None:
+def set_policy(urls: Sequence[str], policy: Policy) -> None:
+    """Set it on all servers, unless it is none. Raises EnvironmentNotReadyError naming the one that refuses."""
     for target in parse_targets(urls) if policy != "none" else ():
         _set_policy(target, server_policy(policy))
 

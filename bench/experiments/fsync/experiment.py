@@ -102,8 +102,8 @@ class _Visits:
         if self._skipped and {*policies} - {*self._skipped} <= {"none"}:
             reasons = "; ".join(dict.fromkeys(self._skipped.values()))
             raise EnvironmentNotReadyError(f"there are no policies to compare here: {reasons}")
-        for size in sorted({(block[0].instances, block[0].connections) for block in self._blocks}, reverse=True):
-            require_descriptors(*size)
+        for block in self._blocks:
+            require_descriptors(block[0].instances, block[0].connections)
         self._barren: list[str] = []
 
     def measure(self) -> None:
