@@ -188,12 +188,13 @@ def test_costs_are_counted_exactly_and_each_time_the_same() -> None:
     scenario = load(None, {"instances": "3"})
     first, again = (costs_of(Side("x", scenario), None) for _ in range(2))
     assert first == again
-    assert (first.commands, first.round_trips, first.connections, first.connections_at_start) == (6, 2, 0, 3)
+    counted = {"commands": 6, "round_trips": 2, "connections": 0, "connections_at_start": 3}
+    assert {name: first[name] for name in counted} == counted
 
 
 def test_one_after_the_other_is_as_many_round_trips_as_instances() -> None:
     costs = costs_of(Side("x", load(None, {"instances": "3", "recipe": "redlock-sequential"})), None)
-    assert (costs.commands, costs.round_trips) == (6, 6)
+    assert (costs["commands"], costs["round_trips"]) == (6, 6)
 
 
 def test_what_is_counted_is_the_sides_own_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

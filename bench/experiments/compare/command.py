@@ -129,9 +129,9 @@ def compare(things: tuple[str, ...], **values: Any) -> int:
     sides: list[Side] = []
     with ExitStack() as stack:
         for choice in choices:
-            options = _scenario_options(values) | choice
+            options = given_options(values) | choice
             named = stack.enter_context(opened(given, partial(_scenario, options=options), options))
-            named += [shortened(Side(name, _scenario(None, options, name)), options) for name in names]
+            named += [shortened(Side(name, _scenario(None, options | {"recipe": name})), options) for name in names]
             label = " ".join(choice.values())
             alone = label and len(named) == 1
             sides += [replace(side, label=label if alone else f"{side.label} {label}".rstrip()) for side in named]
@@ -176,10 +176,8 @@ def gate(scenario: Path | None, **values: Any) -> int:
         raise UsageError("name what is to be judged with --candidate")
     if is_stored([baseline, candidate]):
         return _stored("gate", [baseline, candidate], values)
-    options = _scenario_options(values)
-    with opened(
-        [baseline, candidate], lambda path: _scenario(path or scenario, options, values["recipe"]), options
-    ) as sides:
+    options = given_options(values)
+    with opened([baseline, candidate], lambda path: _scenario(path or scenario, options), options) as sides:
         return _now("gate", sides, values)
 
 
@@ -247,17 +245,11 @@ def _metrics(kind: Kind, values: Values, *, is_open: bool) -> tuple[tuple[Metric
     return judged, tuple(others)
 
 
-def _scenario_options(values: Values) -> dict[str, object]:
-    """The scenario options that were written; --recipe means something of its own here."""
-    return given_options({**values, "recipe": None})
-
-
-def _scenario(path: Path | None, options: Mapping[str, object], recipe: str | None = None) -> Scenario:
-    """The scenario of `path` under `options`, with another recipe if one is given. Raises UsageError."""
+def _scenario(path: Path | None, options: Mapping[str, object]) -> Scenario:
+    """The scenario of `path` under `options`. Raises UsageError."""
     from bench.recipes.registry import find_recipe
 
-    given = {**options, **({"recipe": recipe} if recipe else {})}
-    scenario = load(path, given, lambda name: find_recipe(name).about.usual)
+    scenario = load(path, options, lambda name: find_recipe(name).about.usual)
     read_thresholds(scenario.thresholds)
     find_recipe(scenario.recipe).require(scenario.instances, scenario.pause)
     return scenario

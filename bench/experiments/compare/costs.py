@@ -20,8 +20,7 @@ import selectors
 import socket
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -48,28 +47,14 @@ _VERDICTS: dict[int, Literal["same", "more", "fewer"]] = {0: "same", 1: "more", 
 PATIENCE_MS = 2000.0  # of one instance: replies are held back while they are counted
 QUIET_S = 0.015
 CHUNK_BYTES = 65_536
+Costs = Mapping[str, float]  # what one acquire of a free resource and its release cost, N instances together
 
 
-@dataclass(frozen=True, slots=True)
-class ExactCosts:
-    """What one acquire of a free resource and its release cost, N instances together, and one client's connections.
-
-    Averages over a fixed number of cycles; where every cycle is alike they are whole numbers.
-    """
-
-    commands: float
-    bytes_sent: float
-    bytes_received: float
-    round_trips: float
-    connections: float
-    connections_at_start: float
-
-
-def judge_exact(baseline: ExactCosts, candidate: ExactCosts) -> Exact:
+def judge_exact(baseline: Costs, candidate: Costs) -> Exact:
     """Return what is the same, more or fewer."""
     rows = tuple(
         ExactRow(name=name, first=first, second=second, verdict=_VERDICTS[(second > first) - (second < first)])
-        for (name, first), second in zip(asdict(baseline).items(), asdict(candidate).values(), strict=True)
+        for name, first, second in ((name, baseline[name], candidate[name]) for name in baseline)
     )
     failures = tuple(
         f"{row.name.replace('_', ' ')} per acquire: {row.first:g} → {row.second:g}"
@@ -88,34 +73,30 @@ def count_exactly(order: PairsOrder) -> Exact:
     return judge_exact(baseline, candidate)
 
 
-def costs_of(side: Side, server: str | None) -> ExactCosts:
+def costs_of(side: Side, server: str | None) -> Costs:
     """Return what a cycle of this side costs. Raises BenchError when it cannot be counted."""
     scenario = side.scenario
     if find_recipe(scenario.recipe).about.replicated:
         raise EnvironmentNotReadyError(f"{scenario.recipe} needs a master and replicas: nothing was counted")
+    folder = Path(os.sep)  # what lies in the current folder would be imported before the side's own packages
     with (
         start_fleet(scenario.instances, "none", server=find_server(server)) as fleet,
         contextlib.closing(CountingRelay([instance.port for instance in fleet.instances])) as relay,
+        Child("the process that takes the locks", __name__, environ=side.environ(), folder=folder) as child,
     ):
         order = {
             "recipe": scenario.recipe,
-            "targets": [f"redis://127.0.0.1:{port}" for port in relay.ports],
+            "targets": [f"redis://{HOST}:{port}" for port in relay.ports],
             "ttl_ms": max(scenario.ttl_ms, LEAST_TTL_MS),
         }
-        folder = Path(os.sep)  # what lies in the current folder would be imported before the side's own packages
-        with Child("the process that takes the locks", __name__, environ=side.environ(), folder=folder) as child:
-            return _counted(child, json.dumps(order), relay)
-
-
-def _counted(child: Child, order: str, relay: CountingRelay) -> ExactCosts:
-    at_start = _asked(child, order, "ready", relay)
-    cycles = [_asked(child, "cycle", "done", relay) for _ in range(WARM_CYCLES + CYCLES)][WARM_CYCLES:]
-    names = ("commands", "bytes_sent", "bytes_received", "connections")
-    return ExactCosts(
-        **{name: median(cycle[name] for cycle in cycles) for name in names},
-        round_trips=min(cycle["round_trips"] for cycle in cycles),
-        connections_at_start=at_start["connections"],
-    )
+        at_start = _asked(child, json.dumps(order), "ready", relay)
+        cycles = [_asked(child, "cycle", "done", relay) for _ in range(WARM_CYCLES + CYCLES)][WARM_CYCLES:]
+    return {
+        **{name: median(cycle[name] for cycle in cycles) for name in ("commands", "bytes_sent", "bytes_received")},
+        "round_trips": min(cycle["round_trips"] for cycle in cycles),
+        "connections": median(cycle["connections"] for cycle in cycles),
+        "connections_at_start": at_start["connections"],
+    }
 
 
 def _asked(child: Child, line: str, wanted: str, relay: CountingRelay) -> Counter[str]:

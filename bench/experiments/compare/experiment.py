@@ -77,9 +77,11 @@ def compare_now(order: Order, pairs: PairsOrder, say: Show) -> Done[ComparisonRe
 
 def _so_far(question: Question, rounds: Rounds) -> tuple[str, bool]:
     """What the pairs say by now, in words, and whether a gate has its answer: at its looks, but a fault at once."""
-    metrics = [one for one in _judged(question, rounds) if one.role == "judged"]
-    changes = [(metric_text(one.metric).removeprefix("acquire."), change_text(one.ratio)) for one in metrics]
-    said = [f"{name} {change}, " for name, change in changes if (name, change) != ("success", "+0.0 %")]  # no news
+    said = [
+        f"{metric_text(one.metric).removeprefix('acquire.')} {change_text(one.ratio)}, "
+        for one in _judged(question, rounds)
+        if one.role == "judged" and (one.metric, change_text(one.ratio)) != ("acquire.success", "+0.0 %")  # no news
+    ]
     status = _verdict(question, rounds, None).status
     sure = status in ("violated", "invalid") or (rounds.finished in question.looks and status in ("pass", "fail"))
     return "".join(said), question.kind == "gate" and sure
@@ -116,19 +118,16 @@ def _answer(
 
 def _verdict(question: Question, rounds: Rounds, exact: Exact | None) -> ComparedVerdict:
     return judge_comparison(
-        question.kind,
-        rounds.runs,
-        [one for one in _judged(question, rounds) if one.role == "judged"],
-        labels=question.labels,
-        exact=exact,
-        thresholds=tuple(_thresholds(question, rounds)),
-        stopped=rounds.stopped,
-        interrupted=rounds.interrupted,
-    )
+        question.kind, rounds.runs, [one for one in _judged(question, rounds) if one.role == "judged"],
+        labels=question.labels, exact=exact, thresholds=tuple(_thresholds(question, rounds)),
+        stopped=rounds.stopped, interrupted=rounds.interrupted,
+    )  # fmt: skip
 
 
 def _judged(question: Question, rounds: Rounds) -> Iterator[Judged]:
-    """One entry for each metric of each side after the first."""
+    """One entry for each metric of each side after the first. A figure of a gate that was cut between two looks is not
+    judged: who watches may cut it when it suits him."""
+    next_look = next((look for look in question.looks if look >= rounds.finished), rounds.finished)
     for index, label in list(enumerate(question.labels))[1:]:
         for metric in (*question.judged, *question.shown):
             values = Sides(rounds.values(0, metric), rounds.values(index, metric), rounds.paired)
@@ -136,17 +135,11 @@ def _judged(question: Question, rounds: Rounds) -> Iterator[Judged]:
                 question.kind, metric, values, question.tolerance_of(metric),
                 metrics=len(question.judged), looks=len(question.looks) or 1,
             )  # fmt: skip
+            if next_look > rounds.finished and found.verdict != "inconclusive":
+                reason = f"cut after {rounds.finished} of {next_look} pairs that it is judged after"
+                found = structs.replace(found, verdict="inconclusive", reason=reason, noisy=False)
             role = "noise" if index == question.again else "judged" if metric in question.judged else "shown"
-            yield structs.replace(_at_a_look(found, question, rounds), side=index, label=label, role=role)
-
-
-def _at_a_look(found: Judged, question: Question, rounds: Rounds) -> Judged:
-    """A figure of a gate that was cut between two looks is not judged: who watches may cut it when it suits him."""
-    ahead = [look for look in question.looks if look >= rounds.finished]
-    if not ahead or rounds.finished in ahead or found.verdict == "inconclusive":
-        return found
-    reason = f"cut after {rounds.finished} of {ahead[0]} pairs that it is judged after"
-    return structs.replace(found, verdict="inconclusive", reason=reason, noisy=False)
+            yield structs.replace(found, side=index, label=label, role=role)
 
 
 def _thresholds(question: Question, rounds: Rounds) -> Iterator[SideThreshold]:

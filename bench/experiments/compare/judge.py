@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, exp, expm1, inf, isinf, log
 from statistics import median
-from typing import Literal, TypeGuard
+from typing import Literal
 
 from msgspec.structs import asdict, replace
 
@@ -50,20 +50,19 @@ class Sides:
 
     def known(self) -> tuple[list[float], list[float]]:
         """What can be compared: whole pairs, or all values of each side."""
-        first, second = (list(map(finite, side)) for side in (self.first, self.second))
+        first, second = self._values()
         if not self.paired:
-            return [a for a in first if self._is_value(a)], [b for b in second if self._is_value(b)]
-        both = [(a, b) for a, b in zip(first, second, strict=True) if self._is_value(a) and self._is_value(b)]
-        return [a for a, _ in both if a is not None], [b for _, b in both if b is not None]
+            return [a for a in first if a is not None], [b for b in second if b is not None]
+        both = [(a, b) for a, b in zip(first, second, strict=True) if a is not None and b is not None]
+        return [a for a, _ in both], [b for _, b in both]
 
     @property
     def torn(self) -> int:
         """In how many pairs only one side has a value."""
-        both = zip(self.first, self.second, strict=True)
-        return sum(self._is_value(a) != self._is_value(b) for a, b in both) if self.paired else 0
+        return sum((a is None) != (b is None) for a, b in zip(*self._values(), strict=True)) if self.paired else 0
 
-    def _is_value(self, value: float | None) -> TypeGuard[float]:
-        return value is not None if self.shares else bool(value)
+    def _values(self) -> Iterator[list[float | None]]:
+        return ([finite(one) if one or self.shares else None for one in side] for side in (self.first, self.second))
 
 
 def gate_confidence(metrics: int, looks: int = 1) -> float:
@@ -118,37 +117,10 @@ def judge_figure(
     """Judge one figure of two sides: for a gate one of `metrics` that count at each of `looks`, the baseline's values
     first; else whether they differ, and by how much."""
     confidence = gate_confidence(metrics, looks) if kind == "gate" else COMPARE_CONFIDENCE
-    word_for = gate_verdict if kind == "gate" else compare_verdict
     if shares := metric.path[0] == "outcome_shares":
         values, tolerance = Sides(values.first, values.second, values.paired, shares=True), expm1(SHARE_TOLERANCE)
     first, second = values.known()
-    found = replace(_seen(metric, values), tolerance_ratio=SHARE_TOLERANCE if shares else tolerance)
-    if not found.pairs:
-        return found
-    sign = -1.0 if metric.higher_is_better else 1.0
-    worse, deviation = _worse(first, second, values, sign, confidence)
-    word, reason, noisy = _word(word_for(worse, tolerance), worse, values, tolerance)
-    ratio, low, high = (
-        _ratio(sign * shift, found.first if shares else None)
-        for shift in (worse.shift, *sorted((worse.low, worse.high), key=lambda end: sign * end))
-    )
-    return replace(
-        found,
-        ratio=ratio,
-        low=low,
-        high=high,
-        confidence=confidence,
-        pair_noise_ratio=None if deviation is None else exp(deviation) - 1,
-        verdict=word,
-        reason=reason or None,
-        noisy=noisy,
-    )
-
-
-def _seen(metric: Metric, values: Sides) -> Judged:
-    """What both sides showed, before it is judged."""
-    first, second = values.known()
-    return Judged(
+    found = Judged(
         metric=metric.name,
         unit=metric.unit,
         higher_is_better=metric.higher_is_better,
@@ -156,9 +128,23 @@ def _seen(metric: Metric, values: Sides) -> Judged:
         second=median(second) if second else None,
         pairs=min(len(first), len(second)),
         paired=values.paired,
+        tolerance_ratio=SHARE_TOLERANCE if shares else tolerance,
         verdict="inconclusive",
         reason="there are no samples",
     )
+    if not found.pairs:
+        return found
+    sign = -1.0 if metric.higher_is_better else 1.0
+    worse, deviation = _worse(first, second, values, sign, confidence)
+    word, reason, noisy = _word(kind, worse, values, tolerance)
+    ratio, low, high = (
+        _ratio(sign * shift, found.first if shares else None)
+        for shift in (worse.shift, *sorted((worse.low, worse.high), key=lambda end: sign * end))
+    )
+    return replace(
+        found, ratio=ratio, low=low, high=high, confidence=confidence,
+        pair_noise_ratio=None if deviation is None else exp(deviation) - 1, verdict=word, reason=reason, noisy=noisy,
+    )  # fmt: skip
 
 
 def _worse(
@@ -179,23 +165,20 @@ def _ratio(shift: float, share: float | None) -> float | None:
     return exp(shift) if share is None else 1 + shift / share
 
 
-def _word(word: Word, worse: Shift, values: Sides, tolerance: float) -> tuple[Word, str, bool]:
-    """The word with why it is inconclusive, and whether that is for the spread of the figures alone."""
+def _word(kind: Kind, worse: Shift, values: Sides, tolerance: float) -> tuple[Word, str | None, bool]:
+    """The word, why it is inconclusive, and whether that is for the spread of the figures alone."""
+    word = (gate_verdict if kind == "gate" else compare_verdict)(worse, tolerance)
     if values.torn and word in ("pass", "same"):
         return "inconclusive", f"in {values.torn} of {len(values.first)} pairs only one side has samples", False
     if word != "inconclusive":
-        return word, "", False
-    few = _too_few(worse, worse.count, values)
+        return word, None, False
+    if worse.low == -inf:
+        noun, least = ("pair", least_pairs) if values.paired else ("run", least_runs)
+        many = f"1 {noun} is" if worse.count == 1 else f"{worse.count} {noun}s are"
+        takes = f"{least(worse.confidence)}{'' if values.paired else ' of each side'}"
+        return word, f"{many} too few for an interval of {worse.confidence:.3g}, which takes {takes}", False
     wide = f"between {expm1(worse.low):+.1%} and {expm1(worse.high):+.1%} worse, and {tolerance:.1%} is allowed"
-    return word, few or wide, not (few or values.torn)
-
-
-def _too_few(worse: Shift, count: int, values: Sides) -> str:
-    if worse.low != -inf:
-        return ""
-    noun = "pair" if values.paired else "run"
-    many = f"1 {noun} is" if count == 1 else f"{count} {noun}s are"
-    return f"{many} too few for an interval of {worse.confidence:.3g}"
+    return word, wide, not values.torn
 
 
 def judge_comparison(
@@ -266,17 +249,7 @@ def _undecided(kind: Kind, runs: Sequence[ComparedRun], metrics: Sequence[Judged
         return [*unclear, f"in {late} of {len(runs)} runs the generator was late: their latencies are upper bounds"]
     # that as many got their lease as before is no comparison: of a healthy lock it is all of them
     told = [one for one in metrics if one.verdict == "different" or (one.verdict == "same" and one.unit != "ratio")]
-    return [] if kind == "compare" and told else [*unclear, *_what_it_takes(metrics)]
-
-
-def _what_it_takes(metrics: Sequence[Judged]) -> Iterator[str]:
-    """How much would be enough where there was too little for an interval."""
-    for one in metrics:
-        if one.pairs and one.low is None and one.high is None and one.confidence:
-            least = least_pairs(one.confidence) if one.paired else least_runs(one.confidence)
-            if one.pairs < least:
-                yield f"such an interval takes {least} {'pairs' if one.paired else 'runs of each side'}"
-                return
+    return [] if kind == "compare" and told else unclear
 
 
 def _first(runs: Sequence[ComparedRun], labels: Sequence[str], status: str) -> list[str]:

@@ -20,7 +20,7 @@ import random
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
@@ -48,7 +48,7 @@ from bench.workloads.plan import Ring
 REPEATED_SHARE = 2
 SHORT_MS = 10.0  # a hold and a rest that end well within a turn
 LOOK_S = 0.1
-_HERE = Path(__file__).resolve().parents[3]
+HERE = Path(__file__).resolve().parents[3]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,8 @@ class Side:
 
     def environ(self) -> dict[str, str]:
         """The environment of its load processes; the bench in it is the one that runs, wherever it is started."""
-        before = [part for part in (os.environ.get("PYTHONPATH", ""),) if part]
-        return {**os.environ, "PYTHONPATH": os.pathsep.join([*self.python_path, *before, str(_HERE)])}
+        path = filter(None, [*self.python_path, os.environ.get("PYTHONPATH", ""), str(HERE)])
+        return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,9 @@ Found = list[tuple[int, RunResult]]  # which side, and its run
 def _there_and_back(fleets: _Fleets, there: Sequence[int], number: int, interrupts: Interrupts) -> Found:
     found: Found = []
     for index in (*there, *reversed(there)):
-        with fleets.of(index, interrupts) as servers:
+        if interrupts.count:
+            raise KeyboardInterrupt
+        with fleets.of(index) as servers:
             found.append((index, _run(fleets.order, index, number, interrupts, servers)))
     return found
 
@@ -239,12 +241,7 @@ def entry_of(result: RunResult, side: int, number: int) -> ComparedRun:
         reasons=result.verdict.reasons,
         generator_cpu_ratio=result.generator.cpu_ratio,
         generator=None if result.rate.offered_per_s is None else result.generator.verdict,
-        safety=RunSafety(
-            verdict=result.safety.verdict,
-            service_faults=result.safety.service_faults,
-            contested_leases=result.safety.contested_leases,
-            tested_leases=result.safety.tested_leases,
-        ),
+        safety=RunSafety(**{name: getattr(result.safety, name) for name in RunSafety.__struct_fields__}),
         figures={metric.name: finite(metric.value(result)) for metric in map(find_metric, USUAL)},
         thresholds=result.thresholds,
     )
@@ -256,19 +253,13 @@ class _Fleets:
     def __init__(self, order: PairsOrder, stack: contextlib.ExitStack) -> None:
         self.order = order
         self._stack = stack
-        self._fresh = any(side.scenario.faults for side in order.sides)
         self._open: dict[tuple[object, ...], Servers] = {}
 
-    @contextlib.contextmanager
-    def of(self, index: int, interrupts: Interrupts) -> Iterator[Servers]:
-        """The servers for a run of this side."""
-        if interrupts.count:
-            raise KeyboardInterrupt
-        if not self._fresh:
-            yield self.shared(index)
-            return
-        with self._opened(self.order.sides[index].scenario) as servers:
-            yield servers
+    def of(self, index: int) -> contextlib.AbstractContextManager[Servers]:
+        """The servers for a run of this side: its own where anybody's faults may outlive a run."""
+        if any(side.scenario.faults for side in self.order.sides):
+            return self._opened(index)
+        return contextlib.nullcontext(self.shared(index))
 
     def shared(self, index: int, place: int = 0) -> Servers:
         """Servers as this side wants them, for whichever has this place; open until the end."""
@@ -276,11 +267,11 @@ class _Fleets:
         replicated = find_recipe(scenario.recipe).about.replicated
         key = scenario.targets, scenario.instances, scenario.fsync, replicated, place
         if key not in self._open:
-            self._open[key] = self._stack.enter_context(self._opened(scenario))
+            self._open[key] = self._stack.enter_context(self._opened(index))
         return self._open[key]
 
-    def _opened(self, scenario: Scenario) -> contextlib.AbstractContextManager[Servers]:
-        order = self.order
+    def _opened(self, index: int) -> contextlib.AbstractContextManager[Servers]:
+        order, scenario = self.order, self.order.sides[index].scenario
         faults = [
             fault
             for side in order.sides  # of all of them: if one stands behind proxies the others do, too

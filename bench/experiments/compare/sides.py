@@ -29,7 +29,7 @@ from pathlib import Path
 from msgspec import structs
 
 from bench.errors import EnvironmentNotReadyError, UsageError
-from bench.experiments.compare.pairs import Rounds, Side, entry_of
+from bench.experiments.compare.pairs import HERE, Rounds, Side, entry_of
 from bench.gates.threshold import Threshold
 from bench.measure.environment import describe_environment
 from bench.measure.result import RESULT_NAME
@@ -113,23 +113,21 @@ def opened(given: list[Named], load: Load, options: Mapping[str, object]) -> Ite
     Raises BenchError.
     """
     with contextlib.ExitStack() as stack:
-        sides = []
+        sides, here = [], any(one.kind == "here" for one in given)
         for one in given:
             scenario = load(one.where if one.kind == "scenario" else None)
             folders: tuple[str, ...] = installed(one.where) if one.kind == "library" else ()
             if one.kind == "revision":
                 folders = stack.enter_context(checked_out(one.commit, one.where))
+            from_source = any(Path(folder, "lockcore").exists() for folder in folders)
+            if here and from_source and describe_environment().lockcore == "compiled":
+                raise UsageError(
+                    "the lock here is compiled, a revision of it would run from source, and every change would pass: "
+                    "name the change as a revision, too (--candidate git:HEAD)"
+                )
+            if here and one.kind == "revision":
+                _require_here(one.where, folders)
             sides.append(shortened(Side(one.label, scenario, folders), options))
-        from_source = any(Path(folder, "lockcore").exists() for side in sides for folder in side.python_path)
-        if from_source and any(one.kind == "here" for one in given) and describe_environment().lockcore == "compiled":
-            raise UsageError(
-                "the lock here is compiled, a revision of it would run from source, and every change would pass: name "
-                "the change as a revision, too (--candidate git:HEAD)"
-            )
-        here = [side for one, side in zip(given, sides, strict=True) if one.kind == "here"]
-        for one, side in zip(given, sides, strict=True):
-            if one.kind == "revision":
-                _require_here(here, one.where, side.python_path)
         yield sides
 
 
@@ -151,19 +149,20 @@ def commit_of(revision: str, repository: Path) -> str:
     Raises UsageError when there is no such repository or revision, EnvironmentNotReadyError when there is no git.
     """
     place = "this folder" if repository == Path() else str(repository)
-    if (complaint := _git(repository, "rev-parse", "--git-dir").stderr.decode(errors="replace")).strip():
-        said = complaint.splitlines()[0].removeprefix("fatal: ")
+    done = _git(repository, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
+    if not done.returncode:
+        return done.stdout.decode().strip()
+    complaint = done.stderr.decode(errors="replace").strip()
+    if "Needed a single revision" not in complaint:
+        said = complaint.partition("\n")[0].removeprefix("fatal: ")
         raise UsageError(
             f"{place} cannot be asked for the revision {revision}: git says {said!r} (--repo names another)"
         )
-    done = _git(repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
-    if done.returncode:
-        names = _lines(repository, "for-each-ref", "--format=%(refname:short)")
-        hint = nearest(revision, names) or nearest(revision.rpartition("/")[2], names)
-        if _lines(repository, "rev-parse", "--is-shallow-repository") == ["true"]:
-            hint = f"{hint or ';'} this clone is shallow: fetch what is missing (in CI: the whole history)"
-        raise UsageError(f"the git repository of {place} has no revision {revision or '(no name)'}{hint}")
-    return done.stdout.decode().strip()
+    names = _lines(repository, "for-each-ref", "--format=%(refname:short)")
+    hint = nearest(revision, names) or nearest(revision.rpartition("/")[2], names)
+    if _lines(repository, "rev-parse", "--is-shallow-repository") == ["true"]:
+        hint = f"{hint or ';'} this clone is shallow: fetch what is missing (in CI: the whole history)"
+    raise UsageError(f"the git repository of {place} has no revision {revision or '(no name)'}{hint}")
 
 
 @contextlib.contextmanager
@@ -184,8 +183,12 @@ def checked_out(commit: str, repository: Path) -> Iterator[tuple[str, ...]]:
         packages = _packages(folders)
         if not packages:
             raise UsageError(f"{commit[:12]} of {repository} holds no Python package to compare")
-        for package in packages:
-            _require_from(package, folders)
+        for package in packages:  # a comparison of a version with itself says nothing
+            origin = _origin(package, folders)
+            if not any(Path(origin).is_relative_to(folder) for folder in folders):
+                raise EnvironmentNotReadyError(
+                    f"the package {package} would be imported from {origin or 'nowhere'}, not from git"
+                )
         yield folders
 
 
@@ -203,40 +206,29 @@ def installed(folder: Path) -> tuple[str, ...]:
     )
 
 
-def _require_from(package: str, folders: Sequence[str]) -> None:
-    """Refuse a checkout that would not be used: a comparison of a version with itself says nothing."""
-    path = os.pathsep.join([*folders, os.environ.get("PYTHONPATH", "")])
-    origin = _origin(package, {**os.environ, "PYTHONPATH": path})
-    if not any(Path(origin).is_relative_to(folder) for folder in folders):
-        raise EnvironmentNotReadyError(
-            f"the package {package} would be imported from {origin or 'nowhere'}, not from git"
-        )
-
-
-def _require_here(here: Sequence[Side], repository: Path, checkout: Sequence[str]) -> None:
+def _require_here(repository: Path, checkout: Sequence[str]) -> None:
     """Refuse to judge "the code here" where another is imported than what lies in the revision's repository: an
     installed version knows of no change, and every gate would pass."""
     root = Path(_lines(repository, "rev-parse", "--show-toplevel")[0]).resolve()
-    for side in here:
-        for package in _packages(checkout):
-            origin = _origin(package, side.environ())
-            if Path(origin).resolve().parent.parent not in (root, root / "src"):
-                raise UsageError(
-                    f"the code here is not that of {root}: {package} is imported from {origin or 'nowhere'}, which "
-                    "knows of no change there; install it editable (pip install --editable .), or name the change as "
-                    "a revision, too (--candidate git:HEAD)"
-                )
+    for package in _packages(checkout):
+        origin = _origin(package, ())
+        if Path(origin).resolve().parent.parent not in (root, root / "src"):
+            raise UsageError(
+                f"the code here is not that of {root}: {package} is imported from {origin or 'nowhere'}, which "
+                "knows of no change there; install it editable (pip install --editable .), or name the change as "
+                "a revision, too (--candidate git:HEAD)"
+            )
 
 
 def _packages(folders: Sequence[str]) -> list[str]:
     return [path.parent.name for folder in folders for path in Path(folder).glob("*/__init__.py")]
 
 
-def _origin(package: str, environ: Mapping[str, str]) -> str:
-    """Which file a fresh interpreter imports, "" for none."""
-    command = [sys.executable, "-c", _ASK, package]
-    done = subprocess.run(command, env=environ, cwd=os.sep, capture_output=True, text=True, check=False)
-    return done.stdout.strip()
+def _origin(package: str, folders: Sequence[str]) -> str:
+    """Which file a fresh interpreter imports that looks into `folders` first, "" for none."""
+    path = os.pathsep.join([*folders, os.environ.get("PYTHONPATH", ""), str(HERE)])
+    command, environ = [sys.executable, "-c", _ASK, package], {**os.environ, "PYTHONPATH": path}
+    return subprocess.run(command, env=environ, cwd=os.sep, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def _lines(repository: Path, *arguments: str) -> list[str]:
@@ -256,12 +248,10 @@ def _git(repository: Path, *arguments: str) -> subprocess.CompletedProcess[bytes
 
 def read_series(place: Path) -> list[RunResult]:
     """Return the results at `place`, oldest first. Raises UsageError for what holds none of a run."""
-    if place.is_dir() and not (place / RESULT_NAME).exists():
-        found = [read_run(path) for path in sorted(place.glob(f"*/{RESULT_NAME}"))]
-        if not found:
-            raise UsageError(f"{place} holds no result; give a result folder of lockbench run, or a folder of them")
-    else:
-        found = [read_run(place)]
+    is_series = place.is_dir() and not (place / RESULT_NAME).exists()
+    found = list(map(read_run, sorted(place.glob(f"*/{RESULT_NAME}")) if is_series else [place]))
+    if not found:
+        raise UsageError(f"{place} holds no result; give a result folder of lockbench run, or a folder of them")
     return sorted(found, key=lambda result: result.started_at)
 
 
@@ -314,12 +304,11 @@ def rounds_of(series: Sequence[Sequence[RunResult]], thresholds: Sequence[Thresh
 
 def differences(first: Settings, second: Settings) -> dict[str, str]:
     """Return the settings in which two results differ: by name, each told as `name a → b`."""
-    names = dict.fromkeys([*first, *second])
-    both = [name for name in names if not name.startswith("packages.") or (name in first and name in second)]
+    differing = [name for name in {**first, **second} if first.get(name) != second.get(name)]
     return {
         name: f"{name} {_text(first.get(name))} → {_text(second.get(name))}"
-        for name in both
-        if first.get(name) != second.get(name)
+        for name in differing
+        if not name.startswith("packages.") or (name in first and name in second)
     }
 
 

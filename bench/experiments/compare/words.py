@@ -5,6 +5,8 @@ noise of one pair and what is allowed beside it. Fits 80 columns, but for the no
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
 
 from bench.experiments.compare.result import ComparedRun, ComparisonResult, Exact, Judged
 from bench.gates.threshold import FOREVER_S
@@ -58,30 +60,20 @@ def _conditions(result: ComparisonResult) -> Sequence[str]:
     scenario = result.sides[0].scenario
     parts = ["cut short"] if result.interrupted else []
     if scenario is not None:
-        parts += [
-            f"N={scenario.instances}",
-            f"fsync {scenario.fsync}",
-            *load_parts(scenario),
-            _each(result, scenario.duration_ms),
-        ]
+        asked_s = result.asked_duration_s
+        instead = f", not the scenario's {duration_text(asked_s * 1000)} (--duration sets it)" if asked_s else ""
+        how = "" if not result.paired else ", in turns of 0.1 s" if result.in_turns else ", there and back"
+        each = f"{duration_text(scenario.duration_ms)} each{how}{instead}"
+        parts += [f"N={scenario.instances}", f"fsync {scenario.fsync}", *load_parts(scenario), each]
     return parts
-
-
-def _each(result: ComparisonResult, duration_ms: float) -> str:
-    """How long a run took, and in what order they came."""
-    asked_s = result.asked_duration_s
-    instead = f", not the scenario's {duration_text(asked_s * 1000)} (--duration sets it)" if asked_s else ""
-    how = "" if not result.paired else ", in turns of 0.1 s" if result.in_turns else ", there and back"
-    return f"{duration_text(duration_ms)} each{how}{instead}"
 
 
 def _parts(result: ComparisonResult) -> Iterator[Part]:
     noise = {entry.metric: entry for entry in result.metrics if entry.role == "noise"}
     for index, side in enumerate(result.sides):
         entries = [entry for entry in result.metrics if entry.side == index and entry.role != "noise"]
-        rows = tuple(_row(entry, noise.get(entry.metric, entry)) for entry in entries if entry.pairs)
-        empty = (entry for entry in entries if not entry.pairs and entry.role == "judged")
-        rows += tuple((metric_text(entry.metric), word_of(entry), *[MISSING] * 6) for entry in empty)
+        shown = (entry for entry in entries if entry.pairs or entry.role == "judged")
+        rows = tuple(_row(entry, noise.get(entry.metric, entry)) for entry in shown)
         if entries:
             names = [_short(one.label) for one in (result.sides[0], side)]
             head = ("", "verdict", *(("baseline", "candidate") if result.kind == "gate" else names), *HEAD)
@@ -101,7 +93,7 @@ def _row(entry: Judged, noise: Judged) -> tuple[str, ...]:
         figure_text(entry.first, entry.unit),
         figure_text(entry.second, entry.unit),
         change_text(entry.ratio),
-        interval_text(entry).replace(" % …", " …"),
+        interval_text(entry),
         MISSING if (limit := limit_of(entry)) is None else change_text(limit),
         _share(noise.pair_noise_ratio),
     )
@@ -143,7 +135,7 @@ def interval_text(entry: Judged) -> str:
     """The interval of that change, or that there is none."""
     if entry.low is None or entry.high is None:
         return "none"
-    return f"{change_text(entry.low)} … {change_text(entry.high)}"
+    return f"{change_text(entry.low).removesuffix(' %')} … {change_text(entry.high)}"
 
 
 def _share(ratio: float | None) -> str:
@@ -152,10 +144,7 @@ def _share(ratio: float | None) -> str:
 
 def _lines(result: ComparisonResult) -> Iterator[tuple[str, str]]:
     for entry in result.thresholds:
-        yield (
-            "threshold",
-            f"{entry.status.upper()}  {entry.label}  {entry.expression}  {threshold_text(entry)}",
-        )
+        yield "threshold", f"{entry.status.upper()}  {entry.label}  {entry.expression}  {threshold_text(entry)}"
     if result.differs:
         yield "differs", " · ".join(result.differs)
     if result.exact is not None:
@@ -167,13 +156,10 @@ def _lines(result: ComparisonResult) -> Iterator[tuple[str, str]]:
 def _exact(exact: Exact) -> str:
     if exact.skipped:
         return f"not counted: {exact.skipped}"
-    same = [f"{_words(row.name)} {row.second:g}" for row in exact.rows if row.verdict == "same"]
-    other = [
-        f"{_words(row.name)} {row.first:g} → {row.second:g} ({row.verdict})"
-        for row in exact.rows
-        if row.verdict != "same"
-    ]
-    parts = [*other, *([f"{'same: ' if other else 'all the same: '}{', '.join(same)}"] if same else [])]
+    changed = [row for row in exact.rows if row.verdict != "same"]
+    parts = [f"{metric_text(row.name)} {row.first:g} → {row.second:g} ({row.verdict})" for row in changed]
+    if same := [f"{metric_text(row.name)} {row.second:g}" for row in exact.rows if row.verdict == "same"]:
+        parts.append(f"{'same: ' if changed else 'all the same: '}{', '.join(same)}")
     return " · ".join(parts) + "  (per acquire with its release)"
 
 
@@ -190,10 +176,8 @@ def _legend(result: ComparisonResult) -> Iterator[tuple[str, str]]:
     sure = ", ".join(f"{confidence * 100:.3g} %" for confidence in sorted(confidences))
     if not sure:
         return
-    how = "Hodges-Lehmann of the pairs' log ratios, exact Wilcoxon interval"
-    if not result.paired:
-        how = "Hodges-Lehmann of all log ratios, exact Mann-Whitney interval"
-    yield "interval", f"{sure}: {how}"
+    of, test = ("the pairs'", "Wilcoxon") if result.paired else ("all", "Mann-Whitney")
+    yield "interval", f"{sure}: Hodges-Lehmann of {of} log ratios, exact {test} interval"
     if looks := [str(look) for look in result.looks if look <= result.finished_pairs]:
         yield "looks", f"certain enough to stop? asked after pair {', '.join(looks)}; the interval pays for every look"
     if result.paired:
@@ -206,23 +190,15 @@ def metric_text(name: str) -> str:
     return name.removeprefix("cost.").replace("_us_per_cycle", " µs").replace("_", " ")
 
 
-def _words(name: str) -> str:
-    return name.replace("_", " ")
-
-
 def suite(result: ComparisonResult) -> Suite:
     """Every judged metric, threshold, the exact costs and the whole, as JUnit cases."""
-    status = {"same": "pass", "different": "pass"}
-    cases = [
-        Case(
-            f"{entry.metric} ({entry.label})",
-            status.get(entry.verdict, entry.verdict),
-            f"{change_text(entry.ratio)}, interval {interval_text(entry)}"
-            + (f": {entry.reason}" if entry.reason else ""),
-        )
-        for entry in result.metrics
-        if entry.role == "judged"
-    ]
+    cases = []
+    for entry in result.metrics:
+        if entry.role == "judged":
+            status = "pass" if entry.verdict in ("same", "different") else entry.verdict
+            why = f": {entry.reason}" if entry.reason else ""
+            said = f"{change_text(entry.ratio)}, interval {interval_text(entry)}{why}"
+            cases.append(Case(f"{entry.metric} ({entry.label})", status, said))
     cases += [Case(entry.expression, entry.status, threshold_text(entry)) for entry in result.thresholds]
     if result.exact is not None and not result.exact.skipped:
         cases.append(Case("exact costs", "fail" if result.exact.failures else "pass", _exact(result.exact)))
@@ -236,31 +212,24 @@ def suite(result: ComparisonResult) -> Suite:
 
 
 _MULTIPLE = 3.0
-_STYLES = dict.fromkeys(("pass", "better"), ("good", "pass or better")) | dict.fromkeys(
-    ("fail", "worse"), ("bad", "fail or worse")
-)
+_GOOD, _BAD = ("good", "pass or better"), ("bad", "fail or worse")  # how a bar looks, and what that means
+_STYLES = {"pass": _GOOD, "better": _GOOD, "fail": _BAD, "worse": _BAD}
 
 
 def figures(result: ComparisonResult) -> list[Figure]:
     """One figure for each side that was held against the first."""
-    sides = sorted({entry.side for entry in result.metrics if entry.role != "noise"})
-    return [figure for side in sides if (figure := _side(result, side)) is not None]
+    told = [entry for entry in result.metrics if entry.role != "noise" and entry.ratio is not None]
+    sides = groupby(sorted(told, key=attrgetter("side")), attrgetter("side"))
+    return [_figure(result, side, list(entries)) for side, entries in sides]
 
 
-def _side(result: ComparisonResult, side: int) -> Figure | None:
-    entries = [
-        entry for entry in result.metrics if entry.side == side and entry.role != "noise" and entry.ratio is not None
-    ]
-    if not entries:
-        return None
+def _figure(result: ComparisonResult, side: int, entries: Sequence[Judged]) -> Figure:
     known = [value for entry in entries for value in (entry.ratio, entry.low, entry.high, limit_of(entry)) if value]
     x, tick, axis = _scale(known)
     first, second = result.sides[0].label, result.sides[side].label
     judged = [entry for entry in entries if entry.role == "judged"] or entries
-    judged.sort(key=lambda entry: word_of(entry) not in ("fail", "worse"))
-    said = ", ".join(
-        f"{metric_text(entry.metric)} {change_text(entry.ratio)} ({word_of(entry)})" for entry in judged[:2]
-    )
+    worst = sorted(judged, key=lambda entry: word_of(entry) not in ("fail", "worse"))[:2]
+    said = ", ".join(f"{metric_text(entry.metric)} {change_text(entry.ratio)} ({word_of(entry)})" for entry in worst)
     title = f"{second} against {first}: {said}"
     tolerance = result.tolerance_ratio
     marked = ": the mark in each row" if any(map(limit_of, entries)) else ""
@@ -284,7 +253,7 @@ def _scale(ratios: Sequence[float]) -> tuple[Scale, Label, str]:
 
 def _bar(entry: Judged) -> Bar:
     whole = entry.low is not None and entry.high is not None
-    text = interval_text(entry).replace(" % …", " …") if whole else change_text(entry.ratio)
+    text = interval_text(entry) if whole else change_text(entry.ratio)
     style, key = _STYLES.get(word_of(entry), ("c5", "neither is shown"))
     return Bar(metric_text(entry.metric), entry.ratio, entry.low, entry.high, text, style, key, limit_of(entry))
 

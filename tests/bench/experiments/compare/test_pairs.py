@@ -16,7 +16,7 @@ from msgspec import structs
 from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.experiments.compare import experiment as comparison
 from bench.experiments.compare import pairs
-from bench.experiments.compare.costs import ExactCosts, judge_exact
+from bench.experiments.compare.costs import judge_exact
 from bench.experiments.compare.experiment import Question, compare_now
 from bench.experiments.compare.pairs import PairsOrder, Side, run_pairs, take_turns
 from bench.gates.threshold import find_metric
@@ -240,8 +240,8 @@ def asked(stage_order: PairsOrder, folder: Path, looks: tuple[int, ...] = (8,)) 
 def test_one_command_more_fails_at_once_without_a_pair(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    costs = ExactCosts(10, 1295, 45, 2, 0, 5)
-    monkeypatch.setattr(comparison, "count_exactly", lambda _order: judge_exact(costs, replace(costs, commands=11)))
+    costs = {"commands": 10, "bytes_sent": 1295}
+    monkeypatch.setattr(comparison, "count_exactly", lambda _order: judge_exact(costs, costs | {"commands": 11}))
     done = asked(order(8), tmp_path)
     assert (done.exit_code, done.result.verdict.reasons) == (1, ("commands per acquire: 10 → 11",))
     assert (stage.ran, done.result.finished_pairs) == ([], 0)
@@ -253,7 +253,7 @@ def test_one_command_more_fails_at_once_without_a_pair(
 def test_a_gate_stops_at_the_first_look_that_answers_and_not_between(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    costs = ExactCosts(10, 1295, 45, 2, 0, 5)
+    costs = {"commands": 10, "bytes_sent": 1295}
     monkeypatch.setattr(comparison, "count_exactly", lambda _order: judge_exact(costs, costs))
     stage.rates = {"b": 1.0}
     done = asked(order(24, processes=1), tmp_path, looks=(9, 12, 16, 24))
@@ -271,7 +271,7 @@ def test_a_gate_that_is_cut_between_two_looks_is_not_judged(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, looks: tuple[int, ...], word: str, code: int
 ) -> None:
     """Who watches could cut it when it suits him; had it been a look (the second row), the same pairs would fail."""
-    costs = ExactCosts(10, 1295, 45, 2, 0, 5)
+    costs = {"commands": 10, "bytes_sent": 1295}
     monkeypatch.setattr(comparison, "count_exactly", lambda _order: judge_exact(costs, costs))
     stage.rates, stage.stop_at = {"b": 1.0}, (9 * 2, "interrupt")
     done = asked(order(24, processes=1), tmp_path, looks=looks)
