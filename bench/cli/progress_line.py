@@ -126,10 +126,10 @@ def _health(progress: Progress) -> Iterator[Text]:
         yield Text(f"lag p99 {latency(progress.lag_p99_s)}", "dim")
     if progress.late_starts:
         yield Text(f"late starts {count(progress.late_starts)}", "yellow")
-    for trouble in progress.troubles:
-        text = Text(f"#{trouble.index} {trouble.state}", "red" if trouble.state != "voting" else "yellow")
-        if trouble.errors:
-            text.append(f" {count(trouble.errors)} errors", style="yellow")
+    for index, (state, errors) in progress.troubles.items():
+        text = Text(f"#{index} {state}", "red" if state != "voting" else "yellow")
+        if errors:
+            text.append(f" {count(errors)} errors", style="yellow")
         yield text
 
 

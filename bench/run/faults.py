@@ -60,13 +60,6 @@ class Event:
             detail=dict(self.detail),
         )
 
-    def sentence(self) -> str | None:
-        """What has to be said about it beside the figures, or None."""
-        name = f"the fault {self.order.kind} on {self.order.target}"
-        if self.skipped is not None:
-            return f"{name} was skipped: {self.skipped}"
-        return None if self.failed is None else f"{name} failed: {self.failed}"
-
 
 class FaultTimeline:
     """Injects orders at their times, beside the load. Made before the load starts, `start`ed with it."""
@@ -139,7 +132,11 @@ class FaultTimeline:
         return [] if self._allow_skipped else self._sentences()
 
     def _sentences(self) -> list[str]:
-        return [sentence for event in self.events if (sentence := event.sentence())]
+        ends = ((event.order, event.skipped, event.failed) for event in self.events if event.skipped or event.failed)
+        return [
+            f"the fault {order.kind} on {order.target} {f'was skipped: {skipped}' if skipped else f'failed: {failed}'}"
+            for order, skipped, failed in ends
+        ]
 
     def spans_ns(self) -> tuple[Span, ...]:
         """When faults were there, for whoever looks for a cause; one that is not undone lasts until now."""
@@ -161,9 +158,10 @@ class FaultTimeline:
             for index, pid in self.killed_workers().items()
         )
 
-    def active(self) -> tuple[FaultOrder, ...]:
-        """The faults that are there now."""
-        return tuple(event.order for event in self.events if event.begun_ns and not event.ended_ns)
+    def active(self) -> list[str]:
+        """Kind and target of the faults that are there now."""
+        there = (event.order for event in self.events if event.begun_ns and not event.ended_ns)
+        return [f"{order.kind} {order.target}" for order in there]
 
     # -- the threads --------------------------------------------------------------------------------------------------
 

@@ -28,19 +28,8 @@ from bench.measure.timeline import Integers
 from bench.run.faults import FaultTimeline
 from bench.run.interrupt import Interrupts
 from bench.safety.judge import LiveJudge, LiveVerdict
-from bench.topology.faults.injection import FaultOrder
 from bench.workloads.launch import LocustProcess, is_alive
 from lockcore.clock import NS_PER_S
-
-
-@dataclass(frozen=True, slots=True)
-class InstanceTrouble:
-    """An instance that does not simply vote: its state, and how many errors the workers counted."""
-
-    index: int
-    address: str
-    state: str
-    errors: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +43,12 @@ class Progress:
     p50_s: float | None
     p99_s: float | None
     outcomes: Mapping[str, int]  # since the start
-    troubles: tuple[InstanceTrouble, ...]
+    troubles: Mapping[int, tuple[str, int]]  # instances that do not simply vote: state, and errors so far
     cpu_ratio: float | None  # of the busiest worker's core, in the last interval
     lag_p99_s: float | None  # of the workers' schedulers, since they began
     late_starts: int
     safety: LiveVerdict = field(default_factory=LiveVerdict)
-    faults: tuple[str, ...] = ()  # kind and target of those that are there now
+    faults: Sequence[str] = ()  # kind and target of those that are there now
 
 
 @dataclass(slots=True)
@@ -112,7 +101,7 @@ class Follower:
         if self.spawned_ns is None and len(notes) >= self.processes:
             self.spawned_ns = max(note.spawned_ns for note in notes)
 
-    def look(self, now_ns: int, faults: Sequence[FaultOrder] = ()) -> Progress:
+    def look(self, now_ns: int, faults: Sequence[str] = ()) -> Progress:
         """Return what happened since the last look, at the monotonic time `now_ns`. `faults`: those there are now."""
         notes = workers.read_workers(self.workdir)
         self._note_spawned(notes)
@@ -135,7 +124,7 @@ class Follower:
             lag_p99_s=_seconds(workers.scheduler_lag(notes).percentile(99)),
             late_starts=sum(note.late_starts for note in notes),
             safety=self.live.add(records),
-            faults=tuple(f"{fault.kind} {fault.target}" for fault in faults),
+            faults=faults,
         )
 
     def _told_per_s(self, notes: Sequence[workers.WorkerNote], now_ns: int) -> float:
@@ -187,17 +176,14 @@ def cpu_seconds(pid: int) -> float | None:
     return float(times.user + times.system)
 
 
-def _troubles(notes: Sequence[workers.WorkerNote]) -> tuple[InstanceTrouble, ...]:
+def _troubles(notes: Sequence[workers.WorkerNote]) -> dict[int, tuple[str, int]]:
     """The worst state and the sum of errors of every instance over all workers, if either is worth a word."""
-    found: dict[int, InstanceTrouble] = {}
-    for note in notes:
-        for status in note.instances:
-            errors = sum(status.errors.values())
-            known = found.get(status.index)
-            state = status.state if known is None or known.state == "voting" else known.state
-            errors += known.errors if known else 0
-            found[status.index] = InstanceTrouble(status.index, status.address, state, errors)
-    return tuple(trouble for _, trouble in sorted(found.items()) if trouble.errors or trouble.state != "voting")
+    found: dict[int, tuple[str, int]] = {}
+    for status in (status for note in notes for status in note.instances):
+        state, errors = found.get(status.index, ("voting", 0))
+        worst = status.state if state == "voting" else state
+        found[status.index] = worst, errors + sum(status.errors.values())
+    return {index: trouble for index, trouble in sorted(found.items()) if trouble != ("voting", 0)}
 
 
 def _seconds(ns: int | None) -> float | None:

@@ -1,7 +1,9 @@
 """One run, from order to result: *a scenario → servers, Locust, history → a judged, written result*.
 
 Rules: once Locust runs, signals are only counted, so that whatever happens the load is stopped, what was measured is
-judged and written, leaks are counted and unlinked, and nothing of the run stays behind.
+judged and written, leaks are counted and unlinked, and nothing of the run stays behind. Without a wish for telemetry
+nothing of it is imported or asked; a collector's troubles become a warning of the result, and only what is wrong before
+the load starts stops the run.
 """
 
 import datetime
@@ -10,16 +12,17 @@ import socket
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Self
 
 from msgspec import structs
 
 from bench.errors import EXIT_INTERRUPTED, BenchError, EnvironmentNotReadyError, UsageError
 from bench.gates.threshold import read_thresholds
-from bench.measure.run_result import RunResult
+from bench.measure.run_result import RunResult, SafetyReport
 from bench.measure.workers import read_workers
 from bench.run.conclude import RunEvidence, conclude, key_names
 from bench.run.experiment import Done, exit_code, store
@@ -27,15 +30,20 @@ from bench.run.faults import FaultTimeline
 from bench.run.follow import Follower, Show, follow
 from bench.run.interrupt import Interrupts
 from bench.run.servers import Servers, counted, open_servers
-from bench.run.telemetry import RunTelemetry
 from bench.scenario import Scenario
-from bench.telemetry.run import Run
+from bench.telemetry.run import FSYNCS, Run
+from bench.telemetry.settings import settings_of
 from bench.topology.child import Guard
 from bench.topology.faults.injection import FaultOrder, Site
 from bench.topology.faults.kinds import injection, read_faults
-from bench.topology.probe import info_snapshot, leaked_keys
+from bench.topology.probe import InfoWatch, info_snapshot, leaked_keys
 from bench.workloads.launch import WORKERS_S, LocustProcess
 from bench.workloads.plan import Plan, Ring
+
+if TYPE_CHECKING:
+    from bench.telemetry.exporter import Exporter
+
+HURRIED_S = 1.0  # for a collector, when somebody waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,35 +94,34 @@ def run_on(
     if order.bind:
         _require_free(*order.bind)
     scenario, started = order.scenario, f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
-    run = Run.of(scenario, order.run_id, scenario.processes, order.name, started)
-    with (
-        Guard(Path(tempfile.gettempdir()), "lockbench-run-") as guard,  # removes the folder even when we are killed
-        RunTelemetry(run, servers, guard.folder, environ) as telemetry,
-    ):
-        plan = _plan(order, servers, guard.folder)
-        before = info_snapshot(servers.urls)
-        interrupts.raising = False
-        follower = _follower(scenario, guard.folder, WORKERS_S if order.bind else 0.0)
+    run = Run.of(scenario, order.run_id, scenario.processes, order.name, started).seen(servers.facts)
+    with Guard(Path(tempfile.gettempdir()), "lockbench-run-") as guard:  # removes the folder even when we are killed
+        follower = _follower(order, guard.folder)
         timeline = _timeline(order, servers.site, follower)
-        telemetry.start(timeline, follower.live)
-        with closing(LocustProcess.start(plan, environ)) as load, timeline:
-            course = follow(load, follower, interrupts, plan.grace_s + plan.others_s, show, faults=timeline)
-        if course.window is None:
-            if not course.orderly:
-                leaked_keys(servers.urls, key_names(plan.key_prefix, range(scenario.resources)))
-            raise KeyboardInterrupt
-        evidence = RunEvidence(
-            scenario, servers, guard.folder, plan.key_prefix, course, course.window, timeline,
-            *counted(servers.urls, before),
-        )  # fmt: skip
-        result = conclude(evidence, run_id=order.run_id, command=order.command, started_at=started)
-        troubles = telemetry.finish(result.safety, hurried=course.interrupted)
-        code = exit_code(result.verdict, interrupted=interrupts.count > 0)  # also while it was judged
-        verdict = structs.replace(result.verdict, exit_code=code)
-        result = structs.replace(result, name=order.name, warnings=(*result.warnings, *troubles), verdict=verdict)
-        if order.folder is None:
-            return Done(result, None, code)
-        return store(result, order.folder, code)
+        with RunTelemetry(run, servers, follower, timeline, environ) as telemetry:
+            plan = Plan(
+                order.run_id, servers.load_urls, f"lockbench:{order.run_id}:", scenario, guard.folder, timed=True,
+                allow_missing=order.allow_missing, ring=order.ring, bind=order.bind, more=order.more,
+            )  # fmt: skip
+            before = info_snapshot(servers.urls)
+            interrupts.raising = False
+            telemetry.start()
+            with closing(LocustProcess.start(plan, environ)) as load, timeline:
+                course = follow(load, follower, interrupts, plan.grace_s + plan.others_s, show, faults=timeline)
+            if course.window is None:
+                if not course.orderly:
+                    leaked_keys(servers.urls, key_names(plan.key_prefix, range(scenario.resources)))
+                raise KeyboardInterrupt
+            evidence = RunEvidence(
+                scenario, servers, guard.folder, plan.key_prefix, course, course.window, timeline,
+                *counted(servers.urls, before),
+            )  # fmt: skip
+            result = conclude(evidence, run_id=order.run_id, command=order.command, started_at=started)
+            troubles = telemetry.finish(result.safety, hurried=course.interrupted)
+            code = exit_code(result.verdict, interrupted=interrupts.count > 0)  # also while it was judged
+            verdict = structs.replace(result.verdict, exit_code=code)
+            result = structs.replace(result, name=order.name, warnings=(*result.warnings, *troubles), verdict=verdict)
+            return Done(result, None, code) if order.folder is None else store(result, order.folder, code)
 
 
 def _require_free(host: str, port: int) -> None:
@@ -133,31 +140,11 @@ def _faults(scenario: Scenario) -> tuple[FaultOrder, ...]:
     return read_faults(scenario.faults, seed=scenario.seed, duration_ms=scenario.duration_ms)
 
 
-def _plan(order: Order, servers: Servers, workdir: Path) -> Plan:
-    return Plan(
-        run_id=order.run_id,
-        targets=servers.load_urls,
-        key_prefix=f"lockbench:{order.run_id}:",
-        scenario=order.scenario,
-        workdir=workdir,
-        timed=True,
-        allow_missing=order.allow_missing,
-        ring=order.ring,
-        bind=order.bind,
-        more=order.more,
-    )
-
-
-def _follower(scenario: Scenario, workdir: Path, wait_s: float) -> Follower:
-    return Follower(
-        workdir=workdir,
-        processes=scenario.processes,
-        warmup_s=scenario.warmup_ms / 1000,
-        duration_s=scenario.duration_ms / 1000,
-        began_ns=time.monotonic_ns(),
-        ttl_ms=scenario.ttl_ms,
-        wait_s=wait_s,
-    )
+def _follower(order: Order, workdir: Path) -> Follower:
+    scenario, wait_s = order.scenario, WORKERS_S if order.bind else 0.0
+    warmup_s, duration_s = scenario.warmup_ms / 1000, scenario.duration_ms / 1000
+    now_ns = time.monotonic_ns()
+    return Follower(workdir, scenario.processes, warmup_s, duration_s, now_ns, scenario.ttl_ms, wait_s)
 
 
 def _timeline(order: Order, site: Site, follower: Follower) -> FaultTimeline:
@@ -167,3 +154,66 @@ def _timeline(order: Order, site: Site, follower: Follower) -> FaultTimeline:
     timeline = FaultTimeline(_faults(order.scenario), make, follower.find_window, allow_skipped=skips)
     timeline.require()
     return timeline
+
+
+# -- telemetry around it -----------------------------------------------------------------------------------------------
+
+
+class RunTelemetry:
+    """What a run exports, if `environ` asks for anything: `start` with the load, `finish` with the result."""
+
+    def __init__(
+        self, run: Run, servers: Servers, follower: Follower, timeline: FaultTimeline, environ: Mapping[str, str]
+    ) -> None:
+        """Prepare it. Raises BenchError when it cannot be had."""
+        self._export: tuple[Exporter, InfoWatch] | None = None
+        self._timeline, self._follower, self._asked_ns = timeline, follower, 0
+        if settings := settings_of(environ):
+            from bench.telemetry import exporter
+
+            asked = InfoWatch(servers.urls, partial(_syncs, servers.site))
+            sources = exporter.Sources(infos=lambda: asked.infos, faults=self._faults, judged=self._judged)
+            self._export = exporter.Exporter(settings, run, follower.workdir, sources), asked
+
+    def start(self) -> None:
+        """The load starts."""
+        for part in reversed(self._export or ()):
+            part.start()
+
+    def finish(self, safety: SafetyReport, *, hurried: bool) -> list[str]:
+        """Export what the run came to; return warnings. `hurried`: somebody waits, so a collector gets little time."""
+        if self._export is None:
+            return []
+        (exporter, asked), self._export = self._export, None
+        asked.stop()
+        return exporter.finish(safety, HURRIED_S) if hurried else exporter.finish(safety)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        """Without a result nothing more is exported."""
+        if self._export is not None:
+            exporter, asked = self._export
+            asked.stop()
+            exporter.abort()
+
+    def _judged(self) -> tuple[int, Mapping[str, int]]:
+        """How many leases were judged by now, and the violations by kind."""
+        verdict = self._follower.live.verdict
+        return verdict.leases, verdict.counts
+
+    def _faults(self) -> Sequence[tuple[str, str, bool]]:
+        """Kind, target and whether it has been in force since the last time this was asked: a short one shows, too."""
+        asked_ns, self._asked_ns = self._asked_ns, time.monotonic_ns()
+        return [
+            (event.order.kind, event.order.target, bool(event.begun_ns and (event.ended_ns or asked_ns) >= asked_ns))
+            for event in self._timeline.events
+        ]
+
+
+def _syncs(site: Site, index: int) -> Mapping[str, int]:
+    """What INFO does not say: how often an instance has synced, where the shim counts it."""
+    with suppress(BenchError, LookupError):
+        return {FSYNCS: site.control(index).syncs}
+    return {}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bench.cli.progress_line import PLAIN_EVERY_S, ProgressLine, block, progress_line
-from bench.run.follow import InstanceTrouble, Progress
+from bench.run.follow import Progress
 from bench.safety.judge import LiveVerdict
 
 
@@ -20,7 +20,7 @@ def progress(phase: str = "measuring", elapsed_s: float = 4.0, **changes: Any) -
         "p50_s": 0.00041,
         "p99_s": 0.0029,
         "outcomes": {"acquired": 45_000, "contended": 500},
-        "troubles": (),
+        "troubles": {},
         "cpu_ratio": 0.61,
         "lag_p99_s": 0.0008,
         "late_starts": 0,
@@ -62,11 +62,7 @@ def test_the_line_names_the_faults_that_are_there() -> None:
 
 TROUBLED: dict[str, Any] = {
     "outcomes": {"acquired": 1_045_000, "contended": 500, "split_vote": 31, "unreachable": 1_200, "too_late": 4},
-    "troubles": (
-        InstanceTrouble(1, "127.0.0.1:2", "down", 1_204),
-        InstanceTrouble(3, "127.0.0.1:4", "down", 1_198),
-        InstanceTrouble(4, "127.0.0.1:5", "voting", 2),
-    ),
+    "troubles": {1: ("down", 1_204), 3: ("down", 1_198), 4: ("voting", 2)},
     "late_starts": 12_800,
 }
 

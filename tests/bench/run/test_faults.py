@@ -129,11 +129,11 @@ def test_stopping_undoes_what_has_begun_and_begins_nothing_more() -> None:
     deadline_s = time.monotonic() + DEADLINE_S
     while not stage.timeline.active():
         assert time.monotonic() < deadline_s
-    assert [active.target for active in stage.timeline.active()] == ["instance:0"]
+    assert stage.timeline.active() == ["stop instance:0"]
     stage.timeline.stop()
     stage.timeline.stop()
     assert [[name for name, _ in acted.calls] for acted in stage.acted] == [["begin", "end"], []]
-    assert stage.timeline.active() == ()
+    assert stage.timeline.active() == []
     assert [event.skipped for event in stage.timeline.events] == [None, NOT_BEGUN]
     assert stage.timeline.absences() == [f"the fault stop on instance:1 was skipped: {NOT_BEGUN}"]
 

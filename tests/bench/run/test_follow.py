@@ -121,7 +121,7 @@ def test_a_run_that_ends_by_itself_keeps_its_whole_window(follower: Follower) ->
     assert (course.interrupted, course.deaths, load.closed) == (False, (), False)
     assert not load.asked
     assert [look.phase for look in seen] == ["draining", "draining", "draining"]
-    assert seen[0].troubles[0].state == "down"
+    assert seen[0].troubles[0] == ("down", 3)
     assert len(course.clock) == 3
 
 
