@@ -145,12 +145,11 @@ def _due(evidence: RunEvidence) -> Due | None:
     if scenario.rate_per_s is None:
         return None
     first_ns = int(scenario.warmup_ms * NS_PER_MS)
-    last_ns = first_ns + window.stop_ns - window.start_ns
-    late, all_of_it = (
-        due_between(scenario.rate_per_s, scenario.arrivals, scenario.seed, since_ns, last_ns)
-        for since_ns in (first_ns, 0)
+    schedule, last_ns = (
+        (scenario.rate_per_s, scenario.arrivals, scenario.seed),
+        first_ns + window.stop_ns - window.start_ns,
     )
-    return Due(late, all_of_it)
+    return Due(due_between(*schedule, first_ns, last_ns), due_between(*schedule, 0, last_ns))
 
 
 def _circumstances(
@@ -181,19 +180,17 @@ def _instances(
     evidence: RunEvidence, seen: Sequence[InstanceReport], leaks: Sequence[LeakCount]
 ) -> tuple[InstanceReport, ...]:
     """What the load saw of each instance, beside what the instance says itself."""
-    rows = []
+    rows = list(seen)
     for index, (fact, info, leak) in enumerate(zip(evidence.servers.facts, evidence.counters, leaks, strict=True)):
-        nothing = InstanceReport(index=index, address=fact.address, state="unknown")
-        status = seen[index] if index < len(seen) else nothing
+        if index >= len(seen):
+            rows.append(InstanceReport(index=index, address=fact.address, state="unknown"))
         cpu_s, commands = info.cpu_s, info.commands_processed
-        rows.append(
-            replaced(
-                status,
-                server=f"{fact.server} {fact.version}" if fact.server else status.server,
-                cpu_us_per_command=cpu_s * 1e6 / commands if cpu_s is not None and commands else None,
-                info=info,
-                leaked_keys=leak.found,
-            )
+        rows[index] = replaced(
+            rows[index],
+            server=f"{fact.server} {fact.version}" if fact.server else rows[index].server,
+            cpu_us_per_command=cpu_s * 1e6 / commands if cpu_s is not None and commands else None,
+            info=info,
+            leaked_keys=leak.found,
         )
     return tuple(rows)
 
@@ -212,9 +209,8 @@ def _warnings(
     if not about.safe:
         yield f"{evidence.scenario.recipe} is here to show its flaw, do not use it: {about.flaw}"
     for name, number in workers.added(report.figures for report in reports).items():
-        if name in COUNTED:
-            continue
-        yield f"{evidence.scenario.recipe} counted {number} × {name.replace('_', ' ')}"
+        if name not in COUNTED:
+            yield f"{evidence.scenario.recipe} counted {number} × {name.replace('_', ' ')}"
     if safety.verdict == "UNKNOWN" and not evidence.course.deaths:  # deaths stand in the verdict
         yield f"safety is unknown: {safety.reason}"
     yield from clock_warnings(reports, read_clocks(evidence.workdir))

@@ -22,7 +22,7 @@ from bench.measure import workers
 from bench.measure.facts import Window
 from bench.measure.histogram import Histogram
 from bench.measure.outcomes import acquired
-from bench.measure.record import OUTCOMES, HistoryTail, Records
+from bench.measure.record import OUTCOMES, HistoryTail
 from bench.measure.share import read_led
 from bench.measure.timeline import Integers
 from bench.run.faults import FaultTimeline
@@ -87,28 +87,26 @@ class Follower:
 
     def until(self, stop_ns: int) -> Window | None:
         """The measured window of a run that somebody else has ended; None when it had not begun."""
-        self._note_spawned(workers.read_workers(self.workdir))
+        self.find_window()
         self.duration_s = (stop_ns - (self.spawned_ns or stop_ns)) / NS_PER_S
         return _window(self, stop_ns)
 
     def find_window(self) -> tuple[int, int] | None:
         """The measured window as of now, without waiting for the next look; any thread may ask."""
-        if self.spawned_ns is None:
-            self._note_spawned(workers.read_workers(self.workdir))
-        return self.window_ns
-
-    def _note_spawned(self, notes: Sequence[workers.WorkerNote]) -> None:
-        if self.spawned_ns is None and len(notes) >= self.processes:
+        if self.spawned_ns is None and len(notes := workers.read_workers(self.workdir)) >= self.processes:
             self.spawned_ns = max(note.spawned_ns for note in notes)
+        return self.window_ns
 
     def look(self, now_ns: int, faults: Sequence[str] = ()) -> Progress:
         """Return what happened since the last look, at the monotonic time `now_ns`. `faults`: those there are now."""
-        notes = workers.read_workers(self.workdir)
-        self._note_spawned(notes)
-        records = self._tail.new_records()
+        self.find_window()
+        notes, records = workers.read_workers(self.workdir), self._tail.new_records()
         interval_s = max((now_ns - self._looked_ns) / NS_PER_S, 1e-9)
         self._looked_ns = now_ns
-        leases, latencies = self._count(records)
+        codes, granted = records["outcome"] & 0xFF, acquired(records)
+        self._counts += np.bincount(codes, minlength=len(OUTCOMES))[: len(OUTCOMES)]
+        leases = int(granted.sum())
+        latencies = Histogram.of(np.maximum(records["ended_ns"][granted] - records["intended_ns"][granted], 0))
         far = any(note.host for note in notes)  # their records come when they have ended
         phase, elapsed_s, remaining_s = self._clock(now_ns)
         return Progress(
@@ -135,13 +133,6 @@ class Follower:
             rate = (granted - before) * NS_PER_S / (now_ns - since_ns) if since_ns else 0.0
             self._told = now_ns, granted, rate
         return rate
-
-    def _count(self, records: Records) -> tuple[int, Histogram]:
-        codes = records["outcome"] & 0xFF
-        self._counts += np.bincount(codes, minlength=len(OUTCOMES))[: len(OUTCOMES)]
-        granted = acquired(records)
-        times_ns = records["ended_ns"][granted] - records["intended_ns"][granted]
-        return len(times_ns), Histogram.of(np.maximum(times_ns, 0))
 
     def _clock(self, now_ns: int) -> tuple[str, float, float]:
         window = self.window_ns
@@ -248,8 +239,9 @@ def follow(
         if exit_code is not None:
             break
         if not asked_ns:
-            course.deaths = _why_to_end(load, lost_workers(follower, faults) or _overdue(follower, now_ns, grace_s))
-            _require_start(load, follower, now_ns)
+            course.deaths = lost_workers(follower, faults) or _overdue(load, follower, now_ns, grace_s)
+            if course.deaths and (failure := load.failure()):
+                course.deaths = (str(failure),)  # what the load has said of it is better than what was seen
             if interrupts.count or course.deaths:
                 asked_ns = now_ns
                 faults.stop()
@@ -281,14 +273,14 @@ def _note_cut(course: Course, follower: Follower, *, user: bool) -> None:
         course.deaths = (f"the load ended {short_ns / NS_PER_S:.1f} s before its time",)
 
 
-def _why_to_end(load: LocustProcess, seen: tuple[str, ...]) -> tuple[str, ...]:
-    """What was seen from outside, or better what the load has said of it."""
-    failure = load.failure() if seen else None
-    return (str(failure),) if failure else seen
-
-
-def _overdue(follower: Follower, now_ns: int, grace_s: float) -> tuple[str, ...]:
-    """A word if Locust, which ends by itself when its time is over, still has not."""
+def _overdue(load: LocustProcess, follower: Follower, now_ns: int, grace_s: float) -> tuple[str, ...]:
+    """A word if Locust, which ends by itself when its time is over, still has not. Raises EnvironmentNotReadyError when
+    its users do not come."""
+    start_s = START_S + follower.wait_s
+    if follower.window_ns is None and now_ns - follower.began_ns > start_s * NS_PER_S:
+        raise EnvironmentNotReadyError(
+            f"Locust did not start its users within {start_s:.0f} s; the end of its log:\n{load.log_tail()}"
+        )
     if follower.window_ns is None or now_ns < follower.window_ns[1] + grace_s * NS_PER_S:
         return ()
     return (f"Locust did not end within {grace_s:.0f} s after its time, and was stopped",)
@@ -337,19 +329,10 @@ def _ended_ns(follower: Follower) -> int:
     return max(ends, default=time.monotonic_ns())
 
 
-def _require_start(load: LocustProcess, follower: Follower, now_ns: int) -> None:
-    start_s = START_S + follower.wait_s
-    if follower.window_ns is None and now_ns - follower.began_ns > start_s * NS_PER_S:
-        raise EnvironmentNotReadyError(
-            f"Locust did not start its users within {start_s:.0f} s; the end of its log:\n{load.log_tail()}"
-        )
-
-
 def _window(follower: Follower, ended_ns: int) -> Window | None:
     """The part of the planned window that had passed at `ended_ns`, as workers of other hosts were told; None when it
     had not begun."""
-    led = read_led(follower.workdir)
-    if led is not None:
+    if (led := read_led(follower.workdir)) is not None:
         return Window(*led.window_ns)
     if follower.window_ns is None or ended_ns <= follower.window_ns[0]:
         return None

@@ -45,7 +45,7 @@ class Told:
     @property
     def leases(self) -> Counter[int]:
         """How many leases each worker was granted."""
-        found: Counter[int] = Counter()
+        found = Counter[int]()
         for (worker, _), fold in self.folds.items():
             found[worker] += fold.state.numbers["totals"]["acquired"]
         return found

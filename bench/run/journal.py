@@ -101,35 +101,31 @@ def is_unfinished(folder: Path) -> bool:
 def read_journal(folder: Path) -> tuple[Line, list[Line], int]:
     """The plan, the whole pieces, and how many bytes those take. Raises UsageError when there is no journal."""
     path = folder / JOURNAL_NAME
+    found, whole_bytes = list[Line](), 0
     try:
-        content = path.read_bytes()
+        for line in path.read_bytes().splitlines(keepends=True):
+            value = json.loads(line)
+            if not line.endswith(b"\n") or not isinstance(value, dict):
+                break
+            found.append(value)
+            whole_bytes += len(line)
     except OSError as error:
         raise UsageError(f"{folder} holds nothing to go on from: {path.name}: {error.strerror}") from error
-    found: list[Line] = []
-    whole_bytes = 0
-    for line in content.splitlines(keepends=True):
-        try:
-            value = json.loads(line)
-        except ValueError:
-            break
-        if not line.endswith(b"\n") or not isinstance(value, dict):
-            break
-        found.append(value)
-        whole_bytes += len(line)
+    except ValueError:  # a line that was cut short
+        pass
     if not found or not isinstance(found[0].get("plan"), dict):
         raise UsageError(f"{path} is not the journal of an experiment; begin anew without --resume")
     return found[0]["plan"], found[1:], whole_bytes
 
 
-def _sound(path: Path, lines: list[Line], kind: type[Piece], check: Callable[[Piece], object]) -> list[Piece]:
-    found = []
+def _sound(path: Path, lines: list[Line], kind: type[Piece], check: Callable[[Piece], object]) -> Iterator[Piece]:
     for number, line in enumerate(lines, start=2):
         try:
-            found.append(converted(line, kind))
-            check(found[-1])
+            piece = converted(line, kind)
+            check(piece)
         except Exception as error:  # noqa: BLE001 - whatever it is, this line cannot be believed
             raise UsageError(
                 f"line {number} of {path} is no piece of this experiment ({type(error).__name__}: {error}); take it "
                 "out to have that piece made again, or begin anew"
             ) from None
-    return found
+        yield piece

@@ -10,7 +10,8 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -31,6 +32,7 @@ OwnLock = Callable[[str], AbstractContextManager[object]]
 REST_S = 0.001  # after a failure
 STRAGGLER_S = 15.0  # beyond a TTL: who waits for a lock that nobody gave back gets it then
 _ACQUIRED, _RELEASED, _GONE = OUTCOME_CODES["acquired"], OUTCOME_CODES["released"], OUTCOME_CODES["gone"]
+_Rows = list[tuple[int, ...]]
 _REFUSED, _BROKEN = OUTCOME_CODES["contended"], OUTCOME_CODES["unreachable"]
 
 
@@ -48,46 +50,40 @@ class OwnLoad:
     refused: tuple[type[BaseException], ...] = ()
 
 
-@dataclass(slots=True)
-class _OwnRun:
-    """What all callers write."""
-
-    lock: OwnLock
-    load: OwnLoad
-    prefix: str
-    stop_ns: int = 0
-    rows: list[list[tuple[int, ...]]] = field(default_factory=list)
-    errors: Counter[str] = field(default_factory=Counter)
-
-
 def measure_own_lock(lock: OwnLock, load: OwnLoad, prefix: str = "lockbench:own:") -> tuple[Measured, dict[str, int]]:
     """Load `lock` and return what was measured and judged, and the errors by type. Raises InconclusiveError."""
-    course = _OwnRun(lock, load, prefix)
     start_ns = time.monotonic_ns() + int(load.warmup_s * NS_PER_S)
-    course.stop_ns = start_ns + int(load.seconds * NS_PER_S)
-    course.rows = [[] for _ in range(load.callers)]
-    threads = [threading.Thread(target=_call, args=(course, caller), daemon=True) for caller in range(load.callers)]
+    window = Window(start_ns, start_ns + int(load.seconds * NS_PER_S))
+    callers, errors = [_Rows() for _ in range(load.callers)], Counter[str]()
+    call = partial(_call, lock, load, prefix, stop_ns=window.stop_ns, errors=errors)
+    threads = [threading.Thread(target=call, args=one, daemon=True) for one in enumerate(callers)]
     for thread in threads:
         thread.start()
     patience_s = load.ttl_s + STRAGGLER_S
-    over_s = course.stop_ns / NS_PER_S + patience_s
+    over_s = window.stop_ns / NS_PER_S + patience_s
     for thread in threads:
         thread.join(max(over_s - time.monotonic(), 0))
     if stuck := sum(thread.is_alive() for thread in threads):
         raise InconclusiveError(
             f"{stuck} of {load.callers} callers are still inside the lock {patience_s:g} s after the end"
         )
-    return _measured(course, Window(start_ns, course.stop_ns)), dict(course.errors)
+    records = np.array(list(chain.from_iterable(callers)), RECORD_DTYPE)
+    oracle = Judge(int(load.ttl_s * 1000))
+    oracle.add(History(records, 0, 0, _asked(records)[: None if load.hold_s else 0]))
+    folded = fold(records, window, Facts(instances=1, users=load.callers))
+    return structs.replace(folded.values, safety=oracle.report()), dict(errors)
 
 
-def _call(course: _OwnRun, caller: int) -> None:
-    load, now, rows = course.load, time.monotonic_ns, course.rows[caller]
+def _call(
+    lock: OwnLock, load: OwnLoad, prefix: str, caller: int, rows: _Rows, *, stop_ns: int, errors: Counter[str]
+) -> None:
+    now = time.monotonic_ns
     resource = caller % load.resources if load.resources else caller
-    name, ttl_ns = f"{course.prefix}{resource}", int(load.ttl_s * NS_PER_S)
-    while (start := now()) < course.stop_ns:
+    name, ttl_ns = f"{prefix}{resource}", int(load.ttl_s * NS_PER_S)
+    while (start := now()) < stop_ns:
         granted = left = 0
         try:
-            with course.lock(name):
+            with lock(name):
                 granted = now()
                 if load.hold_s:
                     time.sleep(load.hold_s)
@@ -97,19 +93,10 @@ def _call(course: _OwnRun, caller: int) -> None:
             ended = now()
             outcome = _ACQUIRED | _GONE << 8 if granted else _REFUSED if isinstance(error, load.refused) else _BROKEN
             if not isinstance(error, load.refused):
-                course.errors[type(error).__name__] += 1
+                errors[type(error).__name__] += 1
             time.sleep(REST_S)
         row = (start, start, start, granted, start + ttl_ns if granted else 0, left, left, ended if left else 0)
         rows.append((*row, granted or ended, resource, caller, outcome, 0, 1, caller << 40 | len(rows), len(rows) + 1))
-
-
-def _measured(course: _OwnRun, window: Window) -> Measured:
-    load = course.load
-    records = np.array(list(chain.from_iterable(course.rows)), RECORD_DTYPE)
-    oracle = Judge(int(load.ttl_s * 1000))
-    oracle.add(History(records, 0, 0, _asked(records)[: None if load.hold_s else 0]))
-    folded = fold(records, window, Facts(instances=1, users=load.callers))
-    return structs.replace(folded.values, safety=oracle.report())
 
 
 def _asked(records: Records) -> Integers:

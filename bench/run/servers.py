@@ -21,6 +21,7 @@ from bench.topology.fleet import Fleet
 from bench.topology.probe import InfoSnapshot, delta, info_snapshot, inspect, require_independent
 from bench.topology.server import find_server
 
+_DURABLE = ("everysec", "always")
 VIRTUAL_DISK_S = 0.0005  # a cloud volume syncs in 0.5 to 10 ms
 
 
@@ -65,7 +66,7 @@ class Servers:
         """What qualifies every number of this run, because of its servers."""
         found = [f"{fact.address}: {warning}" for fact in self.facts for warning in fact.warnings]
         found += self.site.warnings()
-        durable = any(fact.fsync in ("everysec", "always") for fact in self.facts)
+        durable = any(fact.fsync in _DURABLE for fact in self.facts)
         if self.disk and durable and self.disk.p50_s < VIRTUAL_DISK_S:
             found.append(f"fsync is cheap here: fdatasync {self.disk.p50_s * 1e6:.0f} µs (p50), cloud disks 0.5-10 ms")
         versions = {f"{fact.server} {fact.version}" for fact in self.facts if fact.server}
@@ -91,19 +92,15 @@ def open_servers(
         facts = ask(scenario.targets, allow_missing=allow_missing, replicated=replicated)
         yield Servers(scenario.targets, facts, None, None, Site())
         return
-    needs, found = needs_of(faults) | _wanted_counters(scenario), find_server(server)
+    needs, found = needs_of(faults), find_server(server)
+    if scenario.fsync in _DURABLE and is_wanted(os.environ):  # the shim counts fsyncs, which INFO does not
+        needs |= {Need.SHIM}
     with prepared_fleet(needs, scenario.instances, scenario.fsync, found, seed=scenario.seed) as site:
         fleet, urls = site.fleet, site.fleet.urls
         if replicated:
             replicate(urls)
         disk = fdatasync_latency(fleet.folder)
         yield Servers(urls, ask(urls, allow_missing=False, replicated=replicated), fleet, disk, site)
-
-
-def _wanted_counters(scenario: Scenario) -> frozenset[Need]:
-    """The shim counts fsyncs, which INFO does not: for whoever watches by telemetry."""
-    durable = scenario.fsync in ("everysec", "always")
-    return frozenset({Need.SHIM}) if durable and is_wanted(os.environ) else frozenset()
 
 
 def ask(urls: Sequence[str], *, allow_missing: bool, replicated: bool = False) -> tuple[InstanceFacts, ...]:
