@@ -37,6 +37,9 @@ class InstancePipe(Protocol):
     def count_error(self, kind: str) -> None:
         """One more vote lost to `kind`."""
 
+    def void_sets(self) -> None:
+        """It has forgotten locks: SETs still out there are SILENT."""
+
 
 class Awaited(Protocol):
     """Something with one reply to come per connection that it was sent on.
@@ -86,17 +89,31 @@ class StandIn:
         self.step = step
 
 
-class Waking:
-    """The engine as those see it who are woken: `woken` of the `ready` have been.
+class Core:
+    """The engine as its parts, and who is woken, see it: `woken` of the `ready` have been; `voters`, of so many
+    `instances`: the Pipelines that batches are sent on; `followed`: what is queued leaves with the SET of who has just
+    been woken; `retired`: no attempt is begun any more.
 
-    A base class, and so are those below it, no Protocol: machine code would look up each attribute by its name.
+    A base class, no Protocol: machine code would look up each attribute by its name. An attribute is declared once: of
+    one that a subclass declares again, machine code has the garbage collector count the reference twice, and whoever
+    has it is never freed.
     """
 
     ready: list[Settled]
     woken: int
+    now_ns: int
+    instances: int
+    quorum: int
+    voters: tuple[Any, ...]
+    retired: bool
+    followed: bool
+
+    def unicast(self, pipe: InstancePipe, data: bytes, awaited: Awaited) -> None:
+        """Queue a command for one instance."""
+        raise NotImplementedError
 
 
-def next_waiter(engine: Waking) -> Any:
+def next_waiter(engine: Core) -> Any:
     """Who is to be woken next, in order, also of what was added meanwhile; None: nobody. It is to be woken at once.
 
     Stand-ins are stepped on the way.
@@ -118,7 +135,7 @@ def next_waiter(engine: Waking) -> Any:
     return None
 
 
-def hand_out(engine: Waking, wake: Callable[[Any], object]) -> None:
+def hand_out(engine: Core, wake: Callable[[Any], object]) -> None:
     """Wake whoever waits for what is settled. Should that be interrupted, the rest stays ready."""
     try:
         while (waiter := next_waiter(engine)) is not None:
@@ -157,7 +174,10 @@ class Scripted(Awaited, Protocol):
 
 
 class SentAgain:
-    """A script sent again with its source, on behalf of `awaited`: if that is not known either, it is an error."""
+    """A script sent again with its source, on behalf of `awaited`: if that is not known either, it is an error.
+
+    The source also teaches the instance the script again.
+    """
 
     __slots__ = ("awaited", "started_ns")
     undecided = 0

@@ -10,7 +10,6 @@ from typing import Final, TypeVar
 
 from lockcore.clock import NS_PER_MS, drift_ns
 from lockcore.commands import OWNER_TOKEN_BYTES, set_nx_px
-from lockcore.quorum import validity_ns
 from lockcore.settings import Settings
 
 _LENGTHS: Final = 256  # of resources, in bytes, whose head is there
@@ -28,7 +27,7 @@ class Terms:
 
     def __init__(self, ttl_ms: int, drift_factor: float, timeout_ns: int) -> None:
         self.ttl_ms = ttl_ms
-        self.usable_ns = validity_ns(ttl_ms * NS_PER_MS, 0, drift_ns(ttl_ms, drift_factor))
+        self.usable_ns = ttl_ms * NS_PER_MS - drift_ns(ttl_ms, drift_factor)  # the Redlock text, step 4
         self.timeout_ns = timeout_ns
         self.set_head, self.set_tail = set_nx_px(ttl_ms)
 
@@ -55,7 +54,7 @@ class Claims:
         self.settings = settings
         self._terms_of: Recent[int, Terms] = Recent(TERMS_KEPT)
         self.process = secrets.token_urlsafe(17)[:22].encode()  # begins every owner token
-        self._prefix = settings.key_prefix.encode()
+        self.prefix = settings.key_prefix.encode()
         self._heads = [self._head(length) for length in range(_LENGTHS)]
         self._middle = (-1, b"")  # between key and ending, and for which thousand
 
@@ -85,4 +84,4 @@ class Claims:
 
     def _head(self, length: int) -> bytes:
         """What comes before a resource of so many bytes."""
-        return b"$%d\r\n%b" % (len(self._prefix) + length, self._prefix)
+        return b"$%d\r\n%b" % (len(self.prefix) + length, self.prefix)

@@ -12,10 +12,10 @@ Rules:
 from collections.abc import Callable, Sequence
 from itertools import count
 
-from lockcore.awaited import Awaited, Ignored, InstancePipe, Scripted, SentAgain, Settled
+from lockcore.awaited import Awaited, Ignored, InstancePipe, SentAgain, Settled
 from lockcore.claims import Claims, Recent, Terms
 from lockcore.clock import NS_PER_MS
-from lockcore.commands import COMPARE_AND_DELETE_MANY, FIRST_NUMBER, Dialect, Encode, merged_release
+from lockcore.commands import FIRST_NUMBER, Dialect, Encode, merged_release
 from lockcore.deadlines import Deadlines
 from lockcore.errors import ProtocolError
 from lockcore.flight import EARLY, LARGEST, SMALLEST, Flight, MergedReply
@@ -43,10 +43,11 @@ class Engine(RoundEngine):
         self.settings = settings
         self.instances = len(addresses)
         self.quorum, self.unanimous = quorum_of(self.instances), Tally(granted=self.instances)
-        self.amnesia = Amnesia(self, forgotten_ns(settings.rejoin, settings.max_ttl_ms, settings.drift_factor))
-        cap, noticed = settings.lag_cap, self.amnesia.noticed
-        self.pipes = [Pipeline(index, address, cap, noticed) for index, address in enumerate(addresses)]
         self.members = [Membership() for _ in addresses]
+        forgotten = forgotten_ns(settings.rejoin, settings.max_ttl_ms, settings.drift_factor)
+        self.amnesia = amnesia = Amnesia(self, self.members, forgotten, self.recount)
+        cap = settings.lag_cap
+        self.pipes = [Pipeline(index, address, cap, amnesia.noticed) for index, address in enumerate(addresses)]
         self.voters, self.ready, self.woken, self.early = (), [], 0, LARGEST
         self.turns, self.deadlines = Turns(self, wait_for_own=settings.wait_for_own), Deadlines()
         self.batch, self.batch_rounds = list[bytes](), list[Part]()
@@ -54,7 +55,8 @@ class Engine(RoundEngine):
         self.dirty = self.followed = self._flushing = self.foreign = self.retired = self._merges = False
         claims = Claims(settings)
         self.terms, self._claims = claims.terms, claims
-        self.handoff = handoff = Handoff(self, claims.process) if settings.retry.policy == "push" else None
+        push = settings.retry.policy == "push"
+        self.handoff = handoff = Handoff(self, self.turns, self.pipes, self.members, claims) if push else None
         self._crowds = {} if handoff is None else handoff.crowds
         self._released = self.turns.poke if handoff is None else handoff.released
         self._uniform_release: Encode | None = None
@@ -65,7 +67,7 @@ class Engine(RoundEngine):
         self.now_ns = self.asked = self.given_back = 0  # attempts sent, and those of them whose release was queued
         self._batch_terms = terms = claims.terms(settings.max_ttl_ms)  # of what was added last
         self._shortest_ns = terms.timeout_ns  # timeout in the batch
-        self.debts = [Debts(self, pipe, self.deadlines.wake) for pipe in self.pipes]
+        self.debts = [Debts(self, pipe, settings, self.deadlines.wake) for pipe in self.pipes]
         self._voter_sets: Recent[tuple[int, ...], tuple[Pipeline, ...]] = Recent(VOTER_SETS_KEPT)
 
     # -- starting rounds ----------------------------------------------------------------------------------------------
@@ -153,22 +155,13 @@ class Engine(RoundEngine):
         if round_.voters:
             self.submit_release(ReleaseRound(round_, max(round_.started_ns, self.now_ns)))  # its own age, not the SET's
 
-    def send_script(self, awaited: Scripted, pipe: InstancePipe) -> None:
-        """An instance forgot its scripts: send the source, which also teaches it again. Once."""
-        self.unicast(pipe, awaited.source, SentAgain(awaited, self.now_ns))
-
     def send_again(self, round_: ReleaseRound, pipe: InstancePipe, *, whole: bool) -> None:
         """To one instance: `whole`, or by itself because what it was sent together with failed."""
         self.deadlines.watch(round_, self.now_ns)
         if whole:
-            self.send_script(round_, pipe)
+            self.unicast(pipe, round_.source, SentAgain(round_, self.now_ns))
         else:
             self.unicast(pipe, round_.encode(pipe.dialect), round_)
-
-    def teach_merged(self, pipe: InstancePipe) -> None:
-        """An instance forgot the script of merged releases: load it again."""
-        load = request(b"SCRIPT", b"LOAD", COMPARE_AND_DELETE_MANY.source)
-        self.unicast(pipe, load, Ignored(self.now_ns))
 
     def owe(self, pipe: InstancePipe, round_: ReleaseRound) -> None:
         """Remember a release that an instance did not take (owed.py), until its key has expired."""
@@ -284,7 +277,8 @@ class Engine(RoundEngine):
         except ProtocolError:
             raise
         except Exception as error:
-            raise pipe.unreadable(error) from error
+            what = f"{pipe.address} sent what could not be read ({type(error).__name__}: {error})"
+            raise ProtocolError(what) from error
         member = self.members[index]
         if member.state is State.LAGGING and not pipe.pending:
             member.caught_up()
@@ -308,7 +302,7 @@ class Engine(RoundEngine):
             self.recount()
         if [pipe for pipe in self.voters if pipe.pending]:
             self._leave_out(lambda pipe: pipe.over_age(now_ns))
-        self.amnesia.ask(now_ns)
+        self.amnesia.ask(self.pipes, now_ns)
         return self.next_tick_ns(now_ns)
 
     def _leave_out(self, reason_of: Callable[[Pipeline], str]) -> None:

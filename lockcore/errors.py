@@ -17,31 +17,24 @@ from lockcore.model import Denied, Lease, Outcome, Tally
 
 
 class LockcoreError(Exception):
-    """Anything this package raises on purpose."""
+    """Anything this package raises on purpose. `tally`: the votes of its last round, where there was one."""
+
+    tally = Tally()
 
     @property
     def definite(self) -> bool:
-        """True when no instance can have changed: no vote was GRANTED or SILENT."""
-        return True
-
-
-def _left_nothing(tally: Tally) -> bool:
-    return tally.granted == tally.silent == tally.undecided == 0
+        """True when no instance can have changed: no vote was GRANTED or SILENT, and none is out."""
+        return self.tally.granted == self.tally.silent == self.tally.undecided == 0
 
 
 class AcquireError(LockcoreError):
-    """An acquire, extension or release without success; `tally` is its last round's votes."""
+    """An acquire, extension or release without success."""
 
     reason = "not acquired"
 
     def __init__(self, resource: str, tally: Tally, attempts: int) -> None:
         super().__init__(resource, tally, attempts)
         self.resource, self.tally, self.attempts = resource, tally, attempts
-
-    @property
-    def definite(self) -> bool:
-        """True when its last round left nothing anywhere."""
-        return _left_nothing(self.tally)
 
     def __str__(self) -> str:
         rounds = "1 attempt" if self.attempts == 1 else f"{self.attempts} attempts"
@@ -78,11 +71,6 @@ class LeaseGoneError(LockcoreError):
     def __init__(self, lease: Lease, tally: Tally) -> None:
         super().__init__(lease, tally)
         self.lease, self.tally = lease, tally
-
-    @property
-    def definite(self) -> bool:
-        """True when its round changed nothing anywhere: a release or extension that was refused everywhere."""
-        return _left_nothing(self.tally)
 
     def __str__(self) -> str:
         return f"{self.lease.resource!r}: the lease is no longer ours ({self.tally})"

@@ -17,9 +17,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-from lockcore.awaited import InstancePipe, Settled, Waking
+from lockcore.awaited import Core, Ignored, InstancePipe, Settled
+from lockcore.commands import COMPARE_AND_DELETE_MANY
 from lockcore.model import RELEASED, Outcome
-from lockcore.resp import TRANSIENT, error_kind
+from lockcore.resp import TRANSIENT, error_kind, request
 
 EARLY: Final = 32  # commands of a batch: one or two servers, all of them needed, work on them while the rest is made
 LARGEST: Final = 512  # of more servers: made in 5 ms, or the first would wait for the last as long as for a reply
@@ -70,18 +71,6 @@ class InFlight(Settled):
         raise NotImplementedError
 
 
-class Electorate(Waking):
-    """The engine as a flight sees it: who votes (the connections that batches are sent on), of how many.
-
-    `voters`: InstancePipes, here, and Pipelines to the engine. An attribute is declared once: of one that a subclass
-    declares again, machine code has the garbage collector count the reference twice, and whoever has it is never freed.
-    """
-
-    instances: int
-    quorum: int
-    voters: tuple[Any, ...]
-
-
 class Flight:
     """The rounds of one batch, counted together.
 
@@ -102,7 +91,7 @@ class Flight:
     )  # fmt: skip
     undecided = -1  # its replies are counted here, or by its rounds
 
-    def __init__(self, engine: Electorate, rounds: Sequence[InFlight], watched: Sequence[InFlight]) -> None:
+    def __init__(self, engine: Core, rounds: Sequence[InFlight], watched: Sequence[InFlight]) -> None:
         self.engine = engine
         self.rounds = rounds
         self.started_ns = rounds[0].started_ns
@@ -291,13 +280,6 @@ class MergedPart(Protocol):
         """Send it again by itself."""
 
 
-class Teacher(Electorate):
-    """The engine as a merged release sees it."""
-
-    def teach_merged(self, pipe: InstancePipe) -> None:
-        """Load the script of merged releases again."""
-
-
 class MergedReply(InFlight):
     """The header of a merged release's reply: the answers to its `parts` follow it, line by line.
 
@@ -308,7 +290,7 @@ class MergedReply(InFlight):
     __slots__ = ("engine", "parts", "success")
     success_outcome = RELEASED
 
-    def __init__(self, engine: Teacher, parts: Sequence[MergedPart]) -> None:
+    def __init__(self, engine: Core, parts: Sequence[MergedPart]) -> None:
         self.engine = engine
         self.parts = parts
         self.started_ns = parts[0].started_ns
@@ -321,7 +303,8 @@ class MergedReply(InFlight):
         kind = error_kind(reply)
         pipe.skip(len(self.parts))
         if kind == "NOSCRIPT":
-            self.engine.teach_merged(pipe)
+            load = request(b"SCRIPT", b"LOAD", COMPARE_AND_DELETE_MANY.source)
+            self.engine.unicast(pipe, load, Ignored(self.engine.now_ns))
         for release in self.parts:
             if kind == "NOSCRIPT" or kind in TRANSIENT:
                 release.reply(reply, pipe)

@@ -20,14 +20,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
-from lockcore.awaited import Awaited, Ignored, InstancePipe
-from lockcore.claims import Recent
+from lockcore.awaited import Awaited, Core, Ignored, InstancePipe
+from lockcore.claims import Claims, Recent
 from lockcore.clock import NS_PER_MS, NS_PER_S
 from lockcore.membership import Membership
+from lockcore.pipeline import Pipeline
 from lockcore.resp import request
-from lockcore.settings import Settings
 from lockcore.turns import Turns
 
 PROCESS_BYTES: Final = 22  # of an owner token: the process that made it
@@ -39,35 +39,6 @@ MISTRUST_NS: Final = 10 * NS_PER_S
 MOST_KEPT: Final = 1 << 11
 MOST_OTHERS: Final = 1 << 8  # processes that wait for one resource
 Told = Callable[[str, "list[bytes | None]"], object]  # of a resource, and the owner tokens on a quorum of instances
-
-
-class Inbox(InstancePipe, Protocol):
-    """A connection on which words come."""
-
-    heard: Callable[[object], object]
-
-
-class Speaking(Protocol):
-    """The engine as its hand-offs see it. `followed`: what is queued leaves with the SET of who has just been woken."""
-
-    quorum: int
-    now_ns: int
-    retired: bool
-    followed: bool
-    turns: Turns
-    settings: Settings
-    members: list[Membership]
-
-    @property
-    def pipes(self) -> Sequence[Inbox]:
-        """One connection per member."""
-
-    @property
-    def voters(self) -> Sequence[InstancePipe]:
-        """The connections to the instances that may vote now."""
-
-    def unicast(self, pipe: InstancePipe, data: bytes, awaited: Awaited) -> None:
-        """Queue a command for one instance."""
 
 
 class Crowd:
@@ -86,18 +57,20 @@ class Handoff:
     `wakeups`: turns that came from elsewhere; `polls`: looks at who holds a key.
     """
 
-    def __init__(self, engine: Speaking, me: bytes) -> None:
-        self.engine, self.me = engine, me
-        self._prefix = engine.settings.key_prefix.encode()
-        self.inbox = self._inbox(me)
+    def __init__(
+        self, engine: Core, turns: Turns, pipes: Sequence[Pipeline], members: Sequence[Membership], claims: Claims
+    ) -> None:
+        self.engine, self.me, self._prefix = engine, claims.process, claims.prefix
+        self._turns, self._pipes, self._members = turns, pipes, members
+        self.inbox = self._inbox(self.me)
         self.crowds: dict[str, Crowd] = {}
         self.passing: list[str] = []
         self.wakeups = self.polls = self._words = 0
         self._arrived: dict[bytes, int] = {}  # words, and how many instances have brought each
         self._told: Recent[str, dict[bytes, int]] = Recent(MOST_KEPT)  # by resource: which leases' processes, when
         self._unanswered: Recent[str, int] = Recent(MOST_KEPT)  # by resource: told when, and no word came since
-        engine.turns.emptied = self._emptied
-        for pipe in engine.pipes:
+        turns.emptied = self._emptied
+        for pipe in pipes:
             pipe.heard = self.heard
 
     def _inbox(self, process: bytes) -> bytes:
@@ -106,7 +79,7 @@ class Handoff:
     @property
     def hears(self) -> bool:
         """Words of a quorum reach it: else there is nothing to wait for."""
-        hellos = [member.hello for member in self.engine.members if member.is_connected]
+        hellos = [member.hello for member in self._members if member.is_connected]
         return sum(hello is not None and hello.hears for hello in hellos) >= self.engine.quorum
 
     def gets_through(self, resource: str, now_ns: int) -> bool:
@@ -120,7 +93,7 @@ class Handoff:
 
     def released(self, resource: str) -> None:
         """A lease is about to be released: the next one here tries at once, or, behind the release, one elsewhere."""
-        turns, crowd = self.engine.turns, self.crowds.get(resource)
+        turns, crowd = self._turns, self.crowds.get(resource)
         if crowd is None:
             turns.poke(resource)
         elif crowd.left > 0 and resource in turns.lines:
@@ -158,7 +131,7 @@ class Handoff:
     def looked(self, resource: str, held_by: list[bytes | None]) -> None:
         """It is free, or a process's; torn between several, each is told."""
         if 2 * held_by.count(None) > len(held_by):
-            self.engine.turns.poke(resource)
+            self._turns.poke(resource)
             return
         told, now_ns = self._told.get(resource), self.engine.now_ns
         if told is None:
@@ -180,7 +153,7 @@ class Handoff:
         """It was given on, and who has it now hears nothing either: clients with another policy, who do not die so
         fast. Among them one polls."""
         self._unanswered.keep(resource, self.engine.now_ns - ANSWER_NS - 1)
-        self.engine.turns.poke(resource)
+        self._turns.poke(resource)
 
     # -- from elsewhere ------------------------------------------------------------------------------------------------
 
@@ -204,7 +177,7 @@ class Handoff:
 
     def _waits(self, process: bytes, resource: str) -> None:
         self._tell(process, b"heard", b"", resource, Ignored(self.engine.now_ns))
-        line = self.engine.turns.lines.get(resource)
+        line = self._turns.lines.get(resource)
         self._crowd(resource, len(line or ()), (process,))
         if not line:  # it may have been released before this was heard
             self._ask(resource, self._checked)
@@ -215,7 +188,7 @@ class Handoff:
 
     def _turn(self, others: Sequence[bytes], resource: str) -> None:
         """It is free, and nobody comes before us."""
-        turns, waiting = self.engine.turns, self.crowds.pop(resource, None)
+        turns, waiting = self._turns, self.crowds.pop(resource, None)
         turns.take_place(resource)
         line = turns.lines.get(resource)
         left = max(0, len(line or ()) - 1)
@@ -260,7 +233,7 @@ class Handoff:
         self._words += 1
         word = b"%b %b%d %b %b" % (kind, self.me, self._words, said, resource.encode())
         data = request(b"PUBLISH", self._inbox(process), word)
-        for pipe in self.engine.pipes:
+        for pipe in self._pipes:
             if pipe.is_open:
                 self.engine.unicast(pipe, data, awaited)
 

@@ -12,12 +12,12 @@ An instance over its lag cap is left alone until it has caught up. One that is d
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
-from lockcore.awaited import Awaited, Ignored, InstancePipe
+from lockcore.awaited import Core, Ignored, InstancePipe
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS, NS_PER_S, drift_ns
 from lockcore.resp import request
 
@@ -220,30 +220,6 @@ def twin_of(members: Sequence[Membership], index: int, hello: Hello) -> int | No
     return None
 
 
-class Forgetful(InstancePipe, Protocol):
-    """The connection to an instance that may forget."""
-
-    def void_sets(self) -> None:
-        """It has forgotten locks: SETs still out there are SILENT."""
-
-
-class Electoral(Protocol):
-    """The engine as what notices forgetting sees it."""
-
-    now_ns: int
-    members: list[Membership]
-
-    @property
-    def pipes(self) -> Sequence[Forgetful]:
-        """One connection per member."""
-
-    def recount(self) -> None:
-        """The voters anew."""
-
-    def unicast(self, pipe: InstancePipe, data: bytes, awaited: Awaited) -> None:
-        """Queue a command for one instance."""
-
-
 class Amnesia:
     """What is noticed, on connections that stay, of instances that forgot their locks.
 
@@ -251,37 +227,37 @@ class Amnesia:
     so itself (a push between two replies), answers -READONLY, or, where it tells nothing, is asked for its replication
     id once a second. From then on it abstains for `whole_ns` (0: not at all) as after a restart, and what it was asked
     before does not count: it would grant what it has forgotten. Source: Redis' CLIENT TRACKING (a flush is told to
-    every tracking client) and REPLICAOF.
+    every tracking client) and REPLICAOF. `recount` counts the voters anew.
     """
 
-    def __init__(self, engine: Electoral, whole_ns: int) -> None:
-        self._engine, self._whole_ns = engine, whole_ns
+    def __init__(
+        self, engine: Core, members: Sequence[Membership], whole_ns: int, recount: Callable[[], object]
+    ) -> None:
+        self._engine, self._members, self._whole_ns, self._recount = engine, members, whole_ns, recount
 
-    def noticed(self, index: int, why: str) -> None:
+    def noticed(self, pipe: InstancePipe, why: str) -> None:
         """An instance may have forgotten locks just now."""
-        engine = self._engine
         if self._whole_ns:
-            engine.members[index].forgot(why, self._whole_ns, engine.now_ns)
-            engine.recount()
-            engine.pipes[index].void_sets()
+            self._members[pipe.index].forgot(why, self._whole_ns, self._engine.now_ns)
+            self._recount()
+            pipe.void_sets()
 
-    def ask(self, now_ns: int) -> None:
+    def ask(self, pipes: Sequence[InstancePipe], now_ns: int) -> None:
         """Ask those who do not tell by themselves, if it is time."""
-        engine = self._engine
-        for pipe, member in zip(engine.pipes, engine.members, strict=True):
+        for pipe, member in zip(pipes, self._members, strict=True):
             if member.ask_ns <= now_ns:
                 member.ask_ns = now_ns + ASK_EVERY_NS
-                engine.unicast(pipe, request(b"INFO", b"replication"), _ReplicationAsked(self, now_ns))
+                self._engine.unicast(pipe, request(b"INFO", b"replication"), _ReplicationAsked(self, now_ns))
 
-    def answered(self, index: int, info: bytes) -> None:
+    def answered(self, pipe: InstancePipe, info: bytes) -> None:
         """What an instance said of its replication when it was asked."""
-        member, fields = self._engine.members[index], fields_of(info)
+        member, fields = self._members[pipe.index], fields_of(info)
         replid = fields.get("master_replid", "")
         if fields.get("role", "master") != "master":
-            self.noticed(index, "it is a replica")
+            self.noticed(pipe, "it is a replica")
         elif member.hello is not None and replid != member.hello.replid:
             member.hello = replace(member.hello, replid=replid)
-            self.noticed(index, "was a replica")
+            self.noticed(pipe, "was a replica")
 
 
 class _ReplicationAsked(Ignored):
@@ -296,4 +272,4 @@ class _ReplicationAsked(Ignored):
     def reply(self, reply: object, pipe: InstancePipe) -> None:
         """Its answer; an error says nothing."""
         if isinstance(reply, bytes):
-            self._amnesia.answered(pipe.index, reply)
+            self._amnesia.answered(pipe, reply)

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
-from lockcore.awaited import Awaited, InstancePipe
+from lockcore.awaited import Core, InstancePipe, SentAgain
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS, NS_PER_S, drift_ns
 from lockcore.commands import COMPARE_AND_DELETE, eval_of
 from lockcore.resp import TRANSIENT, error_kind
@@ -23,19 +22,6 @@ from lockcore.settings import Settings
 FIRST_PAUSE_NS = 50 * NS_PER_MS
 LONGEST_PAUSE_NS = 2 * NS_PER_S
 MOST = 1 << 16  # releases per instance; beyond, the oldest keys are left to their TTL
-
-
-class Sender(Protocol):
-    """The engine as its debts see it."""
-
-    now_ns: int
-    settings: Settings
-
-    def unicast(self, pipe: InstancePipe, data: bytes, awaited: Awaited) -> None:
-        """Queue a command for one instance."""
-
-    def send_script(self, awaited: OwedRelease, pipe: InstancePipe) -> None:
-        """Send it again with its source."""
 
 
 class OwedRelease:
@@ -58,7 +44,8 @@ class OwedRelease:
     def reply(self, reply: object, pipe: InstancePipe) -> None:
         """The instance took it, or not yet; an unknown script is sent again with its source."""
         if error_kind(reply) == "NOSCRIPT":
-            self.debts.engine.send_script(self, pipe)
+            engine = self.debts.engine
+            engine.unicast(pipe, self.source, SentAgain(self, engine.now_ns))
         else:
             self.last_reply(reply, pipe)
 
@@ -80,10 +67,10 @@ class Debts:
 
     __slots__ = ("_lasts_ns", "_pause_ns", "_put_off", "_under_way", "_waiting", "_wake", "due_ns", "engine", "pipe")
 
-    def __init__(self, engine: Sender, pipe: InstancePipe, wake: Callable[[int], object]) -> None:
+    def __init__(self, engine: Core, pipe: InstancePipe, settings: Settings, wake: Callable[[int], object]) -> None:
         self.engine, self.pipe, self._wake = engine, pipe, wake
-        ttl_ms = engine.settings.max_ttl_ms  # the lease may have been extended
-        self._lasts_ns = ttl_ms * NS_PER_MS + drift_ns(ttl_ms, engine.settings.drift_factor)
+        ttl_ms = settings.max_ttl_ms  # the lease may have been extended
+        self._lasts_ns = ttl_ms * NS_PER_MS + drift_ns(ttl_ms, settings.drift_factor)
         self._waiting: deque[OwedRelease] = deque(maxlen=MOST)
         self._under_way = 0
         self._put_off = False  # something of what is under way was

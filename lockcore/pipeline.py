@@ -14,24 +14,17 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from lockcore.awaited import Awaited, Ignored
+from hiredis import ProtocolError as HiredisProtocolError
+from hiredis import PushNotification, Reader
+
+from lockcore.awaited import Awaited, Ignored, InstancePipe
 from lockcore.clock import NS_PER_MS
 from lockcore.commands import Dialect
 from lockcore.errors import ProtocolError
 from lockcore.flight import Flight
 from lockcore.membership import Membership
 from lockcore.model import InstanceStatus
-from lockcore.resp import (
-    NOT_YET,
-    UNEXPECTED,
-    HiredisProtocolError,
-    PushNotification,
-    ReplyReader,
-    answer_of,
-    exact_answer,
-    exact_line,
-    resp2,
-)
+from lockcore.resp import NOT_YET, UNEXPECTED, answer_of, exact_answer, exact_line, reply_reader, resp2
 from lockcore.rounds import Part, SetRound
 from lockcore.settings import LagCap
 
@@ -52,7 +45,7 @@ class Pipeline:
         "reconnects", "seen", "transmit", "writes",
     )  # fmt: skip
 
-    def __init__(self, index: int, address: str, cap: LagCap, forgot: Callable[[int, str], None]) -> None:
+    def __init__(self, index: int, address: str, cap: LagCap, forgot: Callable[[InstancePipe, str], None]) -> None:
         self.index = index
         self.address = address
         self.most_awaited, self.most_kept = cap.operations, cap.bytes
@@ -82,7 +75,7 @@ class Pipeline:
         self._listen()
 
     def _listen(self) -> None:
-        self._replies: ReplyReader | None = None  # of several lines, which are rare
+        self._replies: Reader | None = None  # of several lines, which are rare
         self._cut = b""  # the beginning of a line
         self._begun = 0  # bytes of a reply of several lines
         self._progress: int | None = None  # bytes of whole replies, at the last look
@@ -273,7 +266,7 @@ class Pipeline:
     def _read_on(self, data: bytes, at: int) -> int:
         """A reply of several lines, which no round awaits: the parser finds its end."""
         if self._replies is None:
-            self._replies = ReplyReader()
+            self._replies = reply_reader()
         replies = self._replies
         while at < len(data):
             stop = data.find(b"\r\n", at) + 2
@@ -281,7 +274,7 @@ class Pipeline:
             self._bound(self._begun)
             try:
                 replies.feed(data[at:stop])
-                reply = replies.next()
+                reply = replies.gets()
             except HiredisProtocolError as error:
                 raise ProtocolError(f"{self.address} does not speak RESP2: {error}") from error
             at = stop
@@ -294,7 +287,7 @@ class Pipeline:
     def _give(self, reply: object) -> None:
         if isinstance(reply, PushNotification):
             if reply[:1] == [b"invalidate"]:
-                self.forgot(self.index, "keys were flushed")
+                self.forgot(self, "keys were flushed")
             elif reply[:1] == [b"message"]:
                 self.heard(reply[-1])
             return
@@ -330,10 +323,6 @@ class Pipeline:
             self._progress, self._looked_ns = progress, now_ns
         return now_ns - self._looked_ns >= limit_ns
 
-    def unreadable(self, error: Exception) -> ProtocolError:
-        """What to say of its bytes when `error` came of them."""
-        return ProtocolError(f"{self.address} sent what could not be read ({type(error).__name__}: {error})")
-
     def count_error(self, kind: str) -> None:
         """One more vote lost to `kind` (an error reply's first word, TIMEOUT, CLOSED or FORGOT).
 
@@ -344,7 +333,7 @@ class Pipeline:
             kind = "OTHER"
         errors[kind] = errors.get(kind, 0) + 1
         if kind == "READONLY":
-            self.forgot(self.index, "it is a replica")
+            self.forgot(self, "it is a replica")
 
     def status(self, member: Membership, owed_releases: int) -> InstanceStatus:
         """A snapshot of its instance, for people."""

@@ -9,7 +9,7 @@ undecided < q). Source: the Redlock text, "The Redlock algorithm"; the stopping 
 tested over every vote table and every arrival order.
 """
 
-from lockcore.model import Outcome, Tally
+from lockcore.model import Outcome
 
 
 def quorum_of(instances: int) -> int:
@@ -69,14 +69,3 @@ def is_owned_settled(ours: int, not_ours: int, undecided: int, instances: int, q
     if ours >= quorum or not_ours > instances - quorum:
         return True
     return ours + undecided < quorum and not_ours + undecided <= instances - quorum
-
-
-def vote_margin(tally: Tally, quorum: int) -> int:
-    """Granted votes beyond the quorum of a closed round that won: how many instances may fail without losing it."""
-    return tally.granted - quorum
-
-
-def validity_ns(ttl_ns: int, elapsed_ns: int, drift_ns: int) -> int:
-    """How long a grant may still be relied on: TTL − elapsed − drift; ≤ 0 is no grant. Source: the Redlock text, step
-    4."""
-    return ttl_ns - elapsed_ns - drift_ns

@@ -7,29 +7,9 @@ hiredis, fed in any pieces: bytes, int, None (nil), a list, or a `ReplyError` va
 serialization protocol, RESP2 and RESP3.
 """
 
-from typing import Any, Final
+from typing import Final
 
-from hiredis import ProtocolError as HiredisProtocolError
-from hiredis import PushNotification, Reader, ReplyError
-
-from lockcore.errors import ProtocolError
-
-__all__ = [
-    "NOT_YET",
-    "TRANSIENT",
-    "UNEXPECTED",
-    "HiredisProtocolError",
-    "PushNotification",
-    "ReplyError",
-    "ReplyReader",
-    "answer_of",
-    "bulk",
-    "error_kind",
-    "exact_answer",
-    "exact_line",
-    "request",
-    "resp2",
-]  # fmt: skip
+from hiredis import ProtocolError, Reader, ReplyError
 
 UNEXPECTED: Final = "UNEXPECTED"
 NOT_YET: Final = object()  # not a value: RESP3's false is one
@@ -77,23 +57,6 @@ def error_kind(reply: object) -> str:
     return kind if kind.isascii() and kind.isalpha() and kind.isupper() and len(kind) <= LONGEST_KIND else "ERR"
 
 
-class ReplyReader:
-    """The replies of one connection, in order. `next()` returns NOT_YET while the next one is incomplete."""
-
-    __slots__ = ("feed", "next")
-
-    def __init__(self) -> None:
-        reader = Reader(protocolError=HiredisProtocolError, replyError=ReplyError, notEnoughData=NOT_YET)
-        self.feed = reader.feed
-        self.next = reader.gets
-
-    def all(self, data: bytes) -> list[Any]:
-        """Feed `data` and return the replies it completed. Raises ProtocolError on bytes that are not RESP."""
-        try:
-            self.feed(data)
-            replies = []
-            while (reply := self.next()) is not NOT_YET:
-                replies.append(reply)
-        except HiredisProtocolError as error:
-            raise ProtocolError(f"the peer does not speak RESP2: {error}") from error
-        return replies
+def reply_reader() -> Reader:
+    """For the replies of one connection, in order: `gets()` returns NOT_YET while the next one is incomplete."""
+    return Reader(protocolError=ProtocolError, replyError=ReplyError, notEnoughData=NOT_YET)

@@ -11,23 +11,23 @@ answer is owed to it (owed.py).
 
 from __future__ import annotations
 
+from hiredis import ReplyError
+
 from lockcore.arguments import check_lease
-from lockcore.awaited import InstancePipe
+from lockcore.awaited import Core, InstancePipe
 from lockcore.claims import Terms
 from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_EXTEND, Dialect, eval_of
-from lockcore.flight import InFlight, MergedReply, Teacher
+from lockcore.flight import InFlight, MergedReply
 from lockcore.model import ACQUIRED, CONTENDED, GONE, RELEASED, Lease, Outcome, Tally
 from lockcore.quorum import is_lost, is_owned_settled, is_settled, outcome_of, owned_outcome_of
-from lockcore.resp import TRANSIENT, ReplyError, error_kind
+from lockcore.resp import TRANSIENT, error_kind
 
 
-class RoundEngine(Teacher):
+class RoundEngine(Core):
     """The engine as its rounds see it. `given_back`: attempts whose release was asked for."""
 
-    now_ns: int
     unanimous: Tally
     given_back: int
-    retired: bool
 
     def clean_up(self, round_: SetRound) -> None:
         """Release a lost or abandoned attempt everywhere it was sent."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-from lockcore.awaited import Settled, Waking
+from lockcore.awaited import Core, Settled
 from lockcore.clock import FAR_FUTURE_NS
 from lockcore.deadlines import FEWEST, Timetable
 from lockcore.model import ACQUIRED, Lease, Outcome
@@ -94,7 +94,7 @@ class Turns:
     before those whose has not.
     """
 
-    def __init__(self, engine: Waking, *, wait_for_own: bool) -> None:
+    def __init__(self, engine: Core, *, wait_for_own: bool) -> None:
         self.engine, self.wait_for_own = engine, wait_for_own
         self.lines: dict[str, Line] = {}
         self.holders: dict[str, SetRound] = {}

@@ -9,7 +9,7 @@ import warnings
 from lockcore.awaited import InstancePipe
 from lockcore.claims import Terms
 from lockcore.model import AttemptRecord, Observer, Outcome, Vote
-from lockcore.quorum import outcome_of, vote_margin
+from lockcore.quorum import outcome_of
 from lockcore.rounds import RoundEngine, SetRound
 
 
@@ -117,7 +117,7 @@ class WatchedSetRound(SetRound):
             outcome=outcome,
             tally=tally,
             validity_ns=self.valid_until_ns - self.decided_ns,
-            margin=vote_margin(tally, quorum),
+            margin=tally.granted - quorum,
             votes=tuple(self.votes),
             sent_ns=tuple(self.sent_ns),
             replied_ns=tuple(self.replied_ns),

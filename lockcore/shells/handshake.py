@@ -9,12 +9,15 @@ Blocking: a shell runs it where it may block (a thread, an executor, a greenlet 
 """
 
 import _socket
+import asyncio
+import os
 import socket
 import time
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from secrets import token_hex
-from typing import Any, Protocol
+from typing import Any
 
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -23,7 +26,6 @@ from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPA
 from lockcore.errors import InstanceClosedError, InstanceError, InstanceRefusedError, InstanceTimeoutError
 from lockcore.membership import NO_IDENTITY, Hello, fields_of, identity_of
 from lockcore.shells.target import InstanceTarget
-from lockcore.shells.wire import plain_socket
 
 TCP_USER_TIMEOUT_MS = 10_000
 LONGEST_TEXT = 200
@@ -43,16 +45,6 @@ class Connected:
 
 
 Shaken = Connected | InstanceError
-
-
-class Job(Protocol):
-    """A handshake that runs elsewhere: a future of asyncio or of concurrent.futures, once it is done."""
-
-    def cancelled(self) -> bool:
-        """True when there is no result."""
-
-    def result(self) -> Shaken:
-        """What came of it."""
 
 
 def shake(target: InstanceTarget) -> Connected:
@@ -83,8 +75,8 @@ def shaken(target: InstanceTarget) -> Shaken:
         return InstanceClosedError(target.address, f"{type(error).__name__} in the handshake: {target.mask(error)}")
 
 
-def discard(job: Job) -> None:
-    """Nobody waits for this handshake any more: close what it opened."""
+def discard(job: asyncio.Future[Shaken] | Future[Shaken]) -> None:
+    """Nobody waits for this handshake, which is done, any more: close what it opened."""
     if not job.cancelled() and isinstance(result := job.result(), Connected):
         result.sock.close()
 
@@ -243,7 +235,8 @@ def _take_over(connection: Any) -> _socket.socket:
         connection._sock = None
         sock.settimeout(0.0)
         return sock  # type: ignore[no-any-return]
-    bare = plain_socket(sock)
+    bare = _socket.socket(fileno=os.dup(sock.fileno()))  # no framework's patched methods on the hot path
+    bare.setblocking(False)
     connection._sock = None
     sock.close()
     return bare

@@ -7,7 +7,6 @@ block.
 """
 
 import _socket
-import os
 import ssl
 import struct
 from collections.abc import Callable
@@ -93,11 +92,3 @@ class Wire:
                 self.sock.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
         with suppress(OSError):
             self.sock.close()
-
-
-def plain_socket(sock: _socket.socket) -> _socket.socket:
-    """A bare socket over a duplicate of `sock`'s descriptor: no framework's patched methods on the hot path."""
-    descriptor = os.dup(sock.fileno())
-    bare = _socket.socket(fileno=descriptor)
-    bare.setblocking(False)
-    return bare

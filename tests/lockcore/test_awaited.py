@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lockcore.awaited import Settled, StandIn, Waking, hand_out, next_waiter
+from lockcore.awaited import Core, Settled, StandIn, hand_out, next_waiter
 from tests.lockcore.scripted import ScriptedFleet
 
 
@@ -15,9 +15,9 @@ def settled(waiter: object) -> Settled:
     return round_
 
 
-def of(*waiters: object) -> Waking:
+def of(*waiters: object) -> Core:
     """An engine for which something is ready that each of them waits for."""
-    engine = Waking()
+    engine = Core()
     engine.ready, engine.woken = list(map(settled, waiters)), 0
     return engine
 

@@ -5,7 +5,6 @@ from itertools import product
 import pytest
 
 from lockcore import quorum
-from lockcore.model import Tally
 from tests.lockcore import reading
 from tests.lockcore.reading import ABSENT, ERRORED, GRANTED, NOT_OURS, OURS, REFUSED, SILENT, VOTES
 
@@ -90,18 +89,6 @@ def test_two_quorums_always_share_an_instance_and_one_is_never_more_than_all(ins
 def test_no_instances_have_no_quorum(instances: int) -> None:
     with pytest.raises(ValueError, match="at least 1 instance"):
         quorum.quorum_of(instances)
-
-
-def test_the_margin_counts_grants_beyond_the_quorum() -> None:
-    assert quorum.vote_margin(Tally(granted=5), 3) == 2
-    assert quorum.vote_margin(Tally(granted=3, refused=2), 3) == 0
-    assert quorum.vote_margin(Tally(granted=1, refused=4), 3) == -2
-
-
-def test_validity_is_the_ttl_less_what_has_passed_and_the_drift() -> None:
-    assert quorum.validity_ns(10_000, 1_500, 200) == 8_300
-    assert quorum.validity_ns(10_000, 9_800, 200) == 0
-    assert quorum.validity_ns(10_000, 9_900, 200) == -100
 
 
 # -- negative controls: each planted fault turns a check above red --------------------------------------------------

@@ -4,10 +4,10 @@ from random import Random
 from typing import Any
 
 import pytest
+from hiredis import ProtocolError, ReplyError
 from redis.connection import Connection
 
-from lockcore.errors import ProtocolError
-from lockcore.resp import ReplyError, ReplyReader, error_kind, request
+from lockcore.resp import NOT_YET, error_kind, reply_reader, request
 
 REPLIES: list[tuple[bytes, Any]] = [
     (b"+OK\r\n", b"OK"),
@@ -31,6 +31,18 @@ ERRORS = [
 EVERYTHING = b"".join([data for data, _ in REPLIES + ERRORS])
 
 
+class Replies:
+    """All of one connection."""
+
+    def __init__(self) -> None:
+        self.reader = reply_reader()
+
+    def all(self, data: bytes) -> list[Any]:
+        """What `data` completes."""
+        self.reader.feed(data)
+        return list(iter(self.reader.gets, NOT_YET))
+
+
 def shown(replies: list[Any]) -> list[Any]:
     """Replies in a form that compares: an error by its text."""
     return [f"error {reply}" if isinstance(reply, ReplyError) else reply for reply in replies]
@@ -44,12 +56,12 @@ def packed(*arguments: bytes) -> bytes:
 
 @pytest.mark.parametrize("data, expected", REPLIES)
 def test_a_reply_is_parsed_to_its_value(data: bytes, expected: object) -> None:
-    assert ReplyReader().all(data) == [expected]
+    assert Replies().all(data) == [expected]
 
 
 @pytest.mark.parametrize("data, kind", ERRORS)
 def test_an_error_reply_is_a_value_with_a_kind(data: bytes, kind: str) -> None:
-    (reply,) = ReplyReader().all(data)
+    (reply,) = Replies().all(data)
     assert isinstance(reply, ReplyError)
     assert error_kind(reply) == kind
 
@@ -60,7 +72,7 @@ def test_a_reply_that_is_no_error_is_unexpected_where_errors_are_counted(reply: 
 
 
 def test_fed_byte_by_byte_equals_fed_at_once() -> None:
-    at_once, one_by_one = ReplyReader(), ReplyReader()
+    at_once, one_by_one = Replies(), Replies()
     pieces = [reply for index in range(len(EVERYTHING)) for reply in one_by_one.all(EVERYTHING[index : index + 1])]
     assert shown(pieces) == shown(at_once.all(EVERYTHING))
     assert len(pieces) == len(REPLIES) + len(ERRORS)
@@ -70,16 +82,16 @@ def test_fed_byte_by_byte_equals_fed_at_once() -> None:
 def test_fed_in_any_pieces_equals_fed_at_once(seed: int) -> None:
     random = Random(seed)
     cuts = sorted(random.choices(range(len(EVERYTHING)), k=random.randrange(1, 30)))
-    replies, parsed = ReplyReader(), []
+    replies, parsed = Replies(), []
     for start, end in zip([0, *cuts], [*cuts, len(EVERYTHING)], strict=True):
         parsed += replies.all(EVERYTHING[start:end])
-    assert shown(parsed) == shown(ReplyReader().all(EVERYTHING))
+    assert shown(parsed) == shown(Replies().all(EVERYTHING))
 
 
 @pytest.mark.parametrize("data", [b"HTTP/1.1 200\r\n", b"\x16\x03\x01\x02", b"+OK\r\nhello\r\n", b":one\r\n"])
 def test_bytes_that_are_no_replies_are_a_protocol_error(data: bytes) -> None:
-    with pytest.raises(ProtocolError, match="does not speak RESP2"):
-        ReplyReader().all(data)
+    with pytest.raises(ProtocolError):
+        Replies().all(data)
 
 
 @pytest.mark.parametrize("seed", range(20))

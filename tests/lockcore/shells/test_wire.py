@@ -1,12 +1,19 @@
 """One socket: all is sent, in order, however little the kernel takes; what comes in is read; breaks are told."""
 
+import _socket
 import socket
 from collections.abc import Iterator
 from random import Random
 
 import pytest
 
-from lockcore.shells.wire import READ_BYTES, Wire, plain_socket
+from lockcore.shells.wire import READ_BYTES, Wire
+
+
+def bare(sock: socket.socket) -> _socket.socket:
+    """As the handshake hands one over."""
+    sock.setblocking(False)
+    return _socket.socket(fileno=sock.detach())
 
 
 class Ends:
@@ -17,8 +24,7 @@ class Ends:
         mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         self.wanted: list[bool] = []
         self.errors: list[OSError] = []
-        self.wire = Wire(plain_socket(mine), self.wanted.append, self.errors.append)  # type: ignore[arg-type]
-        mine.close()
+        self.wire = Wire(bare(mine), self.wanted.append, self.errors.append)  # type: ignore[arg-type]
         self.peer.settimeout(5.0)
 
     def read(self, count: int) -> bytes:
@@ -82,8 +88,7 @@ def test_a_hard_close_resets_so_that_nothing_arrives_late() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         mine = socket.create_connection(server.getsockname())
         peer, _ = server.accept()
-        wire = Wire(plain_socket(mine), lambda wanted: None, lambda error: None)  # type: ignore[arg-type]
-        mine.close()
+        wire = Wire(bare(mine), lambda wanted: None, lambda error: None)  # type: ignore[arg-type]
         wire.close(hard=True)
         peer.settimeout(5.0)
         with pytest.raises(ConnectionResetError):
