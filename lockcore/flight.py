@@ -15,7 +15,7 @@ reply; 5 to 9 % less per lease where callers meet than with every refusal apart.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from lockcore.awaited import Core, Ignored, InstancePipe, Settled
 from lockcore.commands import COMPARE_AND_DELETE_MANY
@@ -68,6 +68,10 @@ class InFlight(Settled):
 
     def turned_down(self) -> None:
         """A quorum of an odd number has refused it, and nobody has granted it."""
+        raise NotImplementedError
+
+    def send_alone(self, pipe: InstancePipe) -> None:
+        """What it was sent together with failed as a whole: send it again by itself."""
         raise NotImplementedError
 
 
@@ -268,18 +272,6 @@ class Flight:
         return self.rounds[self.done[index] :]
 
 
-class MergedPart(Protocol):
-    """A release that shared a call with others."""
-
-    started_ns: int
-
-    def reply(self, reply: object, pipe: InstancePipe) -> None:
-        """What the instance said to it."""
-
-    def send_alone(self, pipe: InstancePipe) -> None:
-        """Send it again by itself."""
-
-
 class MergedReply(InFlight):
     """The header of a merged release's reply: the answers to its `parts` follow it, line by line.
 
@@ -290,7 +282,7 @@ class MergedReply(InFlight):
     __slots__ = ("engine", "parts", "success")
     success_outcome = RELEASED
 
-    def __init__(self, engine: Core, parts: Sequence[MergedPart]) -> None:
+    def __init__(self, engine: Core, parts: Sequence[InFlight]) -> None:
         self.engine = engine
         self.parts = parts
         self.started_ns = parts[0].started_ns

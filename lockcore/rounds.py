@@ -39,7 +39,44 @@ class RoundEngine(Core):
         """Remember a release that an instance did not take."""
 
 
-class SetRound(InFlight):
+class Counting(InFlight):
+    """What every round counts, beside `undecided` and `missing` (see there)."""
+
+    __slots__ = ("engine", "errored", "refused", "silent")
+    engine: RoundEngine
+    errored: int
+    refused: int
+    silent: int
+
+    @property
+    def tally(self) -> Tally:
+        """Votes so far; `undecided` is 0 once the round is closed."""
+        engine = self.engine
+        granted, refused, undecided = engine.quorum - self.missing, self.refused, abs(self.undecided)
+        if granted == engine.instances:
+            return engine.unanimous
+        flight = self.flight  # read once: the tally may be asked for beside the I/O thread
+        if flight is not None:
+            granted, refused, undecided = flight.counts_of(self)
+        known = granted + refused + self.errored + self.silent + undecided
+        return Tally(granted, refused, self.errored, self.silent, engine.instances - known, undecided)
+
+    def judge(self) -> None:
+        """Settle the name once no reply still out can change it."""
+        raise NotImplementedError
+
+    def expire(self) -> None:
+        """The timeout: whatever is undecided stays SILENT."""
+        self.silent += abs(self.undecided)
+        self.undecided = 0
+        self.judge()
+
+    def abandon(self) -> None:
+        """The caller is gone (cancelled, killed, interrupted)."""
+        self.waiter = None
+
+
+class SetRound(Counting):
     """One attempt's SET on all voting instances.
 
     `voters`: the pipelines it was sent to. `outcome`: None until settled (ACQUIRED still has to pass its validity
@@ -48,8 +85,7 @@ class SetRound(InFlight):
     """
 
     __slots__ = (
-        "asked_until_ns", "claim", "cleaned", "denied_by", "engine", "errored", "newest", "refused", "resource",
-        "silent", "terms", "voters",
+        "asked_until_ns", "claim", "cleaned", "denied_by", "newest", "resource", "terms", "voters",
     )  # fmt: skip
 
     denied_by: int  # once an instance answered with an error: a bit for each
@@ -81,19 +117,6 @@ class SetRound(InFlight):
         """The end of what it would grant: start + TTL − drift."""
         return self.started_ns + self.terms.usable_ns
 
-    @property
-    def tally(self) -> Tally:
-        """Votes so far; `undecided` is 0 once the round is closed."""
-        engine = self.engine
-        granted, refused, undecided = engine.quorum - self.missing, self.refused, abs(self.undecided)
-        if granted == engine.instances:
-            return engine.unanimous
-        flight = self.flight  # read once: the tally may be asked for beside the I/O thread
-        if flight is not None:
-            granted, refused, undecided = flight.counts_of(self)
-        known = granted + refused + self.errored + self.silent + undecided
-        return Tally(granted, refused, self.errored, self.silent, engine.instances - known, undecided)
-
     def reply(self, reply: object, pipe: InstancePipe) -> None:
         """Count what one instance said."""
         if isinstance(reply, ReplyError):
@@ -105,14 +128,14 @@ class SetRound(InFlight):
             if not self.missing:
                 self.carried()
             else:
-                self._judge()
+                self.judge()
         elif reply is None:
             self.refused += 1
-            self._judge()
+            self.judge()
         else:
             self.errored += 1
             pipe.count_error(error_kind(reply))
-            self._judge()
+            self.judge()
 
     def _denied_by(self) -> int:
         return getattr(self, "denied_by", 0)
@@ -149,18 +172,17 @@ class SetRound(InFlight):
         if self._one_less():
             self.silent += 1
             pipe.count_error(kind)
-            self._judge()
+            self.judge()
 
     def expire(self) -> None:
-        """The timeout: whatever is undecided stays SILENT."""
+        """The timeout, whose error is counted where the SET has not been answered."""
         for pipe in self.voters:
             if pipe.awaits_since(self.started_ns):
                 pipe.count_error("TIMEOUT")
-        self.silent += abs(self.undecided)
-        self.undecided = 0
-        self._judge()
+        super().expire()
 
-    def _judge(self) -> None:
+    def judge(self) -> None:
+        """Release it once it is lost; settle its name once no vote still out can change that."""
         quorum = self.engine.quorum
         granted = quorum - self.missing
         undecided = abs(self.undecided)
@@ -179,8 +201,8 @@ class SetRound(InFlight):
             self.engine.clean_up(self)
 
     def abandon(self) -> None:
-        """The caller is gone (cancelled, killed, interrupted): nobody may hold what this attempt gets."""
-        self.waiter = None
+        """The caller is gone: nobody may hold what this attempt gets."""
+        super().abandon()
         self.clean_up()
 
     def decided(self, outcome: Outcome | None, now_ns: int) -> None:
@@ -196,14 +218,14 @@ def round_of(lease: object, engine: RoundEngine) -> SetRound:
     return won
 
 
-class ReleaseRound(InFlight):
+class ReleaseRound(Counting):
     """The release of what the round `won` may hold, on the instances that were sent its SET: is the key still ours
-    there?
+    there? `refused`: it is not.
 
     `outcome` is None until settled. The others, `never`, were not sent the SET, so the key cannot be ours there.
     """
 
-    __slots__ = ("engine", "errored", "not_ours", "silent", "won")
+    __slots__ = ("won",)
     success = b":1\r\n"
     success_reply: object = 1
     failure_reply: object = 0
@@ -216,7 +238,7 @@ class ReleaseRound(InFlight):
         self.engine = engine = won.engine
         self.started_ns = started_ns
         self.missing = engine.quorum
-        self.undecided = self.not_ours = self.errored = self.silent = 0
+        self.undecided = self.refused = self.errored = self.silent = 0
         self.outcome = None
         self.waiter = None
         self.flight = None
@@ -227,24 +249,9 @@ class ReleaseRound(InFlight):
         return self.won.terms
 
     @property
-    def ours(self) -> int:
-        """The instances where the key was found ours."""
-        return self.engine.quorum - self.missing
-
-    @property
     def never(self) -> int:
         """The instances where the key cannot be ours, so that nothing was sent there."""
         return self.engine.instances - len(self.won.voters)
-
-    @property
-    def tally(self) -> Tally:
-        """Votes so far; `undecided` is 0 once the round is closed."""
-        ours, not_ours, undecided = self.ours, self.not_ours, abs(self.undecided)
-        flight = self.flight
-        if flight is not None:
-            ours, not_ours, undecided = flight.counts_of(self)
-        known = ours + not_ours + self.errored + self.silent + undecided
-        return Tally(ours, not_ours, self.errored, self.silent, self.engine.instances - known, undecided)
 
     def encode(self, dialect: Dialect) -> bytes:
         """The command for an instance of this dialect."""
@@ -275,7 +282,7 @@ class ReleaseRound(InFlight):
         if reply == yes:
             self.missing -= 1
         elif reply == no:
-            self.not_ours += 1
+            self.refused += 1
         else:
             self.errored += 1
             pipe.count_error(kind)
@@ -302,7 +309,7 @@ class ReleaseRound(InFlight):
 
     def refused_by(self, instances: int) -> None:
         """It was found another's on as many, and ours on none."""
-        self.missing, self.not_ours, self.undecided = self.engine.quorum, instances, -abs(self.undecided)
+        self.missing, self.refused, self.undecided = self.engine.quorum, instances, -abs(self.undecided)
 
     def turned_down(self) -> None:
         """It was found another's on a quorum, and ours on none."""
@@ -323,25 +330,15 @@ class ReleaseRound(InFlight):
         """One answer less to come. From now on a success may settle another name too, so all come here (negative)."""
         self.undecided = 1 - abs(self.undecided)
 
-    def expire(self) -> None:
-        """The timeout: whatever is undecided stays SILENT (a release keeps its place in its connection's order)."""
-        self.silent += abs(self.undecided)
-        self.undecided = 0
-        self.judge()
-
     def judge(self) -> None:
         """Settle the name once no reply still out can change it."""
         if self.outcome is not None:
             return
         engine = self.engine
-        elsewhere = self.not_ours + self.never
-        if is_owned_settled(self.ours, elsewhere, abs(self.undecided), engine.instances, engine.quorum):
-            self.outcome = owned_outcome_of(self.ours, elsewhere, engine.instances, engine.quorum)
+        ours, elsewhere = engine.quorum - self.missing, self.refused + self.never
+        if is_owned_settled(ours, elsewhere, abs(self.undecided), engine.instances, engine.quorum):
+            self.outcome = owned_outcome_of(ours, elsewhere, engine.instances, engine.quorum)
             engine.ready.append(self)
-
-    def abandon(self) -> None:
-        """The caller is gone; the command goes on."""
-        self.waiter = None
 
 
 class ExtendRound(ReleaseRound):

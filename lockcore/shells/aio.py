@@ -17,7 +17,7 @@ from lockcore.clock import NS_PER_MS, monotonic_ns
 from lockcore.errors import CannotWaitError, InstanceClosedError
 from lockcore.model import Denied, Lease, Outcome
 from lockcore.settings import Settings
-from lockcore.shells.closing import LOOK_S
+from lockcore.shells.connections import LOOK_S
 from lockcore.shells.driver import LoopDriver
 from lockcore.shells.handshake import Shaken, discard, shaken
 from lockcore.shells.target import InstanceTarget

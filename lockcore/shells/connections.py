@@ -1,4 +1,5 @@
-"""The connections of one Redlock: *handshakes that end, sockets that break, forks → instances that vote, or do not*.
+"""The connections of one Redlock: *handshakes that end, sockets that break, forks → instances that vote, or do not*,
+from the first contact until nothing keeps it from being closed.
 
 Rules: everything here runs in the loop's own thread. An instance that breaks is detached and tried again later; nobody
 waits for it. A child process refuses to be used: it would share sockets with its parent and repeat owner tokens, and
@@ -9,17 +10,22 @@ import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 from weakref import WeakSet
 
-from lockcore.clock import monotonic_ns
+from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS, NS_PER_S, monotonic_ns
 from lockcore.engine import Engine
 from lockcore.errors import InstanceClosedError, InstanceError, InstanceRefusedError
 from lockcore.membership import twin_of
+from lockcore.rounds import SetRound
 from lockcore.settings import Settings
 from lockcore.shells.handshake import Connected, Shaken
 from lockcore.shells.target import InstanceTarget
 from lockcore.shells.wire import Wire
 
+LOOK_S = 0.001  # between two looks whether a close is over
+GRACE_NS = 100 * NS_PER_MS  # so long nobody gives a lease back: they are held, or forgotten
+STILL_NS = 10 * NS_PER_MS  # more between two looks does not count: this process stood still, and its holders with it
 CANNOT_HEAR = (
     "retry policy push polls: no quorum of these servers lets this user GET, PUBLISH and SUBSCRIBE over RESP3 with "
     "CLIENT TRACKING; the README lists what an ACL needs for it"
@@ -32,7 +38,10 @@ def _nowhere(_data: bytes) -> int:
 
 
 class Connections:
-    """One engine and its sockets. A shell gives the hooks that raise here."""
+    """One engine and its sockets. A shell gives the hooks that raise here.
+
+    `calls`: operations whose callers have yet to take what came of them.
+    """
 
     def __init__(self, targets: Sequence[InstanceTarget], settings: Settings) -> None:
         self.engine = Engine([target.address for target in targets], settings, self._want_flush)
@@ -41,6 +50,7 @@ class Connections:
         self.engine.turns.want_wake = self._wake_later
         self.wires: list[Wire | None] = [None] * len(targets)
         self.closed = False
+        self.calls: set[Any] = set()
         self._inherited: list[Wire | None] = []
         _KNOWN.add(self)
 
@@ -149,6 +159,11 @@ class Connections:
         engine.detach(index, result.detail or result.reason, now_ns, refused=refused)
         return result if isinstance(result, InstanceRefusedError) else None
 
+    def connect_due(self, now_ns: int) -> None:
+        """Connect to every instance that is due."""
+        for index in self.engine.due_connects(now_ns):
+            self._connect_later(index)
+
     def broken(self, index: int, error: Exception) -> None:
         """The connection of an instance ended."""
         wire = self.wires[index]
@@ -172,6 +187,52 @@ class Connections:
                 self.wires[index] = None
                 wire.close()
                 self.engine.detach(index, "closed", monotonic_ns())
+
+
+class Drain:
+    """How a Redlock is closed, in this order: no attempt is begun any more, and who waits for one is told; what is in
+    flight is waited for, and so is every lease as long as holders give theirs back; what nobody has taken by the
+    deadline is released; what is owed goes out where a connection can be had at once.
+    """
+
+    def __init__(self, driver: Connections, drain_s: float) -> None:
+        self._driver, self._engine = driver, driver.engine
+        self._looked_ns = now_ns = monotonic_ns()
+        self._idle_ns = 0
+        self.deadline_ns = now_ns + int(drain_s * NS_PER_S)
+        self._held = 0
+        self._tried: set[int] = set()
+        self._engine.retire()
+
+    def is_over(self, now_ns: int) -> bool:
+        """True when nothing is left to wait for, or no time."""
+        engine = self._engine
+        if now_ns >= self.deadline_ns:
+            return True
+        held, since_ns, self._looked_ns = engine.asked - engine.given_back, now_ns - self._looked_ns, now_ns
+        if not engine.is_idle or self._driver.calls or self._owes(now_ns) or held != self._held:
+            self._idle_ns, self._held = 0, held
+            return False
+        self._idle_ns += min(since_ns, STILL_NS)
+        return held <= 0 or self._idle_ns >= GRACE_NS
+
+    def _owes(self, now_ns: int) -> bool:
+        """Whether what is owed may still go out: each instance is tried once."""
+        owed = [index for index, debts in enumerate(self._engine.debts) if debts]
+        members = self._engine.members
+        for index in owed:
+            if index not in self._tried:
+                self._tried.add(index)
+                members[index].retry_ns = now_ns
+                self._driver.connect_due(now_ns)
+        return any(members[index].connecting for index in owed)
+
+    def give_up(self) -> None:
+        """Release what is still undecided, and what is settled but nobody has taken. The driver then sends it."""
+        self._engine.deadlines.expire(FAR_FUTURE_NS)
+        for settled in self._engine.ready:
+            if isinstance(settled, SetRound):
+                settled.clean_up()
 
 
 _KNOWN: WeakSet[Connections] = WeakSet()

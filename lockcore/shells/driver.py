@@ -17,8 +17,7 @@ from lockcore.model import Denied, Lease
 from lockcore.pipeline import await_few
 from lockcore.rounds import ExtendRound, Round, SetRound
 from lockcore.settings import Settings
-from lockcore.shells.closing import Drain
-from lockcore.shells.connections import Connections
+from lockcore.shells.connections import Connections, Drain
 from lockcore.shells.target import InstanceTarget
 from lockcore.shells.vigil import TURN_NS, Vigil
 from lockcore.turns import Turn, Wanted
@@ -35,7 +34,6 @@ class LoopDriver(Connections):
     def __init__(self, targets: Sequence[InstanceTarget], settings: Settings) -> None:
         super().__init__(targets, settings)
         self.random = Random()
-        self.calls: set[Any] = set()
         self.keepers: dict[bytes, KeepAlive] = {}
         self._tick_at = FAR_FUTURE_NS
         self._flush_due = self._waking = False
@@ -189,11 +187,6 @@ class LoopDriver(Connections):
         self.arm(now_ns)
         if self.engine.ready:
             self.wake()
-
-    def connect_due(self, now_ns: int) -> None:
-        """Connect to every instance that is due."""
-        for index in self.engine.due_connects(now_ns):
-            self._connect_later(index)
 
     def interrupted(self) -> None:
         """Ctrl-C in the middle of the engine: nobody knows what was sent or counted, so every connection is broken off.

@@ -20,7 +20,7 @@ from lockcore.clock import NS_PER_S, monotonic_ns
 from lockcore.errors import CannotWaitError
 from lockcore.model import Outcome
 from lockcore.settings import Settings
-from lockcore.shells.closing import LOOK_S
+from lockcore.shells.connections import LOOK_S
 from lockcore.shells.driver import LoopDriver
 from lockcore.shells.handshake import Shaken, shaken
 from lockcore.shells.shortcut import Shortcut

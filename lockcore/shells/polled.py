@@ -20,7 +20,7 @@ from lockcore.clock import FAR_FUTURE_NS, NS_PER_S, monotonic_ns
 from lockcore.errors import InstanceClosedError
 from lockcore.settings import Settings
 from lockcore.shells.call import Call
-from lockcore.shells.closing import LOOK_S, Drain
+from lockcore.shells.connections import LOOK_S, Drain
 from lockcore.shells.driver import LoopDriver
 from lockcore.shells.handshake import shaken
 from lockcore.shells.target import InstanceTarget

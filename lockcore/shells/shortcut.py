@@ -65,7 +65,7 @@ class Shortcut:
             self._check_caller()
         round_ = self._first_round(resource, ttl_ms, wait_ms, now_ns)
         if round_ is None:
-            return self._in_line(cast("str", resource), wait_ms)
+            return cast("Lease | Denied", self._driven(self.steps_in_line(cast("str", resource), wait_ms)))
         try:
             self._send(round_)
             if round_.outcome is None:
@@ -77,7 +77,7 @@ class Shortcut:
             lease = first_lease(round_, now_ns)
             if lease is not None:
                 return lease
-            return self._after(round_, wait_ms, now_ns)
+            return cast("Lease | Denied", self._driven(self._rest_of(round_, wait_ms, now_ns)))
         except BaseException:
             round_.abandon()
             raise
@@ -102,14 +102,6 @@ class Shortcut:
         except BaseException:
             self._driver.interrupted()
             raise
-
-    def _in_line(self, resource: str, wait_ms: object) -> Lease | Denied:
-        """Others wait for it here: from its place in their line."""
-        return cast("Lease | Denied", self._driven(self.steps_in_line(resource, wait_ms)))
-
-    def _after(self, round_: SetRound, wait_ms: object, now_ns: int) -> Lease | Denied:
-        """The first attempt gave no lease."""
-        return cast("Lease | Denied", self._driven(self._rest_of(round_, wait_ms, now_ns)))
 
     def _rest_of(self, round_: SetRound, wait_ms: object, now_ns: int) -> Steps:
         driver, wait = self._driver, cast("float", wait_ms)
