@@ -9,11 +9,10 @@ import pytest
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from bench.experiments.explore import search_process
+from bench.experiments.explore import search
 from bench.experiments.explore.keyspace import Keyspace, encoded
 from bench.experiments.explore.result import Broken, ExploreResult
-from bench.experiments.explore.search import Hunt
-from bench.experiments.explore.search_process import SearchOrder
+from bench.experiments.explore.search import Hunt, SearchOrder
 from bench.measure.section import typed
 from bench.recipes.fencing import FENCED_SET
 from bench.recipes.registry import RECIPES
@@ -74,7 +73,7 @@ def test_on_real_servers_a_schedule_breaks_the_recipe_it_was_found_for_and_no_ot
 ) -> None:
     _, [row] = explored(lockbench, tmp_path / "out", "--recipe", "set-nx-get-del", "--budget", "60s")
     broken = typed(row["broken"], Broken, "the row")
-    with start_fleet(1, "none") as fleet, Child("a search process", search_process.__name__) as searcher:
+    with start_fleet(1, "none") as fleet, Child("a search process", search.__name__) as searcher:
         ports = (fleet.instances[0].port,)
         for recipe, rule in (("set-nx-get-del", "two leases valid"), ("set-nx-lua", "")):
             searcher.tell(SearchOrder(recipe, 1, 0, 0, again=broken, ports=ports))

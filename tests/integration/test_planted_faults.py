@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from bench.experiments.explore import search_process
-from bench.experiments.explore.search import Hunt
-from bench.experiments.explore.search_process import SearchOrder
+from bench.experiments.explore import search
+from bench.experiments.explore.search import Hunt, SearchOrder
 from bench.experiments.safety_matrix import leases
 from bench.experiments.safety_matrix.claims import look_at_rules
 from bench.experiments.safety_matrix.row import SKIPPED, RowSetup
@@ -68,7 +67,7 @@ class SearchHere:
         self.order = order
 
     def hear(self, *_told: object) -> Hunt:
-        return search_process.answer(self.order)
+        return search.answer(self.order)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from bench.experiments.explore import engine_client
 from bench.experiments.explore.engine_client import EngineClient
@@ -23,7 +24,7 @@ from lockcore.rounds import SetRound
 from tests.lockcore.scripted import rounds_kept
 from tests.lockcore.source import needs_source
 
-REDLOCK = replace(setting_of("redlock", RedlockRecipe.about), callers=4, resources=1)
+REDLOCK = structs.replace(setting_of("redlock", RedlockRecipe.about), callers=4, resources=1)
 EXECUTE = SimulatedServer.execute
 
 
@@ -82,7 +83,7 @@ def test_no_schedule_breaks_it() -> None:
 
 @needs_source
 def test_when_all_is_answered_nothing_is_kept() -> None:
-    calm, setting = 0, replace(REDLOCK, callers=6, resources=2, rounds=2)
+    calm, setting = 0, structs.replace(REDLOCK, callers=6, resources=2, rounds=2)
     for number in range(40):
         one = Play(setting, at_random(setting, Random(number), {}))
         assert one.run().broken == ""

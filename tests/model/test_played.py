@@ -9,13 +9,13 @@ from itertools import cycle
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from bench.experiments.explore import engine_client
 from bench.experiments.explore.schedule import TTL_MS
 from bench.experiments.explore.search import hunt, numbered, setting_of
 from bench.recipes.redlock import RedlockRecipe
 from lockcore import Denied, Lease, Outcome, attempt, claims, engine
-from lockcore.clock import NS_PER_MS
 from lockcore.commands import Dialect
 from lockcore.engine import Engine
 from tests.model.checker import REMOVED
@@ -72,12 +72,12 @@ PLANTED: dict[str, Plant] = {
     "nobody forgets without a restart": lambda _monkeypatch: None,
 }
 PAUSES = {"step": ("pause",), "start": ("late",)}
-RESTARTS = replace(REDLOCK, may={**PAUSES, "serve": ("restart",)})
+RESTARTS = structs.replace(REDLOCK, may={**PAUSES, "serve": ("restart",)})
 SETTINGS = {
     "a restarted instance abstains": RESTARTS,
-    "no client has a longer TTL than instances abstain": replace(RESTARTS, hold_ns=2 * TTL_MS * NS_PER_MS),
-    "an extension counts from its sending": replace(REDLOCK, may=PAUSES),
-    "nobody forgets without a restart": replace(REDLOCK, may={**PAUSES, "serve": ("forget",)}),
+    "no client has a longer TTL than instances abstain": structs.replace(RESTARTS, hold_ms=2 * TTL_MS),
+    "an extension counts from its sending": structs.replace(REDLOCK, may=PAUSES),
+    "nobody forgets without a restart": structs.replace(REDLOCK, may={**PAUSES, "serve": ("forget",)}),
 }
 
 

@@ -5,7 +5,6 @@ came differently. What found nothing to delete is left out. Values are named by 
 start.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
@@ -25,6 +24,7 @@ SCRIPTS = {
     )
     for word in (script.sha, script.source)
 }
+WRITES = {b"SET", b"SETNX", b"GETSET"}
 REPLIES = {b"+OK\r\n": "OK", b"$-1\r\n": "nil"}
 WORDS = {
     "pause": "paused {ms:g} ms",
@@ -46,8 +46,7 @@ OF_SERVERS = {"restart", "stop", "flush", "forget", "full", "die"}
 
 def steps_of(seen: Sequence[Event], instances: int) -> list[Step]:
     """The steps, in order; the rule that was broken is the last."""
-    columns = _columns(seen)
-    owners = {event[5][2]: columns[event[2]] for event in seen if event[1] == "call" and _writes(event[5])}
+    owners = {event[5][2]: event[2] for event in seen if event[1] == "call" and event[5][0].upper() in WRITES}
     rows, taken = list[Step](), set[int]()
     for number, event in enumerate(seen):
         ms, what = _ms(event[0]), event[1]
@@ -56,11 +55,10 @@ def steps_of(seen: Sequence[Event], instances: int) -> list[Step]:
                 together = list(_together(seen, number))
                 taken.update(index for index, _ in together)
                 if not _found_nothing([one for _, one in together]):
-                    rows.append(Step(ms, columns[event[2]], _call([one for _, one in together], instances, owners)))
+                    rows.append(Step(ms, event[2], _call([one for _, one in together], instances, owners)))
         elif what == "broken":
-            told = re.sub(r"C(\d+)", lambda found: f"C{columns[int(found[1]) - 1] + 1}", event[2])
-            rows.append(Step(ms, -1, told))
-        elif (row := _other(event, ms, instances, columns)) is not None:
+            rows.append(Step(ms, -1, event[2]))
+        elif (row := _other(event, ms, instances)) is not None:
             rows.append(row)
     return [
         Step(row.ms, row.who, row.text if (times := len(list(same))) == 1 else f"{times} × {row.text}")
@@ -68,33 +66,23 @@ def steps_of(seen: Sequence[Event], instances: int) -> list[Step]:
     ]
 
 
-def _other(event: Event, ms: float, instances: int, columns: Mapping[int, int]) -> Step | None:
+def _other(event: Event, ms: float, instances: int) -> Step | None:
     """The row of what is no command."""
     what = event[1]
     if what in ("granted", "extended"):
         until = "for ever" if event[3] - event[0] > FAR_FUTURE_NS // 10**5 else f"until {_ms(event[3]):.4g}"
-        return Step(ms, columns[event[2]], f"{what} {until}")
+        return Step(ms, event[2], f"{what} {until}")
     if what not in WORDS:
         return None
     text = WORDS[what].format(ms=event[3] / NS_PER_MS)
     if what in OF_SERVERS:
         return Step(ms, -1, f"{event[2] + 1} {text}")
     where = f" to {event[4] + 1}" if len(event) > 4 and instances > 1 else ""
-    return Step(ms, columns[event[2]], text + where)
-
-
-def _columns(seen: Sequence[Event]) -> dict[int, int]:
-    """Which column each client has: in the order in which they appear."""
-    clients = [event[2] for event in seen if event[1] not in OF_SERVERS and event[1] != "broken"]
-    return {client: column for column, client in enumerate(dict.fromkeys(clients))}
+    return Step(ms, event[2], text + where)
 
 
 def _ms(time_ns: int) -> float:
     return (time_ns - START_NS) / NS_PER_MS
-
-
-def _writes(command: Sequence[bytes]) -> bool:
-    return command[0].upper() in {b"SET", b"SETNX", b"GETSET"}
 
 
 def _together(seen: Sequence[Event], first: int) -> Iterator[tuple[int, Event]]:

@@ -15,10 +15,9 @@ from math import inf
 from msgspec import structs
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.explore import search_process
+from bench.experiments.explore import search
 from bench.experiments.explore.result import Broken, ExploredRow, ExplorePlan, ExploreResult, Replayed
-from bench.experiments.explore.search import BLOCK, Hunt, kind_of, setting_of
-from bench.experiments.explore.search_process import SearchOrder
+from bench.experiments.explore.search import BLOCK, Hunt, SearchOrder, kind_of, setting_of
 from bench.measure.expectation import conclude_rows, row_verdict, unmet
 from bench.measure.verdict import TESTED_LEAST, Evidence, Verdict
 from bench.recipes.protocol import About
@@ -73,7 +72,7 @@ def run_explore(order: ExperimentOrder[ExplorePlan], show: Show) -> Done[Explore
 def _searchers(processes: int, children: ExitStack) -> list[Child]:
     """New ones; what others still say is heard by nobody."""
     children.close()
-    return [children.enter_context(Child("a search process", search_process.__name__)) for _ in range(processes)]
+    return [children.enter_context(Child("a search process", search.__name__)) for _ in range(processes)]
 
 
 def _on_servers(row: ExploredRow, broken: Broken, server: str | None, searcher: Child, show: Show) -> ExploredRow:

@@ -5,9 +5,11 @@ an error reply, as on a server that is too old for it. Scripts run as they are, 
 fast its clock runs beside the world's.
 """
 
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Mapping
 from functools import cache
 from hashlib import sha1
+from types import SimpleNamespace
 from typing import Any
 
 from bench.errors import EnvironmentNotReadyError
@@ -279,3 +281,51 @@ def _reply_of(value: Any) -> Reply:
     if b"ok" in value:
         return OK if value[b"ok"] == b"OK" else str(value[b"ok"].decode())
     return [_reply_of(value[index]) for index in range(1, len(value) + 1)]
+
+
+# -- on real servers ---------------------------------------------------------------------------------------------------
+
+REPLY_S = 5.0
+
+
+class RealKeyspace:
+    """A real server in the place of a simulated one's data."""
+
+    def __init__(self, port: int) -> None:
+        """Connect to an empty server. Raises OSError."""
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=REPLY_S)
+        self._replies = self._socket.makefile("rb")
+        self.role, self.is_full = "master", False
+        self.scripts = SimpleNamespace(clear=lambda: self.run([b"SCRIPT", b"FLUSH"]))
+
+    def run(self, command: Command) -> bytes:
+        """Execute one command; its reply as it came. Raises OSError."""
+        words = b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in command)
+        self._socket.sendall(b"*%d\r\n%b" % (len(command), words))
+        return self._reply()
+
+    def _reply(self) -> bytes:
+        line = self._replies.readline()
+        if not line.endswith(b"\r\n"):
+            raise ConnectionResetError("the server ended the connection")
+        if line[:1] == b"$" and line != b"$-1\r\n":
+            return line + self._replies.read(int(line[1:]) + 2)
+        if line[:1] == b"*":
+            return line + b"".join(self._reply() for _ in range(max(int(line[1:]), 0)))
+        return line
+
+    @property
+    def keys(self) -> Mapping[bytes, bytes]:
+        """What is held now; of a key that is no string, what GET says."""
+        names = self.run([b"KEYS", b"*"]).split(b"\r\n")[2::2]
+        return {name: self.run([b"GET", name]).split(b"\r\n", 1)[-1].removesuffix(b"\r\n") for name in names if name}
+
+    def clear(self) -> None:
+        """A restart without persistence."""
+        self.run([b"FLUSHALL"])
+        self.scripts.clear()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._replies.close()
+        self._socket.close()

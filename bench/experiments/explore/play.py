@@ -68,7 +68,8 @@ class Played:
             sent_ns = sorted({event[4] for event in calls if event[2] == client})
             for before_ns, begin_ns in list(pairwise(sent_ns))[::-1]:
                 if begin_ns - before_ns > NS_PER_MS:
-                    yield LaterBegin(client, begin_ns - START_NS, self._skipped(client, begin_ns, calls))
+                    begin_ms = (begin_ns - START_NS) / NS_PER_MS
+                    yield LaterBegin(client, begin_ms, self._skipped(client, begin_ns, calls))
 
     def _skipped(self, client: int, begin_ns: int, calls: Sequence[Event]) -> Counter[tuple[str, int]]:
         skipped = Counter(
@@ -152,7 +153,7 @@ class Play:
         if ahead is not None:
             process.ahead_ns = ahead.for_ns
             world.note("ahead", number, ahead.for_ns)
-        start_ns = self.setting.start_ns(number) + (late.for_ns if late else 0)
+        start_ns = round(self.setting.begins_ms[number] * NS_PER_MS) + (late.for_ns if late else 0)
         for caller in range(self.setting.callers):
             live = partial(self._whole_life, number, caller, locker)
             self.courses.append(process.start(live, start_ns))
@@ -184,10 +185,10 @@ class Play:
                 self._wait(AGAIN_NS)
                 continue
             held = self._granted(client, found)
-            self._wait(setting.hold_ns // 2)
+            self._wait(int(setting.hold_ms / 2 * NS_PER_MS))
             if setting.extends and client == 0:
                 self._extend(locker, held)
-            self._wait(setting.hold_ns // 2)
+            self._wait(int(setting.hold_ms / 2 * NS_PER_MS))
             self._check(resource)
             held.given_back_ns = self.world.now_ns
             self.world.note("gives back", client)

@@ -12,7 +12,7 @@ class Step(Section, frozen=True):
     """One step of a schedule."""
 
     ms: Annotated[float, says("when, since the start")]
-    who: Annotated[int, says("a client's number from 0, in the order of their appearance; -1: a server")]
+    who: Annotated[int, says("a client's number from 0; -1: a server")]
     text: Annotated[str, says("what happened")]
 
 
@@ -35,11 +35,9 @@ class Replayed(Section, frozen=True, kw_only=True):
     reason: Annotated[str, says("why it was not played")] = ""
 
 
-class Broken(Section, frozen=True, kw_only=True):
-    """The smallest schedule found that breaks a rule; it is played again from these fields alone."""
+class Size(Section, frozen=True, kw_only=True):
+    """Who wants what in a schedule, and when."""
 
-    rule: Annotated[str, says("which rule, and by whom")]
-    number: Annotated[Count, says("of the schedule it was made from")]
     clients: Annotated[Count, says("clients in it")]
     callers: Annotated[Count, says("callers in each client")]
     resources: Annotated[Count, says("locks they want")]
@@ -48,6 +46,13 @@ class Broken(Section, frozen=True, kw_only=True):
     extends: Annotated[bool, says("the first client extends its lease")]
     starts_ms: Annotated[tuple[float, ...], says("when each client begins")]
     seed: Annotated[Count, says("of the retries")]
+
+
+class Broken(Size, frozen=True, kw_only=True):
+    """The smallest schedule found that breaks a rule; it is played again from these fields alone."""
+
+    rule: Annotated[str, says("which rule, and by whom")]
+    number: Annotated[Count, says("of the schedule it was made from")]
     changes: Annotated[tuple[Deviation, ...], says("what comes differently")]
     steps: Annotated[tuple[Step, ...], says("what happens, in order; the broken rule last")]
     replayed: Annotated[Replayed | None, says("on real servers; null: nobody asked")] = None

@@ -12,10 +12,13 @@ A. Groce et al., "Swarm Testing", ISSTA 2012; M. Emmi, S. Qadeer, Z. Rakamarić,
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
+from bench.experiments.explore.result import Size
 from lockcore.clock import NS_PER_MS
 
 LATENCY_NS = NS_PER_MS // 5
@@ -46,30 +49,28 @@ Changes = Mapping[Place, Change]
 ANY = {"start": ("late",), "step": ("pause",), "send": ("late", "lose", "cut"), "reply": ("late",), "skew": ("ahead",)}
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """What a schedule is played with: `clients` of `recipe`, `callers` in each, on `instances`; each locks one of
-    `resources` `rounds` times, for `hold_ns`. `starts_ns`: when each client begins. `may`: the changes to expect, by
-    place; `seed`: of retries. `rate` of the servers' clocks: within what locks must bear. `is_replicated`: the
-    instances after the first are its replicas."""
+class Setting(Size, frozen=True, kw_only=True):
+    """What a schedule is played with: clients of `recipe` on `instances`. `may`: the changes to expect, by place.
+    `rate` of the servers' clocks: within what locks must bear. `is_replicated`: the instances after the first are its
+    replicas."""
 
     recipe: str
     may: Mapping[str, tuple[str, ...]]
-    clients: int = 3
-    instances: int = 1
+    instances: int
     callers: int = 1
     resources: int = 1
     rounds: int = 1
-    hold_ns: int = 3 * TTL_MS * NS_PER_MS // 10
-    starts_ns: tuple[int, ...] = ()
+    hold_ms: float = 0.3 * TTL_MS
     extends: bool = False
-    is_replicated: bool = False
+    starts_ms: tuple[float, ...] = ()
     seed: int = 1
+    is_replicated: bool = False
     rate: float = 1.009
 
-    def start_ns(self, client: int) -> int:
-        """When client number `client` begins: one shortly after the other, unless `starts_ns` says when."""
-        return self.starts_ns[client] if self.starts_ns else client * LATENCY_NS // 4
+    @property
+    def begins_ms(self) -> tuple[float, ...]:
+        """When each client begins: one shortly after the other, unless `starts_ms` says when."""
+        return self.starts_ms or tuple(client * LATENCY_NS / 4 / NS_PER_MS for client in range(self.clients))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +136,11 @@ def one_more(schedule: Schedule, passed: Mapping[Place, int]) -> Iterator[Schedu
 
 @dataclass(frozen=True, slots=True)
 class LaterBegin:
-    """`client` begins at `begin_ns` after the start, and so never passes what it passed before: so many visits less by
+    """`client` begins at `begin_ms` after the start, and so never passes what it passed before: so many visits less by
     (where, who), on servers too."""
 
     client: int
-    begin_ns: int
+    begin_ms: float
     skipped: Mapping[tuple[str, int], int]
 
 
@@ -150,17 +151,17 @@ def simpler(schedule: Schedule, later: Iterable[LaterBegin]) -> Iterator[Schedul
     for place in changes:
         yield Schedule(setting, {other: change for other, change in changes.items() if other != place})
     yield from (Schedule(less, changes) for less in _less(setting))
-    starts_ns = tuple(setting.start_ns(client) for client in range(setting.clients))
-    if late := {place.who: change.for_ns for place, change in changes.items() if place.where == "start"}:
-        moved = tuple(start_ns + late.get(client, 0) for client, start_ns in enumerate(starts_ns))
+    starts_ms = setting.begins_ms
+    if late := {place.who: change.for_ns / NS_PER_MS for place, change in changes.items() if place.where == "start"}:
+        moved = tuple(start_ms + late.get(client, 0) for client, start_ms in enumerate(starts_ms))
         left = {place: change for place, change in changes.items() if place.where != "start"}
-        yield Schedule(replace(setting, starts_ns=moved), left)
+        yield Schedule(replace(setting, starts_ms=moved), left)
     for gone in range(setting.clients if setting.clients > 1 else 0):
-        yield _without(schedule, gone, starts_ns)
+        yield _without(schedule, gone)
     for one in later:
-        if one.begin_ns > starts_ns[one.client]:
-            moved = (*starts_ns[: one.client], one.begin_ns, *starts_ns[one.client + 1 :])
-            yield Schedule(replace(setting, starts_ns=moved), _renumbered(changes, one.skipped))
+        if one.begin_ms > starts_ms[one.client]:
+            moved = (*starts_ms[: one.client], one.begin_ms, *starts_ms[one.client + 1 :])
+            yield Schedule(replace(setting, starts_ms=moved), _renumbered(changes, one.skipped))
     for place, change in changes.items():
         for share in SHARES:
             shorter = Change(change.what, int(share * TTL_MS * NS_PER_MS))
@@ -193,12 +194,13 @@ def _renumbered(changes: Changes, skipped: Mapping[tuple[str, int], int]) -> Cha
     return {place: change for place, change in moved.items() if place.visit > 0}
 
 
-def _without(schedule: Schedule, gone: int, starts_ns: tuple[int, ...]) -> Schedule:
+def _without(schedule: Schedule, gone: int) -> Schedule:
     """The schedule without one client; those behind it move up."""
     moved = {
         (place._replace(who=place.who - (place.who > gone)) if place.where != "serve" else place): change
         for place, change in schedule.changes.items()
         if place.where == "serve" or place.who != gone
     }
-    left = starts_ns[:gone] + starts_ns[gone + 1 :]
-    return Schedule(replace(schedule.setting, clients=schedule.setting.clients - 1, starts_ns=left), moved)
+    setting, starts_ms = schedule.setting, schedule.setting.begins_ms
+    left = starts_ms[:gone] + starts_ms[gone + 1 :]
+    return Schedule(replace(setting, clients=setting.clients - 1, starts_ms=left), moved)

@@ -3,21 +3,29 @@
 Rules: schedule `n` of a seed is the same on every machine and in every process, so a search may be shared out. Number 0
 is the usual course; then random schedules and those by priorities take turns. What is broken is made smaller until no
 simpler schedule breaks the same rule: fewer steps first, then fewer changes, then shorter times.
+
+A process that searches is started by name (bench.topology.child) and sees virtual time from its first import of a
+recipe on. It plays what broke a recipe on real servers, too: the clients, their connections and whatever comes
+differently are simulated as before, but in real time, and each command is executed by a real server when its turn
+comes. What a server does by itself cannot be forced: a clock that runs fast, a full disk, a replica that lags.
 """
 
+import gc
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from contextlib import ExitStack, closing
 from itertools import islice
 from random import Random
-from time import process_time
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from bench.experiments.explore.diagram import steps_of
-from bench.experiments.explore.play import ENGINE, Played, play
-from bench.experiments.explore.result import Broken, Deviation, Step
+from bench.experiments.explore.keyspace import RealKeyspace
+from bench.experiments.explore.play import ENGINE, Play, Played, play
+from bench.experiments.explore.result import Broken, Deviation, Size, Step
 from bench.experiments.explore.schedule import (
     ANY,
     TTL_MS,
@@ -31,10 +39,14 @@ from bench.experiments.explore.schedule import (
     one_more,
     simpler,
 )
+from bench.experiments.explore.sockets import take_over
+from bench.experiments.explore.world import START_NS
 from bench.recipes.protocol import About
-from lockcore.clock import NS_PER_MS
+from bench.topology.child import orders, say
+from lockcore.clock import NS_PER_MS, NS_PER_S
 
-ENGINE_MAY = {**ANY, "step": ("pause", "kill"), "serve": ("restart", "stop", "flush", "full")}
+ENGINE_MAY = {place: may for place, may in ANY.items() if place != "skew"}
+ENGINE_MAY |= {"step": ("pause", "kill"), "serve": ("restart", "stop", "flush", "full")}
 BLOCK = 50  # schedules that are shared out together
 ENOUGH, SHORT = 5, 12  # broken schedules that are made smaller, unless one has so few steps
 CROWD = 4  # every so many schedules of lockcore have several callers in each client, and more than one lock
@@ -43,11 +55,12 @@ CROWD = 4  # every so many schedules of lockcore have several callers in each cl
 def setting_of(recipe: str, about: About) -> Setting:
     """What `recipe` is explored in: what it must bear by what it claims."""
     if recipe == ENGINE:
-        small = Setting(recipe, {place: may for place, may in ENGINE_MAY.items() if place != "skew"}, 2, 3)
-        return replace(small, hold_ns=TTL_MS * NS_PER_MS // 25)
+        return Setting(recipe=recipe, may=ENGINE_MAY, clients=2, instances=3, hold_ms=TTL_MS / 25)
     instances = 3 if about.most is None and not about.replicated else about.usual
     may = {**ANY, "serve": ("die",) if about.replicated else ("stop", "flush")}
-    return Setting(recipe, may, 3, instances, rounds=2, is_replicated=about.replicated)
+    return Setting(
+        recipe=recipe, may=may, clients=3, instances=instances, rounds=2, is_replicated=about.replicated
+    )  # fmt: skip
 
 
 def numbered(setting: Setting, number: int, seed: int) -> tuple[Schedule, Played]:
@@ -60,7 +73,7 @@ def numbered(setting: Setting, number: int, seed: int) -> tuple[Schedule, Played
             callers, shared = random.choice(((4, 4), (4, 2), (8, 1), (12, 2)))
             told |= {"callers": callers, "resources": 2 * callers - shared, "rounds": random.choice((1, 2))}
         if number % 5 == 4:
-            told["hold_ns"] = TTL_MS * NS_PER_MS
+            told["hold_ms"] = TTL_MS
     setting = replace(setting, **told)
     kept: dict[Place, Change] = {}
     if number == 0:
@@ -131,7 +144,7 @@ class Hunt(Struct):
 def hunt(schedules: Iterable[tuple[Schedule, Played]], first: int = 0) -> Hunt:
     """Play them, numbered from `first`, until enough of them broke a rule; the smallest made of those counts."""
     found, seen = Hunt(), Counter[str]()
-    began_s = before_s = process_time()
+    began_s = before_s = time.process_time()
     for number, (schedule, played) in enumerate(schedules, first):
         found.played, found.tested = found.played + 1, found.tested + played.tested
         found.raised = found.raised or played.raised
@@ -145,44 +158,28 @@ def hunt(schedules: Iterable[tuple[Schedule, Played]], first: int = 0) -> Hunt:
             if found.is_enough():
                 break
         elif schedule.setting.callers == 1:
-            found.small, found.small_s = found.small + 1, found.small_s + process_time() - before_s
-        before_s = process_time()
-    found.seen, found.took_s = seen, process_time() - began_s
+            found.small, found.small_s = found.small + 1, found.small_s + time.process_time() - before_s
+        before_s = time.process_time()
+    found.seen, found.took_s = seen, time.process_time() - began_s
     return found
 
 
 def _told(schedule: Schedule, steps: Sequence[Step], number: int) -> Broken:
-    setting = schedule.setting
-    return Broken(
-        rule=steps[-1].text,
-        number=number,
-        clients=setting.clients,
-        callers=setting.callers,
-        resources=setting.resources,
-        rounds=setting.rounds,
-        hold_ms=setting.hold_ns / NS_PER_MS,
-        extends=setting.extends,
-        starts_ms=tuple(setting.start_ns(client) / NS_PER_MS for client in range(setting.clients)),
-        seed=setting.seed,
-        changes=tuple(
-            Deviation(*place, what, for_ns / NS_PER_MS) for place, (what, for_ns) in schedule.changes.items()
-        ),
-        steps=tuple(steps),
-    )
+    changes = (Deviation(*place, what, for_ns / NS_PER_MS) for place, (what, for_ns) in schedule.changes.items())
+    told = replace(schedule.setting, starts_ms=schedule.setting.begins_ms)
+    return Broken(rule=steps[-1].text, number=number, changes=tuple(changes), steps=tuple(steps), **_size(told))
+
+
+def _size(of: Size) -> dict[str, Any]:
+    return {name: getattr(of, name) for name in Size.__struct_fields__}
 
 
 def schedule_of(usual: Setting, broken: Broken) -> Schedule:
     """The schedule that was told so, to be played again in what its recipe is explored in."""
-    told = replace(
-        usual,
-        clients=broken.clients, callers=broken.callers, resources=broken.resources, rounds=broken.rounds,
-        hold_ns=int(broken.hold_ms * NS_PER_MS), extends=broken.extends, seed=broken.seed,
-        starts_ns=tuple(int(start_ms * NS_PER_MS) for start_ms in broken.starts_ms),
-    )  # fmt: skip
-    return Schedule(
-        told,
-        {Place(one.where, one.who, one.visit): Change(one.what, int(one.for_ms * NS_PER_MS)) for one in broken.changes},
-    )
+    changes = {
+        Place(one.where, one.who, one.visit): Change(one.what, int(one.for_ms * NS_PER_MS)) for one in broken.changes
+    }
+    return Schedule(replace(usual, **_size(broken)), changes)
 
 
 def kind_of(rule: str) -> str:
@@ -217,3 +214,68 @@ def _cost(schedule: Schedule, steps: list[Step]) -> tuple[int, int, int, int]:
     size = setting.clients * setting.callers * setting.rounds * setting.resources + setting.extends
     held_up_ns = sum(change.for_ns for change in schedule.changes.values())
     return len(steps), len(schedule.changes), size, held_up_ns
+
+
+# -- the process that searches -----------------------------------------------------------------------------------------
+
+
+class SearchOrder(Struct):
+    """Play schedules `first` … `first + count` of `seed`; `most`: else those with at most so many changes, one branch
+    in `count` from `first` on; `again`: else that one, on the real servers at `ports`, which are empty."""
+
+    recipe: str
+    seed: int
+    first: int
+    count: int
+    most: int | None = None
+    again: Broken | None = None
+    ports: tuple[int, ...] = ()
+
+
+def main() -> None:
+    """Obey until there are no more orders."""
+    take_over()
+    gc.freeze()
+    gc.set_threshold(50_000)  # play.py collects what a schedule leaves
+    for order in orders(SearchOrder):
+        say(answer(order))
+
+
+def answer(order: SearchOrder) -> Hunt:
+    """What came of an order."""
+    from bench.recipes.registry import find_recipe
+
+    setting, first = setting_of(order.recipe, find_recipe(order.recipe).about), order.first
+    if order.again is not None:
+        return _replayed(schedule_of(setting, order.again), order.ports)
+    if order.most is not None:
+        return hunt(every(setting, order.most, first, order.count), first)
+    return hunt((numbered(setting, number, order.seed) for number in range(first, first + order.count)), first)
+
+
+def _replayed(schedule: Schedule, ports: Sequence[int]) -> Hunt:
+    """Play it in real time."""
+    began_ns = list[int]()
+
+    def until(now_ns: int) -> None:
+        """Real time from the first moment on in which something may come differently."""
+        if now_ns >= START_NS:
+            began_ns.append(time.monotonic_ns() - now_ns)
+            time.sleep(max(began_ns[0] + now_ns - time.monotonic_ns(), 0) / NS_PER_S)
+
+    play = Play(schedule.setting, follow(schedule.changes))
+    play.world.until = until
+    try:
+        with ExitStack() as stack:
+            for server, port in zip(play.servers, ports, strict=True):
+                server.data = data = stack.enter_context(closing(RealKeyspace(port)))  # type: ignore[assignment]
+                server.is_old = schedule.setting.recipe == ENGINE
+                data.clear()
+            played = play.run()
+    except OSError as error:
+        return Hunt(raised=f"{type(error).__name__}: {error}")
+    return Hunt(played=1, raised=played.raised, rule=played.broken)
+
+
+if __name__ == "__main__":
+    main()

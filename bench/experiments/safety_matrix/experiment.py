@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from bench.experiments.explore import search_process
+from bench.experiments.explore import search
 from bench.experiments.safety_matrix.claims import choose_cases
 from bench.experiments.safety_matrix.result import SafetyPlan, SafetyResult, SafetyRow
 from bench.experiments.safety_matrix.row import SKIPPED, PlannedRow, RowSetup, judge_rows, look
@@ -50,7 +50,7 @@ def _rows(
 ) -> tuple[list[SafetyRow], ServerBinary]:
     """Look at them, one after the other, until a signal: the rows, and which server it was."""
     rows, plan, server = list[SafetyRow](), order.plan, find_server(order.server)
-    with Child("a search process", search_process.__name__) as searcher, experiment.cuttable():  # a cut row is none
+    with Child("a search process", search.__name__) as searcher, experiment.cuttable():  # a cut row is none
         setup = RowSetup(plan.seed, plan.quick, order.server, searcher, lambda: experiment.is_over)
         for number, one in enumerate(planned, 1):
             show(f"{one.part}: row {number} of {len(planned)}, {one.recipe}, {one.fault}")
