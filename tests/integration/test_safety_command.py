@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from bench.experiments.safety_matrix import experiment as safety_matrix
-from bench.experiments.safety_matrix.claims import look_at_recipe
-from bench.experiments.safety_matrix.experiment import run_safety
+from bench.experiments.safety_matrix.experiment import look_at_recipe, run_safety
 from bench.experiments.safety_matrix.result import Finding, SafetyPlan, SafetyResult
 from bench.experiments.safety_matrix.row import PlannedRow, RowSetup
 from bench.measure.result import read_result

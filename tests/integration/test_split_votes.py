@@ -14,10 +14,9 @@ from bench.experiments.split_votes import experiment as split_votes
 from bench.experiments.split_votes import plan as split_plan
 from bench.experiments.split_votes.contenders import Contenders
 from bench.experiments.split_votes.experiment import Driver
-from bench.experiments.split_votes.judge import calibration_row
-from bench.experiments.split_votes.plan import ORDERS, Block, Contest, RetrySettings
+from bench.experiments.split_votes.judge import Ending, calibration_row, double_grants, ending_of, rounds_of
+from bench.experiments.split_votes.plan import ORDERS, Attempt, Block, Contest, RetrySettings
 from bench.experiments.split_votes.result import SplitVotesResult
-from bench.experiments.split_votes.trial import Attempt, Ending, double_grants, ending_of, rounds_of
 from bench.topology.fleet import Fleet, start_fleet
 from lockcore import Outcome, Vote
 from tests.conftest import Ended

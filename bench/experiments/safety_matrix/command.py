@@ -10,7 +10,7 @@ from bench.cli.options import RECIPE, Grouped, Offered
 
 
 def _claims() -> Iterable[str]:
-    from bench.experiments.safety_matrix.claims import CLAIMS
+    from bench.experiments.safety_matrix.experiment import CLAIMS
 
     return [name for name, _, _ in CLAIMS]
 
@@ -37,8 +37,7 @@ def safety(**values: Any) -> int:
     Simulated schedules first, then what is claimed of Redlock. Exit code
     5: a row that must be safe was violated; 4: an expected fault did not show.
     """
-    from bench.experiments.safety_matrix.claims import choose_cases
-    from bench.experiments.safety_matrix.experiment import run_safety
+    from bench.experiments.safety_matrix.experiment import choose_cases, run_safety
     from bench.experiments.safety_matrix.result import SafetyPlan
 
     plan = SafetyPlan(values["recipes"], values["claims"], values["quick"], values["seed"])

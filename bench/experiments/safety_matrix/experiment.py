@@ -1,24 +1,123 @@
-"""The safety matrix: *recipes, claims → each row looked at, judged, written*.
+"""The safety matrix: *every recipe, explored; what is claimed of Redlock and persistence → each row looked at, judged*.
 
-    schedule   recipe × simulated schedules                lockbench explore
-    claim      what is claimed of Redlock and persistence   a figure each
-
-Rules: own servers on loopback, where a claim needs real time; recipes first. A signal ends it at once: the row it cuts
-is dropped, the rows before it are kept, judged and written, and nothing else stays.
+Rules: recipes first. What must hold whatever happens is explored, as `lockbench explore` does, which shows the schedule
+that breaks it; what needs real time and real clocks stands in leases.py, on own servers on loopback; a claim that
+another command measures is listed with that command. A signal ends it at once: the row it cuts is dropped, the rows
+before it are kept, judged and written, and nothing else stays. Source: the Redis documentation, "Distributed Locks with
+Redis"; the Redlock text, "Performance, crash recovery and fsync".
 """
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 from bench.experiments.explore import search
-from bench.experiments.safety_matrix.claims import choose_cases
-from bench.experiments.safety_matrix.result import SafetyPlan, SafetyResult, SafetyRow
-from bench.experiments.safety_matrix.row import SKIPPED, PlannedRow, RowSetup, judge_rows, look
+from bench.experiments.explore.experiment import explored
+from bench.experiments.explore.result import ExploredRow, ExplorePlan
+from bench.experiments.safety_matrix import leases
+from bench.experiments.safety_matrix.result import Finding, SafetyPlan, SafetyResult, SafetyRow
+from bench.experiments.safety_matrix.row import (
+    ELSEWHERE,
+    SKIPPED,
+    PlannedRow,
+    RowSetup,
+    cannot,
+    confirmed,
+    judge_rows,
+    look,
+)
+from bench.measure.expectation import NOT_KNOWN
 from bench.measure.run_result import OwnFleet, ServerBinary
+from bench.recipes.registry import RECIPES, WITHDRAWN
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
+from bench.scenario.quantity import require_known
 from bench.topology.child import Child
 from bench.topology.server import find_server
+
+QUICK, FULL = 250, 2_000  # schedules
+ABOUT = "two leases valid at once: `lockbench explore --recipe …` shows the schedule"
+
+
+def look_at_recipe(recipe: str, setup: RowSetup) -> Finding:
+    """Explore `recipe`: the smallest schedule that breaks it, or how many did not."""
+    row, _ = _explored(recipe, setup)
+    figures: dict[str, float | None] = {"schedules": row.schedules, "tested": row.tested}
+    if row.broken:
+        figures["steps"] = len(row.broken.steps) - 1
+    seen = NOT_KNOWN if row.verdict == NOT_KNOWN else "the flaw" if row.broken else "no flaw"
+    return Finding(seen, row.verdict, figures, row.reason or (row.broken.rule if row.broken else None))
+
+
+def look_at_rules(wanted: Mapping[str, int], setup: RowSetup) -> Finding:
+    """Explore lockcore: none of its rules may be broken where what a claim is about came about so often, `wanted`."""
+    row, seen = _explored("redlock", setup)
+    figures = {"schedules": row.schedules, **{name.replace(" ", "_"): seen.get(name, 0) for name in wanted}}
+    figures["broken_rules"] = int(row.broken is not None)
+    needs = {f"at least {least} × {name}": seen.get(name, 0) >= least for name, least in wanted.items()}
+    needs["the schedules were played"] = row.broken is not None or row.verdict != NOT_KNOWN
+    rule = row.broken.rule if row.broken else row.reason
+    return confirmed(True, figures, needs, broken=row.broken is not None, reason=rule)
+
+
+def _explored(recipe: str, setup: RowSetup) -> tuple[ExploredRow, Mapping[str, int]]:
+    """What came of it; and how often what came about."""
+    plan, total = ExplorePlan((recipe,), 0.0, QUICK if setup.quick else FULL, None, 1, setup.seed), search.Hunt()
+    return explored(recipe, plan, [setup.searcher], lambda _progress: None, total), total.seen
+
+
+_SPLITS = "`lockbench split-votes` measures it, beside the closed form"
+_RESTARTS = "`lockbench crash` measures it, by vote margin, policy, restart and abstention"
+_POWER = "`lockbench crash` measures it, with power cuts at random moments"
+_GRANTED = 30  # with fewer, one in ten may come after its end and not be seen (95 %)
+_DISKS = "`lockbench fsync` its price, over disks, clients and pipelines"
+CLAIMS: tuple[tuple[str, str, Callable[[RowSetup], Finding] | str], ...] = (  # looked at, or measured elsewhere
+    ("owner-tokens", "tokens of many processes never collide", leases.owner_tokens),
+    (
+        "votes",
+        "granted on N/2+1 votes only, and never after the validity has ended",
+        partial(look_at_rules, {"granted": _GRANTED, "too late": 1}),
+    ),
+    ("validity-drift", "with clocks off by less than the drift factor leases never overlap", leases.validity_drift),
+    ("split-vote-window", "sending to all at once narrows the window in which nobody wins", _SPLITS),
+    ("retry-delay", "a random delay before the next attempt ends split votes", _SPLITS),
+    ("release-to-all", "released on all instances, believed granted or not", partial(look_at_rules, {"late votes": 1})),
+    (
+        "extension",
+        "extended on a quorum, before the lease's end, a limited number of times only",
+        partial(look_at_rules, {"extended": 1, "not extended": 1}),
+    ),
+    ("restart-margin", "without persistence one restart loses the lock, by vote margin", _RESTARTS),
+    ("clean-shutdown", "AOF and a clean SHUTDOWN are fine, time passes while off", _RESTARTS),
+    ("delayed-restart", "a restart delayed by the longest TTL is safe, and costs that time", _RESTARTS),
+    ("partition-ttl", "a holder that is cut off costs a TTL", leases.partition),
+    ("clock-drift", "drift is small against the TTL: what 10 % would cost", leases.clock_drift),
+    ("everysec-loses", "everysec can lose the key at a power cut", _POWER),
+    ("always-is-slow", "always is safe but slow", f"{_POWER}; {_DISKS}"),
+)
+
+
+def all_cases() -> Iterator[PlannedRow]:
+    """Every row there is, the recipes first."""
+    for recipe, entry in RECIPES.items():
+        expected = "no flaw" if entry.about.safe else "the flaw"
+        yield PlannedRow("schedule", recipe, "explored", expected, ABOUT, partial(look_at_recipe, recipe))
+    for recipe, why in WITHDRAWN.items():
+        yield PlannedRow("schedule", recipe, "none", "nothing", why, cannot(SKIPPED, why))
+    for name, about, how in CLAIMS:
+        yield PlannedRow(
+            "claim", "redlock", name, "confirmed", about, cannot(ELSEWHERE, how) if isinstance(how, str) else how
+        )
+
+
+def choose_cases(recipes: Sequence[str] = (), claims: Sequence[str] = ()) -> list[PlannedRow]:
+    """The rows of these recipes and claims; of all when none is named. Raises UsageError with the nearest name."""
+    cases = list(all_cases())
+    require_known("recipe", recipes, (*RECIPES, *WITHDRAWN))
+    require_known("claim", claims, [name for name, _, _ in CLAIMS])
+    if not recipes and not claims:
+        return cases
+    return [case for case in cases if (case.fault in claims if case.part == "claim" else case.recipe in recipes)]
 
 
 def run_safety(order: ExperimentOrder[SafetyPlan], show: Show) -> Done[SafetyResult]:

@@ -14,8 +14,7 @@ import gevent
 from msgspec.structs import asdict, replace
 
 from bench.experiments.split_votes.contenders import STOP, StartingGate
-from bench.experiments.split_votes.plan import TTL_MS, Block, Contest, Enrolment, resource_of
-from bench.experiments.split_votes.trial import Attempt, CastVote
+from bench.experiments.split_votes.plan import TTL_MS, Attempt, Block, CastVote, Contest, Enrolment, resource_of
 from bench.recipes.plain import DEFINITE, PlainInstance
 from bench.recipes.protocol import RecipeSettings
 from bench.recipes.redlock import RedlockRandomOrder, RedlockSequential

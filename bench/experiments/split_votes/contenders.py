@@ -13,8 +13,7 @@ from typing import Self
 import numpy as np
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.split_votes.plan import Block, Contest, Enrolment
-from bench.experiments.split_votes.trial import Attempt
+from bench.experiments.split_votes.plan import Attempt, Block, Contest, Enrolment
 from bench.topology.child import Child
 
 LEAD_NS = 1_500_000  # between naming a start and the start

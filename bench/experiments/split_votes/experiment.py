@@ -19,9 +19,8 @@ from redis.exceptions import RedisError, ResponseError
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.split_votes.contenders import Contenders
 from bench.experiments.split_votes.judge import ContestFigures, calibration_row, judge_split_votes
-from bench.experiments.split_votes.plan import TTL_MS, Block, SplitVotesPlan
+from bench.experiments.split_votes.plan import TTL_MS, Attempt, Block, CastVote, SplitVotesPlan
 from bench.experiments.split_votes.result import CalibrationRow, Conditions, SplitVotesResult
-from bench.experiments.split_votes.trial import Attempt, CastVote
 from bench.measure.run_result import OwnFleet
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 from bench.run.servers import ask

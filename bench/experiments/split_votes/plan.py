@@ -1,4 +1,4 @@
-"""What is contended for, by whom, how often: *options → rows to measure → blocks of trials, as contenders are told*.
+"""What is contended for, by whom, how often: *options → rows → blocks of trials, as contenders are told; attempts*.
 
 Rules: values only; both sides of a contender's pipe import this. A block and an enrolment are one line of JSON each.
 """
@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from msgspec import Struct
 
 from bench.measure.section import Amount, Count, Section, says
+from lockcore.model import Outcome, Vote
 
 ORDERS = ("parallel", "sequential", "random")
 TTL_MS = 10_000
@@ -116,3 +117,40 @@ class Block(Struct, frozen=True):
 def resource_of(trial: int) -> str:
     """The resource that is contended for in a trial."""
     return f"trial-{trial}"
+
+
+# -- what comes of it --------------------------------------------------------------------------------------------------
+
+
+class CastVote(Struct, frozen=True, array_like=True):
+    """One instance's part in one attempt. Times in ns of CLOCK_MONOTONIC, 0 = never.
+
+    `release_sent_ns` must not be late.
+    """
+
+    vote: Vote
+    sent_ns: int = 0
+    replied_ns: int = 0
+    release_sent_ns: int = 0
+
+
+class Attempt(Struct, frozen=True, array_like=True):
+    """One contender's round of SETs, one vote per configured instance; `valid_until_ns` counts if it was won."""
+
+    contender: int
+    started_ns: int
+    decided_ns: int
+    outcome: Outcome
+    votes: tuple[CastVote, ...]
+    valid_until_ns: int = 0
+
+    @property
+    def is_won(self) -> bool:
+        """Whether it gave a lease."""
+        return self.outcome is Outcome.ACQUIRED
+
+    @property
+    def lease_end_ns(self) -> int:
+        """When the lease it gave was over: at its first release, or its own end."""
+        releases = [cast.release_sent_ns for cast in self.votes if cast.release_sent_ns]
+        return min([self.valid_until_ns, *releases])

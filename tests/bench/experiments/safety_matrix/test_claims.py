@@ -2,14 +2,15 @@
 
 import pytest
 
-from bench.experiments.safety_matrix import claims, leases
+from bench.experiments.safety_matrix import leases
+from bench.experiments.safety_matrix.experiment import all_cases
 from bench.experiments.safety_matrix.leases import double_grant
 from bench.experiments.safety_matrix.result import Finding
 from bench.experiments.safety_matrix.row import ELSEWHERE, confirmed
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
 from lockcore import Denied, Lease, Outcome, Tally
 
-CASES = {case.fault: case for case in claims.all_cases() if case.part == "claim"}
+CASES = {case.fault: case for case in all_cases() if case.part == "claim"}
 
 
 def lease(granted_ns: int, valid_until_ns: int) -> Lease:

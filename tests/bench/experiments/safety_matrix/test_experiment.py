@@ -3,7 +3,7 @@
 import pytest
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.safety_matrix.claims import all_cases, choose_cases
+from bench.experiments.safety_matrix.experiment import all_cases, choose_cases
 from bench.experiments.safety_matrix.result import Finding, MatrixWord, SafetyRow
 from bench.experiments.safety_matrix.row import ELSEWHERE, SKIPPED, PlannedRow, RowSetup, confirmed, judge_rows, look
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED

@@ -6,9 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from bench.experiments.split_votes.judge import ContestFigures, calibration_row, judge_split_votes
-from bench.experiments.split_votes.plan import Contest, RetrySettings
+from bench.experiments.split_votes.plan import Attempt, CastVote, Contest, RetrySettings
 from bench.experiments.split_votes.result import CalibrationRow, ContentionRow, Endings, RetryRow
-from bench.experiments.split_votes.trial import Attempt, CastVote
 from lockcore import Outcome, Vote
 
 MS = 1_000_000

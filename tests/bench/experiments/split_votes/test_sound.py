@@ -10,7 +10,8 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from bench.experiments.split_votes.trial import Attempt, CastVote, Ending, ending_of, rounds_of
+from bench.experiments.split_votes.judge import Ending, ending_of, rounds_of
+from bench.experiments.split_votes.plan import Attempt, CastVote
 from lockcore import Outcome, Vote
 from lockcore.quorum import outcome_of, quorum_of
 

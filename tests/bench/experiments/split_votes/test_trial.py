@@ -9,16 +9,8 @@ from statistics import NormalDist
 import pytest
 
 from bench.experiments.split_votes.contender_process import lost_ns
-from bench.experiments.split_votes.trial import (
-    Attempt,
-    CastVote,
-    Ending,
-    closed_form,
-    double_grants,
-    ending_of,
-    rounds_of,
-    until_grant,
-)
+from bench.experiments.split_votes.judge import Ending, closed_form, double_grants, ending_of, rounds_of, until_grant
+from bench.experiments.split_votes.plan import Attempt, CastVote
 from bench.measure.statistics import wilson
 from lockcore import AttemptRecord, Outcome, Tally, Vote
 from lockcore.quorum import outcome_of, quorum_of
