@@ -15,15 +15,8 @@ from bench.experiments.explore.world import START_NS, Event
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS
 from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPARE_AND_EXTEND
 
-SCRIPTS = {
-    word: name
-    for script, name in (
-        (COMPARE_AND_DELETE, "del if"),
-        (COMPARE_AND_DELETE_MANY, "del if"),
-        (COMPARE_AND_EXTEND, "extend if"),
-    )
-    for word in (script.sha, script.source)
-}
+_NAMES = {COMPARE_AND_DELETE: "del if", COMPARE_AND_DELETE_MANY: "del if", COMPARE_AND_EXTEND: "extend if"}
+SCRIPTS = {word: name for script, name in _NAMES.items() for word in (script.sha, script.source)}
 WRITES = {b"SET", b"SETNX", b"GETSET"}
 REPLIES = {b"+OK\r\n": "OK", b"$-1\r\n": "nil"}
 WORDS = {

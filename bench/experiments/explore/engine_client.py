@@ -7,7 +7,7 @@ a connection that broke is made again when it is due.
 from collections.abc import Generator, Sequence
 from functools import cache, partial
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 from bench.experiments.explore.network import SimulatedLink, SimulatedServer
 from bench.experiments.explore.schedule import TTL_MS
@@ -25,6 +25,7 @@ from lockcore.turns import Offer, Turn, Wanted
 NATIVE, SCRIPTS = Dialect("delifeq", True), Dialect("evalsha", False)
 RETRY = RetryPolicy("full-jitter", TTL_MS / 10, 100)
 SETTINGS = Settings(max_ttl_ms=TTL_MS, rejoin="trust-first", retry=RETRY)
+Ended = TypeVar("Ended")
 LAG_NS = int(SETTINGS.lag_cap.age_ms * NS_PER_MS)
 
 
@@ -47,21 +48,18 @@ class EngineClient:
     def acquire(self, resource: str, ttl_ms: int, wait_ms: int) -> Lease | Denied:
         """As Redlock.try_acquire."""
         engine, now_ns = self.engine, self._world.now_ns
-        steps = Acquisition(engine, resource, engine.terms(ttl_ms), wait_ms, now_ns, self._random).steps(now_ns)
-        found: Lease | Denied = self._operate(steps)
-        return found
+        terms = engine.terms(ttl_ms)
+        return self._operate(Acquisition(engine, resource, terms, wait_ms, now_ns, self._random).steps(now_ns))
 
     def extend(self, lease: Lease, ttl_ms: int) -> Lease | Denied:
         """As Redlock.try_extend."""
-        found: Lease | Denied = self._operate(extend_steps(self.engine, lease, ttl_ms, self._world.now_ns))
-        return found
+        return self._operate(extend_steps(self.engine, lease, ttl_ms, self._world.now_ns))
 
     def release(self, lease: Lease) -> Outcome:
         """As Redlock.try_release."""
-        ended: Denied = self._operate(release_steps(self.engine, lease, self._world.now_ns))
-        return ended.outcome
+        return self._operate(release_steps(self.engine, lease, self._world.now_ns)).outcome
 
-    def _operate(self, steps: Generator[Wanted, int, Any]) -> Any:
+    def _operate(self, steps: Generator[Wanted, int, Ended]) -> Ended:
         actor = here()
         try:
             wanted = next(steps)
@@ -79,7 +77,8 @@ class EngineClient:
                             steps.throw(error)
                 wanted = steps.send(self._world.now_ns)
         except StopIteration as done:
-            return done.value
+            ended: Ended = done.value
+            return ended
 
     def _submit(self, wanted: Any) -> None:
         if isinstance(wanted, Turn):

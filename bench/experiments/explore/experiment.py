@@ -47,7 +47,8 @@ def run_explore(order: ExperimentOrder[ExplorePlan], show: Show) -> Done[Explore
             try:
                 row = explored(recipe, plan, searchers, show, total)
                 if row.broken:
-                    row = _on_servers(row, row.broken, order.server, searchers[0], show)
+                    replayed = _on_servers(row, row.broken, order.server, searchers[0], show)
+                    row = structs.replace(row, broken=structs.replace(row.broken, replayed=replayed))
             except KeyboardInterrupt:
                 if total.played:  # it may have been hours
                     rows.append(row_of(recipe, find_recipe(recipe).about, total, cut="it was cut"))
@@ -75,17 +76,13 @@ def _searchers(processes: int, children: ExitStack) -> list[Child]:
     return [children.enter_context(Child("a search process", search.__name__)) for _ in range(processes)]
 
 
-def _on_servers(row: ExploredRow, broken: Broken, server: str | None, searcher: Child, show: Show) -> ExploredRow:
-    """The row with what came of its smallest schedule on real servers."""
-
-    def told(replayed: Replayed) -> ExploredRow:
-        return structs.replace(row, broken=structs.replace(broken, replayed=replayed))
-
+def _on_servers(row: ExploredRow, broken: Broken, server: str | None, searcher: Child, show: Show) -> Replayed:
+    """What came of a row's smallest schedule on real servers."""
     show(f"{row.recipe}: broken; again on real servers")
     if find_recipe(row.recipe).about.replicated:
-        return told(Replayed(reason="replication cannot be forced"))
+        return Replayed(reason="replication cannot be forced")
     if any(change.what == "full" for change in broken.changes):
-        return told(Replayed(reason="a full disk cannot be forced"))
+        return Replayed(reason="a full disk cannot be forced")
     try:
         binary = find_server(server)
         with start_fleet(row.instances, "none", server=binary) as fleet:
@@ -97,10 +94,10 @@ def _on_servers(row: ExploredRow, broken: Broken, server: str | None, searcher: 
                 answers.append(searcher.hear(Hunt, _PATIENCE_S))
     except EnvironmentNotReadyError as error:
         searcher.close()  # what it says later answers nobody's question
-        return told(Replayed(reason=str(error)))
+        return Replayed(reason=str(error))
     same = sum(kind_of(one.rule) == kind_of(broken.rule) for one in answers if one.rule)
     why = next((one.raised for one in answers if one.raised), "")
-    return told(Replayed(server=f"{binary.name} {binary.version}", plays=REPLAYS, same=same, reason=why))
+    return Replayed(server=f"{binary.name} {binary.version}", plays=REPLAYS, same=same, reason=why)
 
 
 def _orders(recipe: str, plan: ExplorePlan) -> Iterator[SearchOrder]:

@@ -53,7 +53,6 @@ class Played:
     seen: list[Event] = field(default_factory=list)
     passed: dict[Place, int] = field(default_factory=dict)
     tested: bool = False
-    grants: int = 0
 
     def count_in(self, seen: Counter[str]) -> None:
         """Add how often what was seen; `late votes`: of SETs that an instance took later than usual."""
@@ -221,17 +220,16 @@ class Play:
     # -- the referee --------------------------------------------------------------------------------------------------
 
     def _granted(self, client: int, lease: Lease) -> Holding:
-        played, setting = self.played, self.setting
         self.world.note("granted", client, lease.valid_until_ns)
-        played.grants += 1
         held = Holding(client, lease)
         self.held.setdefault(lease.resource, []).append(held)
-        if setting.recipe == ENGINE:
+        if self.setting.recipe == ENGINE:
             if self.world.now_ns >= lease.valid_until_ns:
                 self.broken("a lease was granted after its end")
-            took = self._took(lease.owner_token)
-            if took < quorum_of(setting.instances):
-                self.broken(f"a lease was granted on {took} of {setting.instances} instances")
+            token = lease.owner_token
+            took = len({event[3] for event in self._sets() if event[5][2] == token and event[6] == b"+OK\r\n"})
+            if took < quorum_of(self.setting.instances):
+                self.broken(f"a lease was granted on {took} of {self.setting.instances} instances")
         self._check(lease.resource)
         return held
 
@@ -245,10 +243,8 @@ class Play:
             if sum(tally) != instances or named is not denied.outcome:
                 self.broken(f"{denied.outcome.value} was told of {tally}")
 
-    def _took(self, token: bytes) -> int:
-        """How many instances have taken this owner token's SET."""
-        calls = [event for event in self.world.seen if event[1] == "call" and event[5][0] == b"SET"]
-        return len({event[3] for event in calls if event[5][2] == token and event[6] == b"+OK\r\n"})
+    def _sets(self) -> Iterator[Event]:
+        return (event for event in self.world.seen if event[1] == "call" and event[5][0] == b"SET")
 
     def _check(self, resource: str) -> None:
         """No two leases are valid now."""
@@ -260,20 +256,15 @@ class Play:
     def _calm_down(self) -> None:
         """Everybody is done; when everything was answered, nothing may be left."""
         world = self.world
-        while not (is_calm := self._is_calm()) and not world.is_over and world.now_ns < CALM_NS:
+        while not all(locker.is_calm for _, locker in self.lockers.values()):
+            if world.is_over or world.now_ns >= CALM_NS:
+                return
             world.run(world.now_ns + STEP_NS)
-        if is_calm and not world.is_over and not self.busy:
-            kept = [set(held) for server in self.servers if (held := server.data.keys.values())]
-            if left := sum(bool(held - self._orphans()) for held in kept):
+        if not world.is_over and not self.busy:
+            # what an instance took later than anybody waits for it stays until its TTL
+            orphans = {event[5][2] for event in self._sets() if event[0] - event[4] > ORPHAN_NS}
+            if left := sum(bool(set(server.data.keys.values()) - orphans) for server in self.servers):
                 self.broken(f"a key was left on {left} of {self.setting.instances} instances")
-
-    def _is_calm(self) -> bool:
-        return all(locker.is_calm for _, locker in self.lockers.values())
-
-    def _orphans(self) -> set[bytes]:
-        """The owner tokens whose SET an instance took later than anybody waits for it: orphans until their TTL."""
-        calls = [event for event in self.world.seen if event[1] == "call" and event[5][0] == b"SET"]
-        return {event[5][2] for event in calls if event[0] - event[4] > ORPHAN_NS}
 
 
 def play(setting: Setting, choose: Choose) -> Played:

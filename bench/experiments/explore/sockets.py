@@ -53,11 +53,6 @@ def connect(recipe: str, servers: tuple[SimulatedServer, ...]) -> Any:
     return locker
 
 
-def _within() -> Actor | None:
-    actor = getcurrent()
-    return actor if isinstance(actor, Actor) else None
-
-
 class SimulatedSocket:
     """A connected socket of the process that made it, for redis-py: sendall, recv_into and what surrounds them."""
 
@@ -198,23 +193,19 @@ class SimulatedCondition:
 
 def take_over() -> None:
     """Make this process one for simulations, for good."""
-    real_sleep = time.sleep
 
-    def reading(real: Callable[[], Any], of: Callable[[int], Any]) -> Callable[[], Any]:
-        return lambda: real() if (actor := _within()) is None else of(actor.world.now_ns)
+    def virtual(real: Callable[..., Any], of: Callable[..., Any]) -> Callable[..., Any]:
+        def either(*told: float) -> Any:
+            actor = getcurrent()
+            return of(actor, *told) if isinstance(actor, Actor) else real(*told)
 
-    def sleep(seconds: Any) -> None:
-        actor = _within()
-        if actor is None:
-            real_sleep(seconds)
-        else:
-            actor.wait(actor.world.now_ns + int(seconds * NS_PER_S))
+        return either
 
-    time.monotonic_ns = reading(time.monotonic_ns, int)
-    time.monotonic = reading(time.monotonic, lambda now_ns: now_ns / NS_PER_S)
-    time.time_ns = reading(time.time_ns, lambda now_ns: WALL_NS + now_ns + here().process.ahead_ns)
-    time.time = reading(time.time, lambda now_ns: (WALL_NS + now_ns + here().process.ahead_ns) / NS_PER_S)
-    time.sleep = sleep
+    time.monotonic_ns = virtual(time.monotonic_ns, lambda actor: actor.world.now_ns)
+    time.monotonic = virtual(time.monotonic, lambda actor: actor.world.now_ns / NS_PER_S)
+    time.time_ns = virtual(time.time_ns, lambda actor: WALL_NS + actor.world.now_ns + actor.process.ahead_ns)
+    time.time = virtual(time.time, lambda _actor: time.time_ns() / NS_PER_S)
+    time.sleep = virtual(time.sleep, lambda actor, s: actor.wait(actor.world.now_ns + int(s * NS_PER_S)))
     threading.Thread = SimulatedThread  # type: ignore[misc, assignment]
     threading.Condition = SimulatedCondition  # type: ignore[misc, assignment]
 
@@ -224,7 +215,7 @@ def take_over() -> None:
     import lockcore.clock
 
     lockcore.clock.monotonic_ns = time.monotonic_ns  # before a recipe takes it from there
-    redis.retry.sleep = sleep  # type: ignore[attr-defined]
+    redis.retry.sleep = time.sleep  # type: ignore[attr-defined]
     import bench.recipes.plain
     from lockcore.membership import Hello
     from lockcore.shells.handshake import Connected
