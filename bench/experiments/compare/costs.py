@@ -43,7 +43,6 @@ if TYPE_CHECKING:  # the process that takes the cycles needs no more of the benc
 WARM_CYCLES, CYCLES = 2, 7
 LEAST_TTL_MS = 10_000
 RESOURCE = "cycles"
-_VERDICTS: dict[int, Literal["same", "more", "fewer"]] = {0: "same", 1: "more", -1: "fewer"}
 PATIENCE_MS = 2000.0  # of one instance: replies are held back while they are counted
 QUIET_S = 0.015
 CHUNK_BYTES = 65_536
@@ -52,16 +51,15 @@ Costs = Mapping[str, float]  # what one acquire of a free resource and its relea
 
 def judge_exact(baseline: Costs, candidate: Costs) -> Exact:
     """Return what is the same, more or fewer."""
-    rows = tuple(
-        ExactRow(name=name, first=first, second=second, verdict=_VERDICTS[(second > first) - (second < first)])
-        for name, first, second in ((name, baseline[name], candidate[name]) for name in baseline)
-    )
-    failures = tuple(
-        f"{row.name.replace('_', ' ')} per acquire: {row.first:g} → {row.second:g}"
-        for row in rows
-        if row.verdict == "more"
-    )
-    return Exact(rows=rows, failures=failures)
+    rows, failures = [], []
+    for name, first in baseline.items():
+        second = candidate[name]
+        more = second > first
+        verdict: Literal["same", "more", "fewer"] = "more" if more else "fewer" if second < first else "same"
+        rows.append(ExactRow(name=name, first=first, second=second, verdict=verdict))
+        if more:
+            failures.append(f"{name.replace('_', ' ')} per acquire: {first:g} → {second:g}")
+    return Exact(rows=tuple(rows), failures=tuple(failures))
 
 
 def count_exactly(order: PairsOrder) -> Exact:
@@ -118,10 +116,11 @@ class CountingRelay:
         self._counts: Counter[str] = Counter()
         self._held: dict[socket.socket, bytearray] = {}  # replies that wait, by the client they are for
         self._ready = selectors.DefaultSelector()
-        self._listeners = [socket.create_server((HOST, 0)) for _ in targets]
-        for listener, target in zip(self._listeners, targets, strict=True):
+        self.ports = []
+        for target in targets:
+            listener = socket.create_server((HOST, 0))
             self._ready.register(listener, selectors.EVENT_READ, partial(self._accept, listener, target))
-        self.ports = [listener.getsockname()[1] for listener in self._listeners]
+            self.ports.append(listener.getsockname()[1])
 
     def until_said(self, child: Child) -> tuple[str, Counter[str]]:
         """The next line of `child`, and what went through until then and until nothing was under way any more."""
@@ -147,34 +146,31 @@ class CountingRelay:
         client, server = listener.accept()[0], socket.create_connection((HOST, target))
         self._counts["connections"] += 1
         self._held[client] = bytearray()
-        for source, take in (
-            (client, partial(self._ask, server, hiredis.Reader())),
-            (server, partial(self._hold, client)),
-        ):
+        commands = hiredis.Reader()
+
+        def ask(chunk: bytes) -> None:
+            self._counts["bytes_sent"] += len(chunk)
+            commands.feed(chunk)
+            while commands.gets() is not False:
+                self._counts["commands"] += 1
+            server.sendall(chunk)
+
+        def hold(chunk: bytes) -> None:
+            self._counts["bytes_received"] += len(chunk)
+            self._held[client] += chunk
+
+        for source, take in ((client, ask), (server, hold)):
             self._ready.register(source, selectors.EVENT_READ, partial(self._read, source, (client, server), take))
 
     def _read(self, source: socket.socket, ends: tuple[socket.socket, ...], take: Callable[[bytes], None]) -> None:
-        try:
+        with contextlib.suppress(OSError):  # as an end
             if chunk := source.recv(CHUNK_BYTES):
                 take(chunk)
                 return
-        except OSError:
-            pass  # as an end
         for end in ends:
             self._ready.unregister(end)
             end.close()
         del self._held[ends[0]]
-
-    def _ask(self, server: socket.socket, commands: hiredis.Reader, chunk: bytes) -> None:
-        self._counts["bytes_sent"] += len(chunk)
-        commands.feed(chunk)
-        while commands.gets() is not False:
-            self._counts["commands"] += 1
-        server.sendall(chunk)
-
-    def _hold(self, client: socket.socket, chunk: bytes) -> None:
-        self._counts["bytes_received"] += len(chunk)
-        self._held[client] += chunk
 
     def _let_go(self) -> bool:
         """Hand over all replies that wait: the end of one round trip. False when there were none."""

@@ -1,15 +1,13 @@
 """Runs in turn, so that what changes on the machine changes for all: *sides → rounds of short runs*.
 
-Rules
-- A round starts every side at once, in processes of their own, and lets them take turns of a tenth of a second
-  (`bench.workloads.turns`): what else the machine does hits all alike. Who begins, and who gets which of the fleets of
-  equal servers, is random; all have one seed. Nobody looks at a run while it lasts: it is folded and judged at its end.
-- Where that cannot be (`take_turns`) a round runs every side there and back: in random order, then in the reverse (ABBA
-  or BAAB); a side's value is the geometric mean of its two runs, and equal servers are one fleet for all.
-- Where a scenario has faults every run gets servers of its own, as a fault may outlive it; and what the faults of one
-  side need (proxies, the shim) is put under the servers of all, so that only the fault differs.
+Rules, beside those of README
+- A round starts every side at once and lets them take turns (`bench.workloads.turns`). Who begins, and who gets which
+  of the fleets of equal servers, is random; all have one seed. Of sides that take turns, one that dies ends the others.
+- Where that cannot be (`take_turns`) a round runs every side there and back, in random order, then in the reverse;
+  equal servers are one fleet for all.
+- What the faults of one side need (proxies, the shim) is put under the servers of all, so that only the fault differs.
 - A round with an INVALID run is repeated, at most one round in two. So is one of an open loop whose timer was late: the
-  same delay on both sides hides what differs between them. Of sides that take turns, one that dies ends the others.
+  same delay on both sides hides what differs between them.
 """
 
 from __future__ import annotations
@@ -195,23 +193,15 @@ def _in_turns(fleets: _Fleets, there: Sequence[int], number: int, interrupts: In
             for place, index in enumerate(there)
         ]
         while (ended := wait(runs, LOOK_S)).not_done:
-            wishes.count = interrupts.count or int(any(run.exception() or _is_torn(run.result()) for run in ended.done))
+            wishes.count = interrupts.count or int(any(run.exception() for run in ended.done))
     errors = [error for run in runs if (error := run.exception()) is not None]
-    torn = next((run.result() for run in runs if not run.exception()), None)
-    for error in sorted(errors, key=lambda error: isinstance(error, KeyboardInterrupt)):
-        if isinstance(error, KeyboardInterrupt) and torn and not interrupts.count:  # it was ended for the other's sake
-            raise _TornError(f"a side's load ended early: {'; '.join(torn.verdict.reasons)}")
+    for error in sorted(errors, key=lambda error: isinstance(error, KeyboardInterrupt)):  # ended for the other's sake
         raise KeyboardInterrupt if interrupts.count else error
     return [(index, run.result()) for index, run in zip(there, runs, strict=True)]
 
 
 class _TornError(BenchError):
     """A round of which a side died, and the others were ended with it."""
-
-
-def _is_torn(result: RunResult) -> bool:
-    """Whether a run ended before its time."""
-    return result.interrupted or result.duration_s * 1000 < result.scenario.duration_ms - 1
 
 
 def _run(
@@ -224,10 +214,12 @@ def _run(
         scenario, secrets.token_hex(4), (), None, order.server, order.allow_missing, order.allow_skipped, ring,
         bind=order.bind, more=True,
     )  # fmt: skip
-    finished = run_on(servers, run, interrupts, None, environ=side.environ())
+    result = run_on(servers, run, interrupts, None, environ=side.environ()).result
     if interrupts.count:
         raise KeyboardInterrupt
-    return finished.result
+    if ring and (result.interrupted or result.duration_s * 1000 < result.scenario.duration_ms - 1):
+        raise _TornError(f"a side's load ended early: {'; '.join(result.verdict.reasons)}")
+    return result
 
 
 def entry_of(result: RunResult, side: int, number: int) -> ComparedRun:

@@ -8,8 +8,7 @@
 Rules
 - Runs made only to be compared are short, unless a duration was asked for or faults come later.
 - The load generator stays the one that is running; what is imported in the end is asked of a fresh interpreter and must
-  be the version meant; "the code here" beside a revision must be its repository's. A checkout lies in a private folder
-  that a guard removes, however this process ends.
+  be the version meant. A checkout lies in a private folder that a guard removes, however this process ends.
 - Stored results of one place must agree in everything; what differs between places must have been declared. Scenario,
   servers, machine and packages (that both results name) count; what only names a run (ids, times, seed, thresholds,
   ports) and the code under test (commit, lockbench's own version) do not.
@@ -24,6 +23,7 @@ import tarfile
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from msgspec import structs
@@ -109,9 +109,7 @@ def is_stored(given: list[Named]) -> bool:
 @contextlib.contextmanager
 def opened(given: list[Named], load: Load, options: Mapping[str, object]) -> Iterator[list[Side]]:
     """Yield the sides to run; checkouts last as long as the context. `load`: a scenario file, or None, → Scenario.
-
-    Raises BenchError.
-    """
+    Raises BenchError."""
     with contextlib.ExitStack() as stack:
         sides, here = [], any(one.kind == "here" for one in given)
         for one in given:
@@ -144,10 +142,8 @@ def shortened(side: Side, options: Mapping[str, object]) -> Side:
 
 
 def commit_of(revision: str, repository: Path) -> str:
-    """Return the commit that `revision` names in `repository`.
-
-    Raises UsageError when there is no such repository or revision, EnvironmentNotReadyError when there is no git.
-    """
+    """Return the commit that `revision` names in `repository`. Raises UsageError when there is no such repository or
+    revision, EnvironmentNotReadyError when there is no git."""
     place = "this folder" if repository == Path() else str(repository)
     done = _git(repository, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
     if not done.returncode:
@@ -167,11 +163,8 @@ def commit_of(revision: str, repository: Path) -> str:
 
 @contextlib.contextmanager
 def checked_out(commit: str, repository: Path) -> Iterator[tuple[str, ...]]:
-    """Yield the folders to import from of a commit of `repository`, without the bench itself.
-
-    Raises UsageError when it holds no package, EnvironmentNotReadyError when git cannot give it, or the library in it
-    is not what is imported then.
-    """
+    """Yield the folders to import from of a commit of `repository`, without the bench itself. Raises UsageError when it
+    holds no package, EnvironmentNotReadyError when git cannot give it, or the library in it is not what is imported."""
     archive = _git(repository, "archive", "--format=tar", commit)
     if archive.returncode:
         raise EnvironmentNotReadyError(f"git cannot read {commit[:12]} of {repository}; fetch it (a shallow clone?)")
@@ -180,11 +173,10 @@ def checked_out(commit: str, repository: Path) -> Iterator[tuple[str, ...]]:
             wanted = [member for member in tar if member.name.partition("/")[0] not in _THE_BENCH]
             tar.extractall(guard.folder, wanted, filter="data")
         folders = tuple(str(path) for path in (guard.folder, guard.folder / "src") if path.is_dir())
-        packages = _packages(folders)
-        if not packages:
+        origins = _origins(folders, folders)
+        if not origins:
             raise UsageError(f"{commit[:12]} of {repository} holds no Python package to compare")
-        for package in packages:  # a comparison of a version with itself says nothing
-            origin = _origin(package, folders)
+        for package, origin in origins.items():  # a comparison of a version with itself says nothing
             if not any(Path(origin).is_relative_to(folder) for folder in folders):
                 raise EnvironmentNotReadyError(
                     f"the package {package} would be imported from {origin or 'nowhere'}, not from git"
@@ -193,10 +185,8 @@ def checked_out(commit: str, repository: Path) -> Iterator[tuple[str, ...]]:
 
 
 def installed(folder: Path) -> tuple[str, ...]:
-    """Return where to import from: `folder` itself, or the site-packages of the virtual environment that it is.
-
-    Raises UsageError when it holds no package.
-    """
+    """Return where to import from: `folder` itself, or the site-packages of the virtual environment that it is. Raises
+    UsageError when it holds no package."""
     places = [*sorted(folder.glob("lib/python*/site-packages")), folder] if folder.is_dir() else []
     for place in places:
         if any(place.glob("*/__init__.py")):
@@ -210,8 +200,7 @@ def _require_here(repository: Path, checkout: Sequence[str]) -> None:
     """Refuse to judge "the code here" where another is imported than what lies in the revision's repository: an
     installed version knows of no change, and every gate would pass."""
     root = Path(_lines(repository, "rev-parse", "--show-toplevel")[0]).resolve()
-    for package in _packages(checkout):
-        origin = _origin(package, ())
+    for package, origin in _origins(checkout, ()).items():
         if Path(origin).resolve().parent.parent not in (root, root / "src"):
             raise UsageError(
                 f"the code here is not that of {root}: {package} is imported from {origin or 'nowhere'}, which "
@@ -220,15 +209,13 @@ def _require_here(repository: Path, checkout: Sequence[str]) -> None:
             )
 
 
-def _packages(folders: Sequence[str]) -> list[str]:
-    return [path.parent.name for folder in folders for path in Path(folder).glob("*/__init__.py")]
-
-
-def _origin(package: str, folders: Sequence[str]) -> str:
-    """Which file a fresh interpreter imports that looks into `folders` first, "" for none."""
-    path = os.pathsep.join([*folders, os.environ.get("PYTHONPATH", ""), str(HERE)])
-    command, environ = [sys.executable, "-c", _ASK, package], {**os.environ, "PYTHONPATH": path}
-    return subprocess.run(command, env=environ, cwd=os.sep, capture_output=True, text=True, check=False).stdout.strip()
+def _origins(checkout: Sequence[str], first: Sequence[str]) -> dict[str, str]:
+    """By package of a checkout the file that a fresh interpreter imports that looks into `first` first; "": none."""
+    path = os.pathsep.join([*first, os.environ.get("PYTHONPATH", ""), str(HERE)])
+    command, environ = [sys.executable, "-c", _ASK], {**os.environ, "PYTHONPATH": path}
+    ask = partial(subprocess.run, env=environ, cwd=os.sep, capture_output=True, text=True, check=False)
+    packages = [place.parent.name for folder in checkout for place in Path(folder).glob("*/__init__.py")]
+    return {package: ask([*command, package]).stdout.strip() for package in packages}
 
 
 def _lines(repository: Path, *arguments: str) -> list[str]:
@@ -288,10 +275,8 @@ def require_declared(sides: Sequence[Settings], labels: Sequence[str], variables
 
 
 def rounds_of(series: Sequence[Sequence[RunResult]], thresholds: Sequence[Threshold] = ()) -> Rounds:
-    """Return stored runs as if they had been run: they are not paired, `Rounds.paired` says so.
-
-    `thresholds`: asked for now; those of the runs themselves were judged then.
-    """
+    """Return stored runs as if they had been run, but not `paired`. `thresholds`: asked for now; those of the runs
+    themselves were judged then."""
     runs = [
         structs.replace(
             entry_of(result, side, number), thresholds=tuple(threshold.judge(result) for threshold in thresholds)

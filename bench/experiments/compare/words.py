@@ -21,7 +21,7 @@ from bench.scenario.quantity import duration_text
 HEAD = ("change", "interval", "allowed", "noise")
 VERDICT_COLUMN = 1
 ENDLESS = 1000.0  # times as long: no latency grows so much, but that of who gets no lease is taken for an hour
-MOST_LETTERS = 11  # of a label over its column: the table fits 100 columns
+MOST_LETTERS = 11  # of a label over its column, its end, where paths and recipes differ: the table fits 100 columns
 
 
 def sheet(result: ComparisonResult, place: str = "") -> Sheet:
@@ -33,27 +33,24 @@ def sheet(result: ComparisonResult, place: str = "") -> Sheet:
 
 
 def _headline(result: ComparisonResult) -> str:
-    labels = [side.label for side in result.sides]
-    pairs = _pairs(result) if result.paired else "stored runs, not paired"
+    labels, status = [side.label for side in result.sides], result.verdict.status
     if result.kind == "compare":
-        names = [label for index, label in enumerate(labels) if index not in _again(result)]
-        return f"{' · '.join(names)}   {pairs}"
-    tolerance = f"{result.tolerance_ratio * 100:g} %"
-    wanted = {"pass": f"at most {tolerance} worse than", "fail": "worse than"}
-    return f"{labels[1]} {wanted.get(result.verdict.status, 'against')} {labels[0]}   {pairs}"
-
-
-def _pairs(result: ComparisonResult) -> str:
+        again = {entry.side for entry in result.metrics if entry.role == "noise"}
+        names = " · ".join(label for index, label in enumerate(labels) if index not in again)
+    else:
+        tolerance = f"{result.tolerance_ratio * 100:g} %"
+        wanted = {"pass": f"at most {tolerance} worse than", "fail": "worse than"}
+        names = f"{labels[1]} {wanted.get(status, 'against')} {labels[0]}"
     finished, planned = result.finished_pairs, result.planned_pairs
-    if not finished and result.exact is not None and result.exact.failures:
-        return "no pair was needed"
-    if finished in result.looks and result.verdict.status in ("pass", "fail"):
-        return counted(finished, "pair")
-    return f"{finished} of {planned} pairs" if finished < planned else counted(finished, "pair")
-
-
-def _again(result: ComparisonResult) -> set[int]:
-    return {entry.side for entry in result.metrics if entry.role == "noise"}
+    if not result.paired:
+        pairs = "stored runs, not paired"
+    elif not finished and result.exact is not None and result.exact.failures:
+        pairs = "no pair was needed"
+    elif finished < planned and not (finished in result.looks and status in ("pass", "fail")):
+        pairs = f"{finished} of {planned} pairs"
+    else:
+        pairs = counted(finished, "pair")
+    return f"{names}   {pairs}"
 
 
 def _conditions(result: ComparisonResult) -> Sequence[str]:
@@ -75,15 +72,11 @@ def _parts(result: ComparisonResult) -> Iterator[Part]:
         shown = (entry for entry in entries if entry.pairs or entry.role == "judged")
         rows = tuple(_row(entry, noise.get(entry.metric, entry)) for entry in shown)
         if entries:
-            names = [_short(one.label) for one in (result.sides[0], side)]
-            head = ("", "verdict", *(("baseline", "candidate") if result.kind == "gate" else names), *HEAD)
+            names = ("baseline", "candidate") if result.kind == "gate" else (result.sides[0].label, side.label)
+            cut = (name if len(name) <= MOST_LETTERS else "…" + name[1 - MOST_LETTERS :] for name in names)
+            head = ("", "verdict", *cut, *HEAD)
             about = f"against {result.sides[0].label}"
             yield Part(side.label, about, head, rows, frozenset({0, VERDICT_COLUMN}), aside=len(head) - 1)
-
-
-def _short(label: str) -> str:
-    """The end of a label, as paths and recipes differ there."""
-    return label if len(label) <= MOST_LETTERS else "…" + label[1 - MOST_LETTERS :]
 
 
 def _row(entry: Judged, noise: Judged) -> tuple[str, ...]:
@@ -94,8 +87,8 @@ def _row(entry: Judged, noise: Judged) -> tuple[str, ...]:
         figure_text(entry.second, entry.unit),
         change_text(entry.ratio),
         interval_text(entry),
-        MISSING if (limit := limit_of(entry)) is None else change_text(limit),
-        _share(noise.pair_noise_ratio),
+        change_text(limit_of(entry)),
+        MISSING if (share := noise.pair_noise_ratio) is None else f"{share * 100:.{0 if share >= 1 else 1}f} %",
     )
 
 
@@ -138,10 +131,6 @@ def interval_text(entry: Judged) -> str:
     return f"{change_text(entry.low).removesuffix(' %')} … {change_text(entry.high)}"
 
 
-def _share(ratio: float | None) -> str:
-    return MISSING if ratio is None else f"{ratio * 100:.{0 if ratio >= 1 else 1}f} %"
-
-
 def _lines(result: ComparisonResult) -> Iterator[tuple[str, str]]:
     for entry in result.thresholds:
         yield "threshold", f"{entry.status.upper()}  {entry.label}  {entry.expression}  {threshold_text(entry)}"
@@ -181,7 +170,8 @@ def _legend(result: ComparisonResult) -> Iterator[tuple[str, str]]:
     if looks := [str(look) for look in result.looks if look <= result.finished_pairs]:
         yield "looks", f"certain enough to stop? asked after pair {', '.join(looks)}; the interval pays for every look"
     if result.paired:
-        of = "of one pair of equal runs (A/A, run in between)" if _again(result) else "of one pair, by their spread"
+        again = any(entry.role == "noise" for entry in result.metrics)
+        of = "of one pair of equal runs (A/A, run in between)" if again else "of one pair, by their spread"
         yield "noise", f"standard deviation {of}"
 
 
@@ -248,7 +238,8 @@ def _scale(ratios: Sequence[float]) -> tuple[Scale, Label, str]:
     if max(ratios) > _MULTIPLE or min(ratios) < 1 / _MULTIPLE:
         return logarithmic([*ratios, 1.0], *RANGE, most=4), "{:g}×".format, "second ÷ first (log scale)"
     edge = max(0.02, *(abs(ratio - 1) for ratio in ratios)) * 1.08
-    return exact(1 - edge, 1 + edge, *RANGE, most=4), _change, "change"
+    x = exact(1 - edge, 1 + edge, *RANGE, most=4)
+    return x, lambda ratio: f"{(ratio - 1) * 100:+.3g} %" if abs(ratio - 1) > 1e-9 else "0", "change"
 
 
 def _bar(entry: Judged) -> Bar:
@@ -256,7 +247,3 @@ def _bar(entry: Judged) -> Bar:
     text = interval_text(entry) if whole else change_text(entry.ratio)
     style, key = _STYLES.get(word_of(entry), ("c5", "neither is shown"))
     return Bar(metric_text(entry.metric), entry.ratio, entry.low, entry.high, text, style, key, limit_of(entry))
-
-
-def _change(ratio: float) -> str:
-    return f"{(ratio - 1) * 100:+.3g} %" if abs(ratio - 1) > 1e-9 else "0"

@@ -80,10 +80,8 @@ class Standing:
 
 
 def run_peers(order: ExperimentOrder[PeersPlan], show: Show) -> Done[PeersResult]:
-    """Install, measure, and return the result, which is written by then.
-
-    Raises BenchError when nothing can be measured here, KeyboardInterrupt when it was cut short before any figure.
-    """
+    """Install, measure, and return the result, which is written by then. Raises BenchError when nothing can be measured
+    here, KeyboardInterrupt when it was cut short before any figure."""
     plan = order.plan
     found = install(plan.cache.resolve(), plan.only, show)
     contestants = [entry for entry in found if isinstance(entry, Contestant)]
@@ -139,16 +137,13 @@ def _measure(plan: PeersPlan, fleet: Fleet, cells: Mapping[str, Sequence[Standin
 def leading(cells: Sequence[Standing]) -> list[Standing]:
     """Those that go on after the first round: ours, and under each load the fastest of the others. What an instance
     stopped costs is compared with nobody's."""
-    chosen = [cell for cell in cells if cell.contestant.peer.kind == "lockcore"]
-    rates = [
-        (one.cycles_per_s, place)
-        for place, one in enumerate(cell.rounds[0] for cell in cells)
-        if isinstance(one, TurnFigures) and cells[place] not in chosen
-    ]
-    by_rate = [cells[place] for _, place in sorted(rates, reverse=True)]
-    for load in dict.fromkeys(cell.load for cell in by_rate):
-        chosen += [cell for cell in by_rate if cell.load == load][:FASTEST]
-    return chosen
+    ours = [cell for cell in cells if cell.contestant.peer.kind == "lockcore"]
+    firsts = ((cell.rounds[0], place) for place, cell in enumerate(cells) if cell not in ours)
+    rates = sorted(((one.cycles_per_s, place) for one, place in firsts if isinstance(one, TurnFigures)), reverse=True)
+    by_load: dict[TurnLoad, list[Standing]] = {}
+    for _, place in rates:
+        by_load.setdefault(cells[place].load, []).append(cells[place])
+    return [*ours, *(cell for some in by_load.values() for cell in some[:FASTEST])]
 
 
 def _shuffled(cells: Sequence[Standing], rng: random.Random) -> list[Standing]:

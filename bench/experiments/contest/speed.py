@@ -19,7 +19,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from math import inf
 from operator import sub, truediv
@@ -173,7 +172,8 @@ def rows_of(measured: Measured) -> tuple[SpeedRow, ...]:
     """One row per entry; ratios to the first are taken inside a round."""
     rows, top = [], next(iter(measured)).name
     for entry, rounds in measured.items():
-        (ratio, busy), (wall_ratio, _) = (_beside(measured, top, entry.name, how) for how in (_cpu_ratio, _wall_ratio))
+        ratio, busy = _beside(measured, entry.name, top, "cpu_us", lambda one, most: most / one if one else 0.0)
+        wall_ratio, _ = _beside(measured, entry.name, top, "cycles_per_s")
         assert ratio is not None
         assert wall_ratio is not None
         row = SpeedRow(
@@ -184,39 +184,25 @@ def rows_of(measured: Measured) -> tuple[SpeedRow, ...]:
     return tuple(rows)
 
 
-def _cpu_ratio(top: TurnFigures, turn: TurnFigures) -> float:
-    return top.cpu_us / turn.cpu_us if turn.cpu_us else 0.0
-
-
-def _wall_ratio(top: TurnFigures, turn: TurnFigures) -> float:
-    return turn.cycles_per_s / top.cycles_per_s
-
-
 def bars_of(measured: Measured, bars: Bars = BARS) -> Iterator[SpeedBar]:
     """What rows are to each other, taken inside each round; without those that were not run."""
     for name, one, other, figure, compare, bar in bars:
-        shown = partial(_compared, figure, compare, alone=not other)
-        spread, busy = _beside(measured, one, other or one, shown)
+        spread, busy = _beside(measured, one, other, figure, compare)
         if spread is not None:
             yield SpeedBar(**asdict(spread), name=name, bar=bar, at_least=figure == "cycles_per_s", busy=busy)
 
 
-def _compared(figure: str, compare: Beside, turn: TurnFigures, other: TurnFigures, *, alone: bool) -> float | None:
-    """What a turn shows beside another, or `alone`. What we did not measure is endless, what they did not is None."""
-    us, them = getattr(turn, figure), 0.0 if alone else getattr(other, figure)
-    return compare(inf if us is None else us, them) if them or alone else None
-
-
 def _beside(
-    measured: Measured, one: str, other: str, shown: Callable[[TurnFigures, TurnFigures], float | None]
+    measured: Measured, one: str, other: str, figure: str, compare: Beside = truediv
 ) -> tuple[Spread | None, bool]:
-    """What is `shown` of two rows' turns over the rounds, as at one pace, None where it never is; and whether our cores
-    were not ours in any. Where the pace and what was seen do not meet, all between them is possible: what tells the
-    pace may be misled, too."""
+    """A figure of a row beside that of another ("": by itself) over the rounds, as at one pace, and whether our cores
+    were ours in none. What we did not measure is endless; where they show nothing, that is no bar (None). Where the
+    pace and what was seen do not meet, all between them is possible: what tells the pace may be misled, too."""
     spreads, busy = [], False
     for turns in (at_one_pace(measured), measured):
-        pairs, busy = _pairs(turns, one, other)
-        known = [value for pair in pairs if (value := shown(*pair)) is not None]
+        pairs, busy = _pairs(turns, one, other or one)
+        figures = [(getattr(us, figure), getattr(them, figure) if other else 0.0) for us, them in pairs]
+        known = [compare(inf if us is None else us, them) for us, them in figures if them or not other]
         if not known:
             return None, busy
         spreads.append(Spread.of_rounds(known))

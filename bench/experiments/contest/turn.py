@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import reduce
+from itertools import pairwise
 from operator import add
 from statistics import mean, median
 from typing import Any, NamedTuple, Self
@@ -108,8 +109,6 @@ def contest(contestant: Contestant, fleet: Fleet, load: TurnLoad, seconds: float
 
 def together(answers: Sequence[DriverAnswer]) -> DriverAnswer:
     """What several processes say as one: all summed but the time; each saw all of the servers' CPU."""
-    if len(answers) == 1:
-        return answers[0]
     columns = {name: [getattr(one, name) for one in answers] for name in vars(answers[0])}
     summed = {name: _sum(values) for name, values in columns.items()}
     return DriverAnswer(**summed | {"seconds": answers[0].seconds, "server_us": median(columns["server_us"])})
@@ -133,19 +132,14 @@ def contest_stopped(contestant: Contestant, fleet: Fleet, load: TurnLoad) -> Sto
             fleet.cont(0)
         answer = _answer(child, whole_s)
     time.sleep(SETTLE_S)
-    before = rate_between(answer.bins, EDGE_S, BEFORE_S)
-    stopped = rate_between(answer.bins, BEFORE_S + EDGE_S, BEFORE_S + STOPPED_S)
-    after = rate_between(answer.bins, BEFORE_S + STOPPED_S + EDGE_S, whole_s)
+    changes_s = (0.0, BEFORE_S, BEFORE_S + STOPPED_S, whole_s)
+    spans = pairwise(changes_s)
+    before, stopped, after = (rate_between(answer.bins, from_s + EDGE_S, until_s) for from_s, until_s in spans)
     return StopFigures(
-        before_per_s=before,
-        stopped_per_s=stopped,
-        after_per_s=after,
+        before_per_s=before, stopped_per_s=stopped, after_per_s=after,
         kept_ratio=stopped / ((before + after) / 2) if before + after else None,
-        keys_left=_forget(fleet),
-        cycles=answer.all_cycles,
-        gave_up=answer.gave_up,
-        errors=answer.errors,
-    )
+        keys_left=_forget(fleet), cycles=answer.all_cycles, gave_up=answer.gave_up, errors=answer.errors,
+    )  # fmt: skip
 
 
 def rate_between(bins: Mapping[int, int], from_s: float, until_s: float) -> float:

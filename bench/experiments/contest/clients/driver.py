@@ -1,24 +1,32 @@
 """Each Python lock behind the same calls, alone in its process: *an order on stdin → its answer on stdout*.
 
-With the word `steps` the order is one line, and steps.py answers those that follow. Two contestants have no lock:
+With the word `steps` (of `lockbench audit`) the order is one line, and each of those that follow is a step:
 
-    replay   each connection sends its next batch, lockcore's bytes built beforehand, once it has counted the bytes of
-             all replies to the last one: a client that decides nothing, so what the servers alone can bear
-    raw      one caller: send to all, then read all, over blocking sockets
+    acquire   ok: granted; valid_ms: how long the library says it is ours
+    release   ok: the library reports nothing wrong
+    extend    ok: the library says it is ours for longer
+    held      ok: the library says it is still ours
+    hold      ok: the body ran; raises: it is to end by an exception
+    fork      ok: a forked child was granted the same resource through the parent's objects
 
-Rules: defaults of the library, retries included, but the TTL (10 s) and, where one must say how long to wait, the
-order's wait; nothing is tuned. Imported by name, as each is installed in an environment of its own, lockcore in ours.
-What a library writes to stdout goes to stderr. Source: the quick start of each library's README.
+Rules
+- Defaults of the library, retries included, but the TTL (10 s) and, where one must say how long to wait, the order's
+  wait; nothing is tuned. Imported by name, as each is installed in an environment of its own, lockcore in ours. What a
+  library writes to stdout goes to stderr. Source: the quick start of each library's README.
+- In steps: one client, one resource at a time. `absent`: the library has no such thing. SIGINT interrupts the step
+  under way: KeyboardInterrupt in a thread, the task's cancellation in asyncio. Whatever a library raises is an answer.
 """
 
+import asyncio
+import contextvars
 import json
 import logging
 import os
-import select
-import socket
+import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from functools import partial
 from importlib import import_module
 from inspect import isawaitable
@@ -27,18 +35,21 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from bench.experiments.contest.clients.loops import (
+    KEY_PREFIX,
     PUSH,
     ClientOrder,
     DriverAnswer,
     Lock,
-    meter,
+    at_once,
+    raw,
+    replay,
     run_blocking,
     run_tasks,
     value,
 )
-from bench.experiments.contest.clients.steps import Answer, step_tasks, step_threads
 
-KEY_PREFIX = "lockbench:"
+Answer = dict[str, Any]
+ABSENT: Answer = {"ok": False, "absent": True}
 RELEASE = methodcaller("release")
 
 
@@ -211,79 +222,6 @@ def control(order: ClientOrder) -> Lock:
     return lock
 
 
-def _sockets(order: ClientOrder) -> list[socket.socket]:
-    addresses = (urlsplit(url) for url in order.urls)
-    sockets = [socket.create_connection((address.hostname, address.port), timeout=10) for address in addresses]
-    for sock in sockets:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return sockets
-
-
-def _batches(order: ClientOrder) -> tuple[bytes, bytes]:
-    """The SETs and the releases of all callers, as lockcore would send them to the instances of `order`."""
-    from lockcore import Redlock  # peers' environments have none
-    from lockcore.claims import Claims
-    from lockcore.commands import FIRST_NUMBER, Dialect, set_nx_px
-    from lockcore.settings import Settings
-
-    with Redlock.connect(order.urls, shell="threads", key_prefix=KEY_PREFIX, rejoin="trust-first") as lock:  # noqa: S604 - a way of waiting
-        encode_release = Dialect(lock.instances[0].release_command, native_extend=False).encode_release
-    head, tail = set_nx_px(order.ttl_ms)
-    claim, first = Claims(Settings(key_prefix=KEY_PREFIX)).claim, FIRST_NUMBER
-    claims = [claim(order.resource(caller), first + caller) for caller in range(order.callers)]
-    return b"".join(head + claim + tail for claim in claims), b"".join(map(encode_release, claims))
-
-
-def replay(order: ClientOrder) -> DriverAnswer:
-    """Blind replay: warm up, then measure."""
-    sizes = (order.callers * len(reply) for reply in (b"+OK\r\n", b":1\r\n"))
-    batches = list(zip(_batches(order), sizes, strict=True))
-    sockets = {sock.fileno(): sock for sock in _sockets(order)}
-    poll = select.epoll()
-    for fileno, sock in sockets.items():
-        sock.setblocking(False)
-        poll.register(fileno, select.EPOLLIN)
-
-    def load(seconds: float) -> float:
-        until = time.perf_counter() + seconds
-        stage, missing, cycles = dict.fromkeys(sockets, 0), dict.fromkeys(sockets, batches[0][1]), 0
-        for sock in sockets.values():
-            sock.send(batches[0][0])
-        busy = len(sockets)
-        while busy:
-            for fileno, _ in poll.poll():
-                missing[fileno] -= len(sockets[fileno].recv(65536))
-                if missing[fileno]:
-                    continue
-                stage[fileno] ^= 1
-                if not stage[fileno]:
-                    cycles += order.callers
-                    if time.perf_counter() >= until:
-                        busy -= 1
-                        continue
-                data, missing[fileno] = batches[stage[fileno]]
-                sockets[fileno].send(data)
-        return cycles / len(sockets)
-
-    load(order.warmup_s)
-    begin_s, used_us = time.perf_counter(), meter(order.pids)
-    cycles = load(order.seconds)
-    return DriverAnswer(time.perf_counter() - begin_s, cycles, *used_us(), all_cycles=cycles)
-
-
-def raw(order: ClientOrder) -> Lock:
-    """What a single acquire costs without any client. One caller only."""
-    (claim, release), sockets = _batches(order), _sockets(order)
-
-    def exchange(data: bytes) -> None:
-        for sock in sockets:
-            sock.send(data)
-        for sock in sockets:
-            sock.recv(64)
-
-    return Lock(lambda *_: exchange(claim), lambda _held: exchange(release), refused=bool)
-
-
 LIBRARIES: dict[str, tuple[str, Callable[[ClientOrder], Any]]] = {  # how its callers run, how it is connected
     "lockcore gevent": ("gevent", partial(lockcore, "gevent")),
     "lockcore threads": ("threads", partial(lockcore, "threads")),
@@ -317,20 +255,114 @@ def drive(order: ClientOrder) -> DriverAnswer:
     return answer
 
 
+class _BodyError(Exception):
+    """What the body raises when it is told to."""
+
+
+class Steps:
+    """One client of a library: what it holds, and what is asked of it."""
+
+    def __init__(self, lock: Lock, *, forks: bool = False) -> None:
+        self._lock, self._forks, self._held = lock, forks, None
+
+    async def answer(self, step: Answer) -> Answer:
+        """Do one step; what the library raised is said."""
+        try:
+            done: Answer = await getattr(self, step.pop("do"))(**step)
+        except (KeyboardInterrupt, asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - whatever it raises
+            return _raised(error, ok=False)
+        return done
+
+    async def acquire(self, resource: str, ttl_ms: int, wait_ms: int) -> Answer:
+        """Lock it."""
+        held = await value(self._lock.acquire(resource, ttl_ms, wait_ms))
+        if held.__class__ is self._lock.refused:
+            return {"ok": False}
+        self._held = held
+        told = self._lock.valid_ms
+        return {"ok": True} | ({"valid_ms": float(told(held))} if told else {})
+
+    async def release(self) -> Answer:
+        """Give back what was locked last."""
+        return {"ok": await value(self._lock.release(self._held)) is self._lock.released}
+
+    async def extend(self, ttl_ms: int) -> Answer:
+        """Have it for longer; a library that says nothing has."""
+        extend = self._lock.extend
+        return {"ok": (await value(extend(self._held, ttl_ms))) is not False} if extend else ABSENT
+
+    async def held(self) -> Answer:
+        """Ask the library whether it is still ours."""
+        return {"ok": bool(await value(self._lock.is_held(self._held)))} if self._lock.is_held else ABSENT
+
+    async def hold(self, resource: str, ttl_ms: int, wait_ms: int, *, raises: bool = False) -> Answer:
+        """Run a body under the lock."""
+        if self._lock.hold is None:
+            return ABSENT
+        ran = False
+        try:
+            manager = await value(self._lock.hold(resource, ttl_ms, wait_ms))
+            async with AsyncExitStack() as stack:
+                if hasattr(manager, "__aenter__"):
+                    await stack.enter_async_context(manager)
+                else:
+                    stack.enter_context(manager)
+                ran = True
+                if raises:
+                    raise _BodyError
+        except _BodyError:
+            pass
+        except Exception as error:  # noqa: BLE001 - whatever it raises is an answer
+            return _raised(error, ok=ran)
+        return {"ok": ran}
+
+    async def fork(self, resource: str, ttl_ms: int, wait_ms: int) -> Answer:
+        """Ask for what the parent holds, in a forked child, and end it as multiprocessing does."""
+        if not self._forks:
+            return ABSENT  # an event loop does not survive one
+        from multiprocessing import get_context
+
+        words = (self._lock.acquire, self._lock.refused, resource, ttl_ms, wait_ms)
+        child = get_context("fork").Process(target=_ask, args=words)
+        child.start()
+        child.join(5.0)
+        if child.exitcode is None:
+            child.kill()
+        return {"ok": child.exitcode == 0}
+
+
+def _ask(acquire: Callable[[str, int, int], Any], refused: type, *words: Any) -> None:
+    if acquire(*words).__class__ is refused:
+        raise SystemExit(1)
+
+
+def _raised(error: BaseException, *, ok: bool) -> Answer:
+    return {"ok": ok, "error": f"{type(error).__name__}: {error}"[:200]}
+
+
 def step(order: ClientOrder, say: Callable[[Answer], None]) -> None:
     """Do the steps on stdin."""
     how, connect = LIBRARIES[order.name.partition(":")[0].removesuffix(PUSH)]
     read: Callable[[], str] = sys.stdin.readline
     if how == "gevent":  # while greenlets go on
         read = partial(import_module("gevent").get_hub().threadpool.apply, sys.stdin.readline)
-    if how in BLOCKING:
-        step_threads(connect(order), say, read)
+    if how not in BLOCKING:
+        import_module(how).run(_step_tasks(connect, order, say))
         return
+    steps = Steps(connect(order), forks=True)
+    say({"ok": True})
+    while line := read():
+        say(at_once(steps.answer(json.loads(line))))
 
-    async def steps() -> None:
-        await step_tasks(await value(connect(order)), say)
 
-    import_module(how).run(steps())
+async def _step_tasks(connect: Callable[[ClientOrder], Any], order: ClientOrder, say: Callable[[Answer], None]) -> None:
+    """Do the steps of a library of coroutines, each in a task of its own."""
+    loop, steps, context = asyncio.get_running_loop(), Steps(await value(connect(order))), contextvars.copy_context()
+    say({"ok": True})
+    while line := await loop.run_in_executor(None, sys.stdin.readline):
+        task = asyncio.create_task(steps.answer(json.loads(line)), context=context)  # where coredis keeps its token
+        loop.add_signal_handler(signal.SIGINT, task.cancel)
+        say(await task)
 
 
 def main() -> None:

@@ -8,6 +8,8 @@ Rules
 - The standard library only, because this runs in every peer's own environment; drivers in other languages read and
   write the same two documents (JSON), and count alike. A cycle is acquire, hold, release; the loop of a caller is the
   same every time, and only notes times, which are counted when the load is over.
+- `replay` has no lock: each connection sends its next batch, lockcore's bytes built beforehand, once it has counted the
+  bytes of all replies to the last one: a client that decides nothing, so what the servers alone can bear.
 - A release that fails is an error and no cycle. An acquire that gave up, failed or never returned took for ever
   (`failed`); every one counts. After a failure the next cycle begins when a moment has passed (else a broken library
   would only burn the CPU).
@@ -16,6 +18,8 @@ Rules
 import asyncio
 import inspect
 import math
+import select
+import socket
 import sys
 import threading
 import time
@@ -25,7 +29,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
+KEY_PREFIX = "lockbench:"
 BIN_S = 0.1
 BUCKET = math.log(1.01)  # times in µs are kept as floor(ln(µs) / this): a bucket is a hundredth wide
 PUSH = ", push"  # ends the name of a lockcore whose waiters hear of a release
@@ -274,3 +280,76 @@ async def run_tasks(connect: Callable[[ClientOrder], Any], order: ClientOrder) -
         await asyncio.sleep(rest_s)
     await asyncio.wait(callers, timeout=order.wait_ms / 1000 + LATE_S)
     return turn.answer()
+
+
+def _sockets(order: ClientOrder) -> list[socket.socket]:
+    addresses = (urlsplit(url) for url in order.urls)
+    sockets = [socket.create_connection((address.hostname, address.port), timeout=10) for address in addresses]
+    for sock in sockets:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sockets
+
+
+def _batches(order: ClientOrder) -> tuple[bytes, bytes]:
+    """The SETs and the releases of all callers, as lockcore would send them to the instances of `order`."""
+    from lockcore import Redlock  # peers' environments have none
+    from lockcore.claims import Claims
+    from lockcore.commands import FIRST_NUMBER, Dialect, set_nx_px
+    from lockcore.settings import Settings
+
+    with Redlock.connect(order.urls, shell="threads", key_prefix=KEY_PREFIX, rejoin="trust-first") as lock:  # noqa: S604 - a way of waiting
+        encode_release = Dialect(lock.instances[0].release_command, native_extend=False).encode_release
+    head, tail = set_nx_px(order.ttl_ms)
+    claim, first = Claims(Settings(key_prefix=KEY_PREFIX)).claim, FIRST_NUMBER
+    claims = [claim(order.resource(caller), first + caller) for caller in range(order.callers)]
+    return b"".join(head + claim + tail for claim in claims), b"".join(map(encode_release, claims))
+
+
+def replay(order: ClientOrder) -> DriverAnswer:
+    """Blind replay: warm up, then measure."""
+    sizes = (order.callers * len(reply) for reply in (b"+OK\r\n", b":1\r\n"))
+    batches = list(zip(_batches(order), sizes, strict=True))
+    sockets = {sock.fileno(): sock for sock in _sockets(order)}
+    poll = select.epoll()
+    for fileno, sock in sockets.items():
+        sock.setblocking(False)
+        poll.register(fileno, select.EPOLLIN)
+
+    def load(seconds: float) -> float:
+        until = time.perf_counter() + seconds
+        stage, missing, cycles = dict.fromkeys(sockets, 0), dict.fromkeys(sockets, batches[0][1]), 0
+        for sock in sockets.values():
+            sock.send(batches[0][0])
+        busy = len(sockets)
+        while busy:
+            for fileno, _ in poll.poll():
+                missing[fileno] -= len(sockets[fileno].recv(65536))
+                if missing[fileno]:
+                    continue
+                stage[fileno] ^= 1
+                if not stage[fileno]:
+                    cycles += order.callers
+                    if time.perf_counter() >= until:
+                        busy -= 1
+                        continue
+                data, missing[fileno] = batches[stage[fileno]]
+                sockets[fileno].send(data)
+        return cycles / len(sockets)
+
+    load(order.warmup_s)
+    begin_s, used_us = time.perf_counter(), meter(order.pids)
+    cycles = load(order.seconds)
+    return DriverAnswer(time.perf_counter() - begin_s, cycles, *used_us(), all_cycles=cycles)
+
+
+def raw(order: ClientOrder) -> Lock:
+    """What a single acquire costs without any client. One caller only."""
+    (claim, release), sockets = _batches(order), _sockets(order)
+
+    def exchange(data: bytes) -> None:
+        for sock in sockets:
+            sock.send(data)
+        for sock in sockets:
+            sock.recv(64)
+
+    return Lock(lambda *_: exchange(claim), lambda _held: exchange(release), refused=bool)

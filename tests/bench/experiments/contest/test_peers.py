@@ -135,7 +135,7 @@ def test_the_hot_key_in_four_processes_has_bars_of_its_own() -> None:
 def test_several_processes_are_one_contestant() -> None:
     one = DriverAnswer(2.0, 10, 8.0, 6.0, {3: 9}, 1, [4, 6], {0: 12}, 2, 12, {"lock": 1})
     other = DriverAnswer(2.0, 20, 7.0, 10.0, {3: 1, 5: 18}, 1, [20, 0], {0: 15, 1: 5}, 0, 20, {})
-    assert together([one]) is one
+    assert together([one]) == one
     assert together([one, other]) == DriverAnswer(
         2.0, 30, 15.0, 8.0, {3: 10, 5: 18}, 2, [4, 6, 20, 0], {0: 27, 1: 5}, 2, 32, {"lock": 1}
     )
