@@ -15,10 +15,9 @@ from pathlib import Path
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.measure.run_result import ServerBinary
 from bench.scenario import Fault
-from bench.topology.disk import fdatasync_latency
 from bench.topology.faults.injection import prepared_fleet
 from bench.topology.faults.kinds import KINDS, injection, needs_of, read_faults
-from bench.topology.fleet import start_fleet
+from bench.topology.fleet import fdatasync_latency, start_fleet
 from bench.topology.probe import inspect
 from bench.topology.server import find_server
 from bench.topology.shim import find_compiler, shim_library

@@ -1,14 +1,16 @@
-"""N throw-away servers on this machine: *how many, how durable → running instances and their URLs*.
+"""N throw-away servers on this machine: *how many, how durable → running instances and their URLs*; its disk's speed.
 
 Rules: each instance has its own folder inside one private temporary folder, listens on loopback only and keeps its port
 for the fleet's life. An instance is ready when it answers PING (NOAUTH is an answer, LOADING is not). The guard process
 owns the servers and the folder, so both end with this process however it ends. Closing kills: nothing here is worth
-saving. Source: redis.conf of Redis 7.0 and Valkey 9.1; Linux inet_csk_bind_conflict (net/ipv4/inet_connection_sock.c).
+saving. Source: redis.conf of Redis 7.0 and Valkey 9.1; Linux inet_csk_bind_conflict (net/ipv4/inet_connection_sock.c);
+fdatasync(2).
 """
 
 from __future__ import annotations
 
 import errno
+import os
 import resource
 import signal
 import socket
@@ -20,7 +22,7 @@ from pathlib import Path
 from typing import Self
 
 from bench.errors import EnvironmentNotReadyError
-from bench.measure.run_result import ServerBinary
+from bench.measure.run_result import ServerBinary, SyncLatency
 from bench.topology.child import Guard, ServerState
 from bench.topology.server import find_server
 
@@ -34,6 +36,7 @@ TIMEOUT_S = 10.0
 """For all to answer, and for every later signal to show its effect."""
 _POLL_S = 0.002
 _PING_S = 0.25
+_FEWEST_FOR_P99 = 100
 _SERVER_DESCRIPTORS = 160
 """A server keeps 32 descriptors for itself; with fewer than this limit it could serve hardly anybody."""
 
@@ -70,40 +73,33 @@ def start_fleet(
     """
     require_descriptors(instances)
     server = server or find_server()
-    fleet: Fleet | None = None
     try:
         ports = [KeptPort() for _ in range(instances)]
         guard = Guard(base_folder or Path(tempfile.gettempdir()))
-        fleet = Fleet(server, fsync, ports, guard, config=config, environment=environment)
-        fleet._launch()
-    except BaseException as error:
-        if fleet is not None:
-            fleet.close()
-        if isinstance(error, OSError):
-            raise EnvironmentNotReadyError(f"a fleet of {instances} cannot be started: {error}") from error
-        raise
-    return fleet
+        return Fleet(server, fsync, ports, guard, config=config, environment=environment)
+    except OSError as error:
+        raise EnvironmentNotReadyError(f"a fleet of {instances} cannot be started: {error}") from error
 
 
 class Fleet:
     """Running servers. Made by `start_fleet`; a context manager that closes at its end. For one thread at a time."""
 
     def __init__(
-        self,
-        server: ServerBinary,
-        fsync: str,
-        ports: list[KeptPort],
-        guard: Guard,
-        *,
-        config: Sequence[str],
+        self, server: ServerBinary, fsync: str, ports: Sequence[KeptPort], guard: Guard, *, config: Sequence[str],
         environment: Environment | None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.server, self.fsync = server, fsync
         self._config, self._environment = config, environment
-        self._ports = ports
-        self._guard = guard
-        self._pids = [0] * len(ports)
-        self._log_starts = [0] * len(ports)
+        self._ports, self._guard = ports, guard
+        self._pids, self._log_starts = [0] * len(ports), [0] * len(ports)
+        try:
+            for instance in self.instances:
+                instance.folder.mkdir()
+                self._start(instance.index)
+            self._wait_until_ready(range(len(ports)))
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def folder(self) -> Path:
@@ -162,13 +158,6 @@ class Fleet:
     def __exit__(self, *_raised: object) -> None:
         self.close()
 
-    def _launch(self) -> None:
-        everyone = range(len(self._ports))
-        for index in everyone:
-            self._instance(index).folder.mkdir()
-            self._start(index)
-        self._wait_until_ready(everyone)
-
     def _instance(self, index: int) -> Instance:
         folder = self.folder / f"instance-{index}"
         return Instance(index, self._ports[index].number, self._pids[index], folder, folder / _LOG)
@@ -180,9 +169,8 @@ class Fleet:
         argv = [self.server.path, "--port", str(instance.port), "--bind", HOST, "--protected-mode", "yes"]
         argv += ["--daemonize", "no", "--save", "", "--appendonly", "no" if self.fsync == "none" else "yes"]
         argv += [] if self.fsync == "none" else ["--appendfsync", self.fsync]
-        self._pids[index] = self._guard.start(
-            index, [*argv, *self._config], instance.folder, instance.log_path, environment
-        )
+        argv += self._config
+        self._pids[index] = self._guard.start(index, argv, instance.folder, instance.log_path, environment)
 
     def _wait_until_ready(self, indices: Sequence[int]) -> None:
         waiting = set(indices)
@@ -204,14 +192,10 @@ class Fleet:
 
     def _did_not_start(self, index: int, what: str) -> EnvironmentNotReadyError:
         where = f"instance {index} of {len(self._ports)} ({self.server}, port {self._ports[index].number})"
-        lines = self._last_log_lines(index) or "  (it logged nothing)"
-        return EnvironmentNotReadyError(f"{where} did not start: it {what}; its last log lines:\n{lines}")
-
-    def _last_log_lines(self, index: int) -> str:
-        with self._instance(index).log_path.open("rb") as log:
-            log.seek(self._log_starts[index])
-            lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
-        return "\n".join(f"  {line}" for line in lines[-_LOG_LINES:])
+        logged = self._instance(index).log_path.read_bytes()[self._log_starts[index] :].decode(errors="replace")
+        lines = [f"  {line}" for line in logged.splitlines() if line.strip()] or ["  (it logged nothing)"]
+        last = "\n".join(lines[-_LOG_LINES:])
+        return EnvironmentNotReadyError(f"{where} did not start: it {what}; its last log lines:\n{last}")
 
 
 def wait_until(reached: Callable[[], bool], timeout_s: float, complaint: str) -> None:
@@ -237,6 +221,29 @@ def require_descriptors(instances: int, clients: int = 0) -> None:
         )
     if soft != resource.RLIM_INFINITY and soft < needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+def fdatasync_latency(folder: Path, *, writes: int = 200, budget_s: float = 0.9) -> SyncLatency:
+    """Measure at most `writes` (>= 1) appends of 100 bytes in `folder`, for about `budget_s`. Raises
+    EnvironmentNotReadyError when it cannot be written."""
+    taken_ns: list[int] = []
+    try:
+        with tempfile.TemporaryFile(prefix="lockbench-sync-", dir=folder, buffering=0) as file:
+            end_ns = time.monotonic_ns()
+            deadline_ns = end_ns + int(budget_s * 1e9)
+            while len(taken_ns) < writes and end_ns <= deadline_ns:
+                start_ns = time.monotonic_ns()
+                file.write(b"x" * 100)
+                os.fdatasync(file.fileno())
+                end_ns = time.monotonic_ns()
+                taken_ns.append(end_ns - start_ns)
+    except OSError as error:
+        raise EnvironmentNotReadyError(
+            f"fdatasync cannot be measured in {folder}: {error.strerror}; choose a folder that can be written"
+        ) from error
+    taken_ns.sort()
+    p50_s, p99_s = (taken_ns[-(-len(taken_ns) * percent // 100) - 1] / 1e9 for percent in (50, 99))
+    return SyncLatency(len(taken_ns), p50_s, p99_s if len(taken_ns) >= _FEWEST_FOR_P99 else None, taken_ns[-1] / 1e9)
 
 
 def _answers(port: int) -> bool:

@@ -24,8 +24,7 @@ from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.experiments.fsync.result import FsyncCell, FsyncFleet, Policy, server_policy
 from bench.measure.run_result import ServerBinary, SyncLatency
 from bench.topology.child import Leash
-from bench.topology.disk import fdatasync_latency
-from bench.topology.fleet import start_fleet
+from bench.topology.fleet import fdatasync_latency, start_fleet
 from bench.topology.probe import inspect, leaked_keys, require_independent
 from bench.topology.shim import IGNORED, Control, Preload
 from bench.topology.target import client_of, parse_targets
