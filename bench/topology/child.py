@@ -63,6 +63,9 @@ class Child:
         except OSError as error:
             self._errors.close()
             raise EnvironmentNotReadyError(f"{name} cannot be started ({words[0]}: {error.strerror})") from error
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self._stdin, self._stdout = self.process.stdin, self.process.stdout
 
     @property
     def ended(self) -> bool:
@@ -71,23 +74,21 @@ class Child:
 
     def write(self, text: str) -> None:
         """Send `text`. Raises EnvironmentNotReadyError when it has ended."""
-        assert self.process.stdin is not None
         left = memoryview(text.encode())
         try:
             while left:
-                left = left[self.process.stdin.write(left) or 0 :]
+                left = left[self._stdin.write(left) or 0 :]
         except OSError:
             raise self.failure() from None
 
     def read_line(self, patience_s: float | None = None) -> str:
         """Return its next line, waited for up to `patience_s` (None: without end). Raises EnvironmentNotReadyError."""
-        assert self.process.stdout is not None
         deadline_s = time.monotonic() + (patience_s or 0.0)
         while b"\n" not in self._heard:
             left_s = None if patience_s is None else max(0.0, deadline_s - time.monotonic())
-            if not select.select([self.process.stdout], [], [], left_s)[0]:
+            if not select.select([self._stdout], [], [], left_s)[0]:
                 raise EnvironmentNotReadyError(f"{self.name} gave no answer for {patience_s:.0f} s; ask for less")
-            if not (chunk := os.read(self.process.stdout.fileno(), 1 << 20)):
+            if not (chunk := self._stdout.read(1 << 20)):
                 raise self.failure()
             self._heard += chunk
         line, _, self._heard = self._heard.partition(b"\n")
@@ -106,34 +107,31 @@ class Child:
 
     def last_words(self) -> list[str]:
         """The lines it wrote on stderr so far."""
-        size = os.fstat(self._errors.fileno()).st_size
-        return os.pread(self._errors.fileno(), size, 0).decode(errors="replace").strip().splitlines()
+        said = os.pread(self._errors.fileno(), os.fstat(self._errors.fileno()).st_size, 0)
+        return said.decode(errors="replace").strip().splitlines()
 
     def failure(self) -> EnvironmentNotReadyError:
         """Why it has ended, or said what makes no sense; waits a moment for its end."""
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(END_S)
-        code = self.process.returncode
+        code, said = self.process.returncode, self.last_words()
         how = f"signal {-code}" if code and code < 0 else f"exit code {code}"
-        said = [f"it said: {line}" for line in self.last_words()[-1:]]
-        return EnvironmentNotReadyError(f"{self.name} ended early ({(said or [how])[0]})")
+        return EnvironmentNotReadyError(f"{self.name} ended early ({f'it said: {said[-1]}' if said else how})")
 
     def leave(self) -> None:
         """Close its stdin, as the end of this process would."""
-        assert self.process.stdin is not None
         with suppress(OSError):
-            self.process.stdin.close()
+            self._stdin.close()
 
     def finish(self, patience_s: float = END_S) -> None:
         """Leave it and wait for its end; it is killed when that does not come. More than once is fine."""
-        assert self.process.stdout is not None
         self.leave()
         try:
             self.process.wait(patience_s)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        self.process.stdout.close()
+        self._stdout.close()
 
     def close(self) -> None:
         """Have it end at once, as our own end would: SIGTERM, and SIGKILL when that takes too long."""
@@ -271,10 +269,10 @@ class Guard(Servant):
         gone = "the fleet is closed, or its guard process was killed (its servers ended with it): start it again"
         self.folder = Path(os.devnull)
         super().__init__("guard_process", [str(os.getpid()), str(temp_root), prefix], gone=gone)
-        if self.hello.error:
+        if wrong := self.hello.error:
             self.close()
             raise EnvironmentNotReadyError(
-                f"no private folder can be made in {temp_root}: {self.hello.error}; set TMPDIR to another folder"
+                f"no private folder can be made in {temp_root}: {wrong}; set TMPDIR to another folder"
             )
         self.folder = Path(self.hello.folder)
 

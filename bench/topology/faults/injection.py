@@ -156,11 +156,7 @@ class Site:
             pipeline = client.pipeline(transaction=False)
             for words in batch:
                 pipeline.execute_command(*words)  # type: ignore[no-untyped-call]
-            replies = list(pipeline.execute(raise_on_error=False))
-            for reply in replies:
-                if isinstance(reply, redis.RedisError):
-                    raise reply
-            return replies
+            return list(pipeline.execute())
 
     def info(self, index: int) -> Info:
         """Instance `index`'s INFO. Raises EnvironmentNotReadyError."""
