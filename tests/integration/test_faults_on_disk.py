@@ -189,7 +189,8 @@ def test_the_shim_works_from_a_folder_with_a_space_beside_another_preload(
     folder = tmp_path / "a b"
     folder.mkdir()
     monkeypatch.setenv("LD_PRELOAD", "")
-    with prepared_fleet(SHIM, base_folder=folder) as site:
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    with prepared_fleet(SHIM) as site:
         assert fault(site, "power-cut").why_not() is None
     assert list(folder.iterdir()) == []
 
@@ -272,14 +273,13 @@ import json, subprocess, sys
 from bench.scenario import Fault
 from bench.topology.faults.kinds import injection, needs_of, read_faults
 from bench.topology.faults.injection import Need, Site
-from bench.topology.fleet import start_fleet
 worker = subprocess.Popen(["sleep", "600"], start_new_session=True)
 kinds = json.loads(sys.argv[1])
 orders = read_faults([Fault(kind, 0, None, (target,), "fixed", {}) for kind, target in kinds]
                      + [Fault("proxy", 0, None, ("instance:1",), "fixed", {"mode": "black-hole"})])
 site = Site(needs_of(orders), workers=lambda: {0: worker.pid})
-fleet = start_fleet(2, environment=site.environment)
-site.attach(fleet)
+site.start(2, "everysec")
+fleet = site.fleet
 faults = [injection(site, order) for order in orders]
 for fault in faults:
     fault.begin()

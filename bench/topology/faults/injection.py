@@ -44,7 +44,7 @@ class Need(StrEnum):
 
 
 class Site:
-    """Everything around one fleet. A context manager: enter it before the fleet, leave it after."""
+    """One fleet and everything around it, or no fleet of ours. A context manager."""
 
     def __init__(self, needs: frozenset[Need] = frozenset(), *, workers: Workers = dict, seed: int = 0) -> None:
         """Prepare for `needs`. `workers` tells each load worker's process id by its index; `seed` drives jitter."""
@@ -55,32 +55,25 @@ class Site:
         self._missing: dict[Need, str] = {}
         self._preload: Preload | None = None
         self._proxies: Proxies | None = None
-        if Need.SHIM in needs:
+
+    def start(self, instances: int, fsync: str, server: ServerBinary | None = None) -> None:
+        """Start the fleet: from now on faults may strike it, through proxies if they are needed. As `start_fleet`."""
+        server, environment = server or find_server(), None
+        config: Sequence[str] = ()
+        if Need.SHIM in self._needs:
             try:
                 self._preload = Preload()
+                environment = self._preload.environment
             except BenchError as error:
                 self._missing[Need.SHIM] = str(error)
-
-    # -- around the fleet's start -------------------------------------------------------------------------------------
-
-    def environment(self, index: int, folder: Path) -> Mapping[str, str]:
-        """The hook of `start_fleet`: what instance `index` in `folder` is started with."""
-        return self._preload.environment(index, folder) if self._preload else {}
-
-    def config(self, server: ServerBinary) -> tuple[str, ...]:
-        """Further arguments for every server."""
-        if Need.DEBUG not in self._needs:
-            return ()
-        if server.name == "redis" and int(server.version.partition(".")[0]) < 7:
-            self._missing[Need.DEBUG] = f"it needs Redis 7.0 or Valkey, and this is {server}"
-            return ()
-        return ("--enable-debug-command", "local", "--loading-process-events-interval-bytes", "1024")
-
-    def attach(self, fleet: Fleet) -> None:
-        """The fleet runs: from now on faults may strike it, through proxies if they are needed. Raises BenchError."""
-        self._fleet = fleet
+        if Need.DEBUG in self._needs:
+            if server.name == "redis" and int(server.version.partition(".")[0]) < 7:
+                self._missing[Need.DEBUG] = f"it needs Redis 7.0 or Valkey, and this is {server}"
+            else:
+                config = ("--enable-debug-command", "local", "--loading-process-events-interval-bytes", "1024")
+        self._fleet = start_fleet(instances, fsync, server=server, config=config, environment=environment)
         if Need.PROXY in self._needs:
-            self._proxies = Proxies([instance.port for instance in fleet.instances], self._seed)
+            self._proxies = Proxies([instance.port for instance in self._fleet.instances], self._seed)
 
     def warnings(self) -> list[str]:
         """What qualifies every number measured here, because of what was prepared."""
@@ -88,8 +81,8 @@ class Site:
         return [behind] if self._proxies is not None else []
 
     def close(self) -> None:
-        """Let go of everything; the fleet may be closed before or after. More than once is fine."""
-        for part in (self._proxies, self._preload):
+        """End the fleet, and let go of everything. More than once is fine."""
+        for part in (self._proxies, self._fleet, self._preload):
             if part is not None:
                 part.close()
 
@@ -103,7 +96,7 @@ class Site:
 
     @property
     def fleet(self) -> Fleet:
-        """The attached fleet. Raises UsageError when the servers are not ours."""
+        """The started fleet. Raises UsageError when the servers are not ours."""
         if self._fleet is None:
             raise UsageError(NOT_OURS)
         return self._fleet
@@ -193,23 +186,13 @@ class Site:
 
 @contextlib.contextmanager
 def prepared_fleet(
-    needs: frozenset[Need],
-    instances: int = 1,
-    fsync: str = "everysec",
-    server: ServerBinary | None = None,
-    *,
-    seed: int = 0,
-    base_folder: Path | None = None,
-) -> Iterator[Site]:
+    needs: frozenset[Need], instances: int = 1, fsync: str = "everysec", server: ServerBinary | None = None,
+    *, seed: int = 0,
+) -> Iterator[Site]:  # fmt: skip
     """A running fleet that faults with these needs may strike, as the site around it. Raises as `start_fleet`."""
-    server = server or find_server()
     with Site(needs, seed=seed) as site:
-        config, environment = site.config(server), site.environment
-        with start_fleet(
-            instances, fsync, server=server, base_folder=base_folder, config=config, environment=environment
-        ) as fleet:
-            site.attach(fleet)
-            yield site
+        site.start(instances, fsync, server)
+        yield site
 
 
 # -- one fault ---------------------------------------------------------------------------------------------------------
