@@ -33,6 +33,7 @@ _acquire = _took(0.5).named("p50"), _took(0.99).named("p99")
 _over, _gone = partial(_now, "redlock.leases.overdue"), partial(_rate, "redlock.leases.gone")
 _holding = Query(_now("redlock.leases.held").expr, "{caller}", "holding")
 _waiting = _now("redlock.callers.waiting").named("waiting")
+_outcomes = _rate(_ENDED, ("redlock_outcome",))
 _GLANCE = row(
     "Is locking fine?",
     4,
@@ -43,12 +44,8 @@ _GLANCE = row(
     number("Leases overdue", "Ran out, not given back: hold shorter, or keep_alive.", _over(), red_above=1),
     number("Leases gone", "Found gone, per second: somebody worked without its lock.", _gone()),
     8,
-    lines(
-        "Outcomes", "Contended is an answer: somebody else holds it.", _rate(_ENDED, ("redlock_outcome",)), stacked=True
-    ),
-    lines(
-        "Acquire latency", "Of samples, successes. Points lead to the application's traces.", *_acquire, exemplars=True
-    ),
+    lines("Outcomes", "Contended is an answer: somebody else holds it.", _outcomes, stacked=True),
+    lines("Acquire latency", "Successes, of samples. Points lead to the service's traces.", *_acquire, exemplars=True),
     lines("Callers", "Waiting grows, holding does not: a hot resource, or no quorum answers.", _holding, _waiting),
 )
 _tries, _hold = _p99("redlock.acquire.attempts", ("job",)), _p99("redlock.hold.duration", _CLASS)
@@ -88,7 +85,5 @@ def production() -> str:
     apps = f'{panels.RUN}=""'
     service = choice("service", "Service", "who locks", "job", apps, of="redlock.leases.held")
     variables = (service, *instances(f'{apps}, job=~"$service"'))
-    about = (
-        "Applications that call lockcore.otel.instrument: is locking fine, for whom not, which instance, what to do."
-    )
+    about = "Applications with lockcore.otel.instrument: is locking fine, for whom not, which instance, what to do."
     return board("Locks in production", "production", about, (_GLANCE, _WHOM, _INSTANCES), variables=variables)

@@ -40,46 +40,33 @@ from dashboards.panels import (
 )
 
 SLO_S = ("0.001", "0.0022", "0.0047", "0.01", "0.022", "0.047", "0.1", "0.22", "0.47")  # bounds of every histogram
-_MARGIN, _REPLY, _DEAD = "redlock.vote.margin", "db.client.operation.duration", "redlock.split_vote.dead_time"
+_MARGIN, _REPLY = "redlock.vote.margin", "db.client.operation.duration"
 _leases = partial(total, "redlock.acquire.outcomes", redlock_outcome="acquired")
 _broken = partial(total, "redlock.safety.violations", redlock_violation_kind="service_fault")
+_UNSAFE = "Leases on one resource valid at the same time. Must be 0; no data: no oracle ran."
+_WHOLE_RUN = "Leases over the time its users ran, warm-up and drain included; averaged over the runs in view."
 _HALF_AND_MOST = ((0.5, "p50"), (0.99, "p99"))
 
 # -- run overview ------------------------------------------------------------------------------------------------------
 
+_p99_of_all = acquire_quantile(0.99, whole=True)
 _in_time = ratio(below(ACQUIRE, "$slo", redlock_outcome="acquired"), total("redlock.acquire.outcomes"))
 _GLANCE = row(
     "At a glance",
     4,
-    number(
-        "Safety violations",
-        "Leases on one resource valid at the same time. Must be 0; no data: no oracle ran.",
-        _broken(),
-        red_above=1,
-    ),
+    number("Safety violations", _UNSAFE, _broken(), red_above=1),
     number("Leases judged", "By the oracle, for violations.", total("redlock.safety.judged_leases")),
     number("Leases", "Acquired in the runs in view, warm-up and drain included: `totals` of result.json.", _leases()),
-    number(
-        "Rate of the whole run",
-        "Leases over the time its users ran, warm-up and drain included; averaged over the runs in view.",
-        whole_rate(),
-    ),
-    number(
-        "Acquire p99",
-        "Of all acquires in view, from the intended start; 100 s: over 1 % failed.",
-        acquire_quantile(0.99, whole=True),
-    ),
-    number(
-        "Within the SLO",
-        "Acquired within the chosen time (at first 10 ms), of all acquires; failures are misses.",
-        _in_time,
-    ),
+    number("Rate of the whole run", _WHOLE_RUN, whole_rate()),
+    number("Acquire p99", "Of all acquires in view, from the intended start; 100 s: over 1 % failed.", _p99_of_all),
+    number("Within the SLO", "Acquired within the chosen time, of all acquires; failures are misses.", _in_time),
 )
 _percentiles = [acquire_quantile(q).named(f"p{100 * q:g}") for q in (0.5, 0.9, 0.99, 0.999)]
 _others = [
     quantile(0.99, f"redlock.{name}.duration").named(f"{legend} p99")
     for name, legend in (("release", "release"), ("hold", "hold"), ("handoff", "hand-off"))
 ]
+_buckets = buckets(ACQUIRE, redlock_outcome="acquired")
 _LATENCY = row(
     "Rate and latency",
     9,
@@ -96,11 +83,7 @@ _LATENCY = row(
         exemplars=True,
     ),
     9,
-    heat(
-        "Acquire latency, heatmap",
-        "How many acquires per second ended in each bucket, successes only.",
-        buckets(ACQUIRE, redlock_outcome="acquired"),
-    ),
+    heat("Acquire latency, heatmap", "Acquires per second that ended in each bucket, successes only.", _buckets),
     lines(
         "Release, hold and hand-off, p99",
         "Release: send to answer. Hold: grant to release. Hand-off: a holder's release to the next grant there.",
@@ -111,33 +94,18 @@ _held = Query(now("redlock.leases.held").expr, "{caller}", "holding")
 _waiting = now("redlock.callers.waiting").named("waiting")
 _gone = Query(rate("redlock.leases.gone").expr, "{lock}/s", "leases gone")
 _expired = Query(rate("redis.keys.expired").expr, "{lock}/s", "keys expired")
+_outcomes = rate("redlock.acquire.outcomes", ("redlock_outcome",))
+_validity = mean("redlock.lease.validity").named("mean")
+_faults = now("redlock.fault.active", ("redlock_fault_kind", "redlock_fault_target"))
 _OUTCOMES = row(
     "Outcomes and callers",
     8,
-    lines(
-        "Outcomes",
-        "Acquires that returned, by outcome: acquired, contended, split vote, unreachable, too late.",
-        rate("redlock.acquire.outcomes", ("redlock_outcome",)),
-        stacked=True,
-    ),
+    lines("Outcomes", "Acquires that returned, by how they ended.", _outcomes, stacked=True),
     lines("Callers", "Callers that hold a lease and callers that wait for one.", _held, _waiting, stacked=True),
     7,
-    lines(
-        "Validity left at the grant",
-        "How long leases are still valid when granted: TTL minus the time taken minus drift.",
-        mean("redlock.lease.validity").named("mean"),
-    ),
-    lines(
-        "Leases gone and keys expired",
-        "Leases found gone at their release, and keys that ran out on the servers: locks nobody released in time.",
-        _gone,
-        _expired,
-    ),
-    lines(
-        "Faults",
-        "1 while an injected fault is in force.",
-        now("redlock.fault.active", ("redlock_fault_kind", "redlock_fault_target")),
-    ),
+    lines("Validity left at the grant", "Of a lease: TTL minus the time taken minus drift.", _validity),
+    lines("Leases gone and keys expired", "Found gone at their release; not released in time.", _gone, _expired),
+    lines("Faults", "1 while an injected fault is in force.", _faults),
 )
 
 
@@ -155,70 +123,43 @@ def overview() -> str:
 _splits = ratio(total("redlock.split_votes"), total("redlock.acquire.outcomes"))
 _needed = now("redlock.quorum.size", function="max").named("quorum")
 _spare = Query(f"{voting().expr} - {_needed.expr}", "{instance}", "spare")
+_bare = ratio(below(_MARGIN, "0.1"), count(_MARGIN))  # margins are whole numbers: what is not above 0.1 is 0
+_restarts = total("redis.restarts")
 _MARGINS = row(
     "At a glance",
     4,
-    number(
-        "Split-brain retries per acquire",
-        "Rounds that nobody could win (split votes), per acquire that returned.",
-        _splits,
-    ),
-    number(
-        "Leases without reserve",
-        "Granted by exactly a quorum (margin 0): losing one instance's memory loses the lock.",
-        ratio(below(_MARGIN, "0.1"), count(_MARGIN)),  # margins are whole numbers: what is not above 0.1 is 0
-    ),
+    number("Split-brain retries per acquire", "Rounds that nobody could win (split votes), per acquire.", _splits),
+    number("Leases without reserve", "Granted by exactly a quorum: an instance that forgets loses the lock.", _bare),
     number("Instances beyond the quorum", "Voting now, minus the quorum. Below 0 nothing can be locked.", _spare),
-    number(
-        "Restarts",
-        "Starts of instances during the runs in view: each may have forgotten its locks.",
-        total("redis.restarts"),
-        red_above=1,
-    ),
+    number("Restarts", "During the runs in view: each may have forgotten its locks.", _restarts, red_above=1),
 )
 _attempts = mean("redlock.acquire.attempts").named("mean"), quantile(0.99, "redlock.acquire.attempts").named("p99")
+_votes, _split = rate("redlock.votes", ("redlock_vote",)), rate("redlock.split_votes").named("split votes")
+_margin = mean(_MARGIN).named("mean")
+_dead = (quantile(q, "redlock.split_vote.dead_time").named(name) for q, name in _HALF_AND_MOST)
 _VOTES = row(
     "Votes",
     8,
-    lines(
-        "Votes",
-        "Of each acquire's last round, once closed: granted, refused, errored, silent, absent, undecided.",
-        rate("redlock.votes", ("redlock_vote",)),
-        stacked=True,
-    ),
-    lines(
-        "Vote margin",
-        "Granted votes beyond the quorum: how many instances may fail without losing the lock.",
-        mean(_MARGIN).named("mean"),
-    ),
-    lines(
-        "Split-brain retries (split votes)",
-        "Rounds per second that nobody could win.",
-        rate("redlock.split_votes").named("split votes"),
-    ),
+    lines("Votes", "Of each acquire's last round, once it has closed, by what was said.", _votes, stacked=True),
+    lines("Vote margin", "Granted votes beyond the quorum: so many instances may fail, and the lock holds.", _margin),
+    lines("Split-brain retries (split votes)", "Rounds per second that nobody could win.", _split),
     8,
-    lines(
-        "Dead time of split votes",
-        "From the start of an acquire that met a split vote to the start of the round that won.",
-        *(quantile(q, _DEAD).named(name) for q, name in _HALF_AND_MOST),
-    ),
+    lines("Dead time of split votes", "From an acquire's start, where one was met, to the round that won.", *_dead),
     lines("Rounds per acquire", "1 = the first round decided it.", *_attempts),
 )
+_jain = now("redlock.callers.fairness", function="min")
 _WAITING = row(
     "Waiting",
     7,
     lines("Polls", "Attempts beyond an acquire's first, and looks at who holds.", rate("redlock.acquire.polls")),
     lines("Wakeups", "Turns passed between processes (retry policy push).", rate("redlock.handoff.turns")),
     lines("Longest acquire", "So far, failed ones included.", now("redlock.acquire.longest", function="max")),
-    lines(
-        "Fairness among callers",
-        "Jain's index of their leases so far: 1 is even, 1 ÷ callers is one for all.",
-        now("redlock.callers.fairness", function="min"),
-    ),
+    lines("Fairness among callers", "Jain's index of their leases: 1 is even, 1 ÷ callers is one for all.", _jain),
 )
 _median, _slow = (quantile(q, _REPLY, INSTANCE) for q, _ in _HALF_AND_MOST)
 _skew = Query(f"max({_median.expr}) / min({_median.expr})", "x", "slowest ÷ fastest")
 _TIMED = "By instance; of about 250 acquires a second, and of at least one in 64."
+_abstains = now("redlock.instance.abstaining", INSTANCE, function="max")
 _INSTANCES = row(
     "Instances",
     8,
@@ -227,11 +168,7 @@ _INSTANCES = row(
     lines("Latency skew", "Median reply of the slowest instance over that of the fastest.", _skew),
     7,
     lines("Voting instances", "Below the quorum nothing can be locked.", voting().named("voting"), _needed),
-    lines(
-        "Abstaining",
-        "1 while an instance does not vote, as it may have forgotten locks.",
-        now("redlock.instance.abstaining", INSTANCE, function="max"),
-    ),
+    lines("Abstaining", "1 while an instance does not vote, as it may have forgotten locks.", _abstains),
     lines("Commands", "What the load sent, by instance.", rate("redlock.instance.commands", INSTANCE)),
 )
 _errors = total("redlock.instance.errors", (*INSTANCE, "error_type"))
@@ -264,31 +201,16 @@ def _each_lease(name: str) -> Query:
 
 
 _p50, _p99 = (acquire_quantile(q, _BY, whole=True) for q, _ in _HALF_AND_MOST)
+_reply, _stalls = quantile(0.99, _REPLY, _BY, whole=True), _each_lease("redis.aof.delayed_fsyncs")
 _PRICE = row(
     "The price, by policy",
     6,
-    bars(
-        "Rate of the whole run",
-        "Leases over the time its users ran, warm-up and drain included; averaged over its runs.",
-        whole_rate(_BY),
-    ),
+    bars("Rate of the whole run", _WHOLE_RUN, whole_rate(_BY)),
     bars("Acquire p50", "Of all leases of the runs, from the intended start.", _p50),
     bars("Acquire p99", "Of all leases of the runs, from the intended start.", _p99),
-    bars(
-        "Fsyncs per lease",
-        "Calls of fsync and fdatasync over all instances, where the fault shim counts them.",
-        _each_lease("redis.aof.fsyncs"),
-    ),
-    bars(
-        "Stalls per lease",
-        "Writes postponed since a sync was still under way (aof_delayed_fsync).",
-        _each_lease("redis.aof.delayed_fsyncs"),
-    ),
-    bars(
-        "Reply to a SET, p99",
-        "Of all instances over the whole runs, of observed attempts.",
-        quantile(0.99, _REPLY, _BY, whole=True),
-    ),
+    bars("Fsyncs per lease", "Of all instances, where the fault shim counts them.", _each_lease("redis.aof.fsyncs")),
+    bars("Stalls per lease", "Writes postponed behind a running sync (aof_delayed_fsync).", _stalls),
+    bars("Reply to a SET, p99", "Of all instances over the whole runs, of observed attempts.", _reply),
 )
 _lost, _doubled = total("redlock.crash.lost_locks", _BY), total("redlock.crash.double_grants", _BY)
 _window = quantile(0.99, "redlock.crash.lost_window", _BY, whole=True)
@@ -298,11 +220,7 @@ _LOSS = row(
     bars("Locks lost in crashes", "Acknowledged locks that an instance forgot.", _lost),
     bars("Lost window, p99", "How far back before a crash acknowledged locks were lost.", _window),
     bars("Double grants", "Leases valid beside another one after a crash.", _doubled),
-    bars(
-        "Safety violations",
-        "Leases on one resource valid at the same time. Must be 0; no data: no oracle ran.",
-        _broken(_BY),
-    ),
+    bars("Safety violations", _UNSAFE, _broken(_BY)),
 )
 _of_command = ratio(total("redis.cpu.time", _BY), total("redis.commands.processed", _BY), "s")
 _size, _rewrites = (now(f"redis.aof.{name}", (*INSTANCE, POLICY)) for name in ("size", "rewrite_in_progress"))
@@ -324,32 +242,19 @@ def fsync() -> str:
 # -- generator health and comparison -----------------------------------------------------------------------------------
 
 _lag = [quantile(q, "redlock.scheduler.lag").named(name) for q, name in _HALF_AND_MOST]
+_lag_of_all = quantile(0.99, "redlock.scheduler.lag", whole=True)
+_dropped, _cpu = total("redlock.telemetry.dropped"), rate("redlock.client.cpu", ("redlock_worker",))
 _HEALTH = row(
     "Health",
     4,
-    number(
-        "Scheduler lag p99",
-        "How late a load process wakes, over the runs in view.",
-        quantile(0.99, "redlock.scheduler.lag", whole=True),
-        red_above=0.01,
-    ),
-    number(
-        "Late starts",
-        "Operations that the timer started late, in the runs in view.",
-        total("redlock.load.late_starts"),
-    ),
+    number("Scheduler lag p99", "How late a load process wakes, over the runs in view.", _lag_of_all, red_above=0.01),
+    number("Late starts", "Operations that the timer started late.", total("redlock.load.late_starts")),
     number("Queued starts", "Operations that were due while no caller was free.", total("redlock.load.queued_starts")),
     number(
-        "Telemetry dropped",
-        "Made and not arrived: attempts and spans cost replies and traces, exports moments; counts stay whole.",
-        total("redlock.telemetry.dropped"),
+        "Telemetry dropped", "Attempts and spans cost replies and traces, exports moments, counts nothing.", _dropped
     ),
     8,
-    lines(
-        "CPU of the load",
-        "Of one core, by load process. From 90 % on the rate is a lower bound.",
-        rate("redlock.client.cpu", ("redlock_worker",)),
-    ),
+    lines("CPU of the load", "Of one core, by load process. From 90 % on the rate is a lower bound.", _cpu),
     lines("Scheduler lag", "How late a load process wakes; probed every 10 ms.", *_lag),
 )
 
@@ -367,14 +272,11 @@ def _per_lease(name: str) -> Query:
     return _against(*(Query(f"({expr})", "") for expr in each))
 
 
+_speed = _against(whole_rate(), whole_rate(run="$baseline"))
 _RATIOS = row(
     "Chosen run ÷ baseline",
     4,
-    number(
-        "Rate",
-        "Leases per second of the whole run; above 1 the chosen run is faster.",
-        _against(whole_rate(), whole_rate(run="$baseline")),
-    ),
+    number("Rate", "Leases per second of the whole run; above 1 the chosen run is faster.", _speed),
     number("Acquire p50", "Below 1 the chosen run is faster.", _latency(0.5)),
     number("Acquire p99", "Below 1 the chosen run is faster.", _latency(0.99)),
     number("Client CPU per lease", "Below 1 the chosen run is cheaper.", _per_lease("redlock.client.cpu")),
