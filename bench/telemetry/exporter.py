@@ -131,7 +131,7 @@ class Exporter:
         extensions = list(self._extensions.new_extensions())
         count_answers(self._observed, attempts, self._run.addresses)
         count_extensions(self._observed, extensions)
-        if self._otlp is not None and self._otlp.takes_spans:
+        if self._otlp is not None and self._settings.traces:
             self._tracing.note(attempts, extensions)
         self._settle(now_ns - self._run.settle_ns)
         self._occupancy.look(records, self._counts, now_ns)
@@ -140,7 +140,7 @@ class Exporter:
         """Count the votes and make the spans of what is patched no more; None: of all that is left."""
         settled = self._settled.new_records(before_ns)
         self._counts.add_votes(settled)
-        if self._otlp is not None and self._otlp.takes_spans:
+        if self._otlp is not None and self._settings.traces:
             self._otlp.offer_spans(list(self._tracing.look(settled)))
 
     def _count_all(self) -> None:

@@ -132,11 +132,6 @@ class Otlp:
         self._lines = {kind: line for kind, line in lines.items() if line is not None}
 
     @property
-    def takes_spans(self) -> bool:
-        """Whether traces are exported."""
-        return self._traces is not None
-
-    @property
     def dropped(self) -> Mapping[str, int]:
         """What was made and did not arrive, by kind."""
         return {"export": 0, "span": 0} | {kind: line.dropped for kind, line in self._lines.items()}

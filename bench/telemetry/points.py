@@ -46,10 +46,6 @@ class Buckets:
         self.least = min(self.least, int(values.min()))
         self.greatest = max(self.greatest, int(values.max()))
 
-    def copy(self) -> Self:
-        """The same values, apart from this one."""
-        return replace(self, counts=self.counts.copy())
-
     @classmethod
     def of_histogram(cls, histogram: Histogram) -> Self:
         """The same samples as an HDR histogram's, each at the middle of its bucket there (three digits)."""
@@ -142,7 +138,9 @@ def point(name: str, value: float | Buckets, /, **attributes: str | int) -> Data
         pairs.append((attribute.name, text))
     if isinstance(value, Buckets) != (instrument.kind is InstrumentKind.HISTOGRAM):
         raise ValueError(f"{name} is a {instrument.kind.value}, not {type(value).__name__}")
-    return DataPoint(instrument, tuple(sorted(pairs)), value.copy() if isinstance(value, Buckets) else value)
+    if isinstance(value, Buckets):
+        value = replace(value, counts=value.counts.copy())
+    return DataPoint(instrument, tuple(sorted(pairs)), value)
 
 
 class Totals:

@@ -20,6 +20,7 @@ Rules
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -197,26 +198,30 @@ class Tracing:
         """All spans of an operation. `attempts`: the observed ones of its acquire; `extensions`: of its lease."""
         if len(attempts) > MOST_ATTEMPTS:
             attempts = (*attempts[: MOST_ATTEMPTS // 2], *attempts[-MOST_ATTEMPTS // 2 :])
-        held = [*self._extensions(chosen, extensions), *self._release(chosen)]
-        if held:
-            ended_ns = max(one.ended_ns for one in held)
-            times_ns = chosen.number("intended_ns"), max(ended_ns, chosen.number("ended_ns"))
+        if held := list(self._held(chosen, extensions)):
+            ended_ns = max(chosen.number("ended_ns"), *(one.ended_ns for one in held))
+            times_ns = chosen.number("intended_ns"), ended_ns
             yield TraceSpan("redlock.lease", chosen.trace_id, chosen.lease_id, 0, *times_ns, self._common)
         yield self._acquire(chosen, chosen.lease_id if held else 0)
         yield from held
-        before: ObservedAttempt | None = None
         for attempt in attempts:
-            if before is not None and before.number + 1 == attempt.number:
+            yield from self._sets(chosen, attempt)
+        for before, attempt in pairwise(attempts):
+            if before.number + 1 == attempt.number:
                 number = {"redlock.attempt": attempt.number}
                 yield self._child(chosen, "redlock.retry_wait", (before.decided_ns, attempt.started_ns), number)
-            yield from self._sets(chosen, attempt)
-            before = attempt
 
-    def _extensions(self, chosen: Chosen, extensions: Sequence[Extension]) -> Iterator[TraceSpan]:
+    def _held(self, chosen: Chosen, extensions: Sequence[Extension]) -> Iterator[TraceSpan]:
         for one in extensions:
             failed = "" if one.outcome == "extended" else one.outcome
             attributes, times_ns = {**self._common, "redlock.outcome": one.outcome}, (one.sent_ns, one.replied_ns)
             yield self._child(chosen, "redlock.extend", times_ns, attributes, failed, of_lease=True)
+        if sent_ns := chosen.number("release_sent_ns"):
+            outcome = OUTCOMES[(chosen.number("outcome") >> 8) & 0xFF]
+            cut, times_ns = outcome == "none", (sent_ns, max(chosen.number("release_replied_ns"), sent_ns))
+            attributes = dict(self._common) if cut else {**self._common, "redlock.outcome": outcome}
+            failed = "cut short" if cut else "" if outcome == "released" else outcome
+            yield self._child(chosen, "redlock.release", times_ns, attributes, failed, of_lease=True)
 
     def _acquire(self, chosen: Chosen, parent: int) -> TraceSpan:
         record, outcome = chosen.record, chosen.outcome
@@ -254,16 +259,6 @@ class Tracing:
                 attributes["error.type"] = ask.vote
             times_ns = ask.sent_ns, ask.replied_ns or max(attempt.closed_ns, ask.sent_ns)
             yield self._child(chosen, "SET", times_ns, attributes, failed)
-
-    def _release(self, chosen: Chosen) -> Iterator[TraceSpan]:
-        if not chosen.number("release_sent_ns"):
-            return
-        outcome = OUTCOMES[(chosen.number("outcome") >> 8) & 0xFF]
-        sent_ns, cut = chosen.number("release_sent_ns"), outcome == "none"
-        times_ns = sent_ns, max(chosen.number("release_replied_ns"), sent_ns)
-        attributes = self._common if cut else {**self._common, "redlock.outcome": outcome}
-        failed = "cut short" if cut else "" if outcome == "released" else outcome
-        yield self._child(chosen, "redlock.release", times_ns, attributes, failed, of_lease=True)
 
     def _child(
         self, chosen: Chosen, name: str, times_ns: tuple[int, int], attributes: Mapping[str, Value], failed: str = "",

@@ -252,11 +252,6 @@ class FaultOrder:
         return f"{self.noun}:{self.index}"
 
 
-def as_ordered(for_ms: float | None, _params: Params) -> float | None:
-    """It lasts as long as a scenario says."""
-    return for_ms
-
-
 @dataclass(frozen=True, slots=True)
 class FaultKind:
     """One kind of fault. `lasts_ms`: how long it lasts when a scenario says `for_ms`, a ValueError where that and the
@@ -265,7 +260,7 @@ class FaultKind:
     begin: Callable[["Injection"], None]
     params: tuple[Param, ...] = ()
     needs: frozenset[Need] = frozenset()
-    lasts_ms: Callable[[float | None, Params], float | None] = as_ordered
+    lasts_ms: Callable[[float | None, Params], float | None] = lambda for_ms, _params: for_ms
     hindrance: Callable[[Fleet], str | None] = lambda _fleet: None
 
 

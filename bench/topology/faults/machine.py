@@ -17,7 +17,6 @@ import errno
 import os
 import random
 import signal
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -163,24 +162,17 @@ def cut_power(instance: Instance, control: Control, torn: random.Random | None =
     EnvironmentNotReadyError when the ledger does not know all files, OSError when one cannot be cut."""
     if control.overflow:
         raise EnvironmentNotReadyError(f"instance {instance.index} synced more files than the shim's ledger holds")
-    return tuple(_cut(path, instance.folder, control, torn) for path in _files(instance))
-
-
-def _cut(path: Path, folder: Path, control: Control, torn: random.Random | None) -> Cut:
-    known, size = control.synced(path), path.stat().st_size
-    durable = kept = min(known.durable_bytes, size)
-    if torn is not None:
-        kept = torn.randint(durable, size)
-    if kept < size:
-        os.truncate(path, kept)
-    return Cut(str(path.relative_to(folder)), size, durable, kept, known.in_flight)
-
-
-def _files(instance: Instance) -> Iterator[Path]:
-    ours = {instance.log_path.name, CONTROL_FILE, LIBRARY_FILE}
-    for path in sorted(instance.folder.rglob("*")):
-        if path.is_file() and not (path.parent == instance.folder and path.name in ours):
-            yield path
+    ours = {instance.log_path, instance.folder / CONTROL_FILE, instance.folder / LIBRARY_FILE}
+    cuts = []
+    for path in sorted(path for path in instance.folder.rglob("*") if path.is_file() and path not in ours):
+        known, size = control.synced(path), path.stat().st_size
+        durable = kept = min(known.durable_bytes, size)
+        if torn is not None:
+            kept = torn.randint(durable, size)
+        if kept < size:
+            os.truncate(path, kept)
+        cuts.append(Cut(str(path.relative_to(instance.folder)), size, durable, kept, known.in_flight))
+    return tuple(cuts)
 
 
 def cut_instance(fault: Injection) -> None:
