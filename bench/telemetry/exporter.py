@@ -19,12 +19,20 @@ from bench.measure.facts import Window
 from bench.measure.record import HistoryTail, history_parts, read_history
 from bench.measure.run_result import SafetyReport
 from bench.measure.workers import WorkerNote, read_workers
-from bench.telemetry.counts import Occupancy, OperationCounts, count_answers, count_extensions
 from bench.telemetry.load_log import AttemptTail, ExtensionTail
 from bench.telemetry.otlp import CLOSE_S, Otlp
 from bench.telemetry.page import MetricsPage
 from bench.telemetry.points import DataPoint, Snapshot, Totals, point
-from bench.telemetry.run import Info, InfoTotals, Run, instance_points, is_running, run_points, worker_points
+from bench.telemetry.run import (
+    Info,
+    InfoTotals,
+    Occupancy,
+    OperationCounts,
+    Run,
+    count_observed,
+    is_running,
+    run_points,
+)
 from bench.telemetry.settings import TelemetrySettings
 from bench.telemetry.table import VIOLATIONS
 from bench.telemetry.traces import Tracing
@@ -129,8 +137,7 @@ class Exporter:
         self._counts.add(records)
         attempts = list(self._attempts.new_attempts())
         extensions = list(self._extensions.new_extensions())
-        count_answers(self._observed, attempts, self._run.addresses)
-        count_extensions(self._observed, extensions)
+        count_observed(self._observed, attempts, extensions, self._run.addresses)
         if self._otlp is not None and self._settings.traces:
             self._tracing.note(attempts, extensions)
         self._settle(now_ns - self._run.settle_ns)
@@ -170,9 +177,7 @@ class Exporter:
             *self._counts.points(exemplars, notes),
             *self._observed.points(),
             *self._occupancy.points(notes),
-            *run_points(run, running=running),
-            *worker_points(notes),
-            *instance_points(notes, run.addresses),
+            *run_points(run, notes, running=running),
             *self._servers.points(),
             *_safety(judged),
             *self._others(),

@@ -9,9 +9,9 @@ from bench.measure.facts import Facts, Window
 from bench.measure.fold import fold
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE
 from bench.measure.section import builtins_of
-from bench.telemetry.counts import Occupancy, OperationCounts, busy
 from bench.telemetry.exporter import ALL_TIME
 from bench.telemetry.points import point
+from bench.telemetry.run import Occupancy, OperationCounts, busy
 
 MS = 1_000_000
 S = 1_000 * MS

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from bench.telemetry import load_log
-from bench.telemetry.counts import count_extensions
 from bench.telemetry.load_log import (
     CROWDED,
     KEPT,
@@ -19,6 +18,7 @@ from bench.telemetry.load_log import (
     checksum,
 )
 from bench.telemetry.points import Totals
+from bench.telemetry.run import count_observed
 from lockcore import AttemptRecord, Lease, Outcome, Tally, Vote
 
 
@@ -110,7 +110,7 @@ def test_few_of_many_acquires_are_observed_and_all_of_few(
 
 def test_an_extension_comes_out_as_it_went_in_and_counts_by_its_outcome(tmp_path: Path) -> None:
     log, tail, extended = ExtensionLog(tmp_path, 3), ExtensionTail(tmp_path), Totals()
-    count_extensions(extended, [])
+    count_observed(extended, [], [], [])
     assert list(extended.points()) == []
     lease = Lease("r5", b"t", 1_000, 70, 80, 990, None, 1, 0)
     for ours in (True, True, False, None):
@@ -122,6 +122,6 @@ def test_an_extension_comes_out_as_it_went_in_and_counts_by_its_outcome(tmp_path
     assert {(one.resource, one.attempt_ns, one.sent_ns, one.replied_ns) for one in found} == {
         (checksum("r5"), 70, 100, 2_100)
     }
-    count_extensions(extended, found)
+    count_observed(extended, [], found, [])
     values = {one.attributes[0][1]: (one.value.count, one.value.sum) for one in extended.points()}
     assert values == {"extended": (2, pytest.approx(4e-6)), "gone": (1, 2e-6), "unreachable": (1, 2e-6)}
