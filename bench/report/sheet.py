@@ -247,7 +247,7 @@ def junit_xml(suite: Suite) -> str:
         "testsuite",
         package="lockbench",
         id="0",
-        name=_clean(f"lockbench {suite.command}"),
+        name=f"lockbench {suite.command}",
         timestamp=suite.started_at[:19],
         hostname="localhost",
         tests=str(len(suite.cases)),
@@ -257,22 +257,14 @@ def junit_xml(suite: Suite) -> str:
     )
     properties = ET.SubElement(node, "properties")
     for name, value in suite.properties.items():
-        ET.SubElement(properties, "property", name=_clean(name), value=_clean(value))
+        ET.SubElement(properties, "property", name=name, value=value)
     for case in suite.cases:
-        _add(node, case, f"lockbench.{suite.command}")
-    ET.SubElement(node, "system-out").text = "\n".join(_clean(f"{case.name}: {case.text}") for case in suite.cases)
+        element = ET.SubElement(node, "testcase", name=case.name, classname=f"lockbench.{suite.command}", time="0")
+        if case.status != "pass":
+            kind = "failure" if case.status == "fail" else "error"
+            ET.SubElement(element, kind, message=case.text, type=case.status).text = case.text
+    ET.SubElement(node, "system-out").text = "\n".join(f"{case.name}: {case.text}" for case in suite.cases)
     ET.SubElement(node, "system-err")
     ET.indent(root)
-    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
-
-
-def _add(node: ET.Element, case: Case, classname: str) -> None:
-    element = ET.SubElement(node, "testcase", name=_clean(case.name), classname=classname, time="0")
-    if case.status != "pass":
-        kind = "failure" if case.status == "fail" else "error"
-        said = ET.SubElement(element, kind, message=_clean(case.text), type=_clean(case.status))
-        said.text = _clean(case.text)
-
-
-def _clean(text: str) -> str:
-    return _NOT_XML.sub("\ufffd", text)
+    document = _NOT_XML.sub("\ufffd", ET.tostring(root, encoding="unicode"))
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{document}\n'

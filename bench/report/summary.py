@@ -160,7 +160,7 @@ def _lines(result: RunResult) -> Iterator[Sentence]:
     yield _attempts(result)
     yield from _waiting(result)
     yield from _cost(result.cost)
-    yield _safety(result.safety)
+    yield safety_sentence(result.safety)
     yield from _faults(result.faults)
     yield _generator(result.generator)
     yield from _workers(result)
@@ -223,7 +223,8 @@ def _cost_figure(value: float, digits: int) -> str:
     return count(value) if value >= 100 else f"{value:.{digits if value < 10 else 1}f}"
 
 
-def _safety(safety: SafetyReport) -> Sentence:
+def safety_sentence(safety: SafetyReport) -> Sentence:
+    """Return what the oracle found, with its bound."""
     leases, verdict, reason = count(safety.tested_leases), safety.verdict, safety.reason
     late = safety.client_overstays
     overstays = f" · {count(late)} client overstays (work outlived its lease)" if late else ""

@@ -13,7 +13,7 @@ import numpy as np
 from bench.measure.histogram import SAMPLES_BEYOND, Histogram, highest_of_bucket
 from bench.measure.latency import Latency
 from bench.measure.over_time import OverTime
-from bench.measure.run_result import InjectedFault, RunResult, fields_of
+from bench.measure.run_result import RunResult, fields_of
 from bench.report.figures import MISSING, count, latency, percent, share
 from bench.report.html.figure import Cell, Column, Data, Figure
 from bench.report.html.plot import X_RANGE, Y_RANGE, Area, Axes, Band, Line, Mark, plot
@@ -167,7 +167,9 @@ def slowest_of(result: RunResult) -> tuple[float, str] | None:
     if over is None or whole is None or not most:
         return None
     at = max(most)[1]
-    during = fault_at(fault_bands(result, over.start_s[-1] + over.slice_s), at)
+    bands = fault_bands(result, over.start_s[-1] + over.slice_s)
+    faults = " and ".join(band.text for band in bands if band.start <= at <= band.stop)
+    during = f", during {faults}" if faults else ""
     return at, f"The slowest acquire took {latency(whole)}; it was due {at:.1f} s into the run{during}"
 
 
@@ -196,16 +198,15 @@ class _CourseFigures:
     def latency(self) -> Figure:
         """Percentiles of acquire, slice by slice."""
         acquire = self._over.acquire
-        series = {"p50": acquire.p50_s, "p90": acquire.p90_s, "p99": acquire.p99_s, "max": acquire.max_s}
-        styles = {"p50": "c1", "p90": "c3", "p99": "c2", "max": "c5"}
-        lines = [
-            Line(self._middles, [value or None for value in values], styles[name], "slowest" if name == "max" else name)
-            for name, values in [*series.items()][::-1]
-        ]
+        series = (
+            ("max", "slowest", "c5", acquire.max_s), ("p99", "p99", "c2", acquire.p99_s),
+            ("p90", "p90", "c3", acquire.p90_s), ("p50", "p50", "c1", acquire.p50_s),
+        )  # fmt: skip
+        lines = [Line(self._middles, [one or None for one in values], style, text) for _, text, style, values in series]
         about = f"Acquire latency from the intended start, {self._slice}; a percentile needs ten samples beyond it"
-        y = logarithmic([value for values in series.values() for value in values if value], *Y_RANGE)
+        y = logarithmic([value for *_, values in series for value in values if value], *Y_RANGE)
         axes = self._axes(y, "latency (log scale)", duration_tick)
-        columns = {Column(f"{name}_s", "s", name): values for name, values in series.items()}
+        columns = {Column(f"{name}_s", "s", name): values for name, *_, values in reversed(series)}
         _, title = slowest_of(self._result) or (0.0, "No lease was acquired in the measured window")
         return self._figure("latency-over-time", title, about, axes=axes, marks=lines, columns=columns)
 
@@ -233,14 +234,12 @@ class _CourseFigures:
 
     def outcomes(self) -> Figure:
         """How acquires ended, as shares."""
-        shares = {k: v for k, v in fields_of(self._result.outcome_shares).items() if v}
-        said = ", ".join(f"{name.replace('_', ' ')} {percent(ratio)}" for name, ratio in shares.items())
-        counts = self._over.outcomes
+        shares, counts = fields_of(self._result.outcome_shares), self._over.outcomes
+        said = ", ".join(f"{name.replace('_', ' ')} {percent(ratio)}" for name, ratio in shares.items() if ratio)
         title = f"Acquires ended: {said}" if said else "No acquire was due in the measured window"
         about = f"Share of the acquires due in each slice, by outcome, {self._slice}"
-        parts = [
-            (name.replace("_", " "), OUTCOMES[name], counts[name]) for name in OUTCOMES if any(counts.get(name, ()))
-        ]
+        drawn = ((name, style) for name, style in OUTCOMES.items() if any(counts.get(name, ())))
+        parts = [(name.replace("_", " "), style, counts[name]) for name, style in drawn]
         columns = {Column(name, "count", name.replace("_", " ")): values for name, values in counts.items()}
         return self._shares("outcomes", title, about, parts, columns)
 
@@ -307,21 +306,3 @@ def fault_bands(result: RunResult, end_s: float) -> list[Band]:
             target = f"#{index}" if noun == "instance" else f"{noun} {index}".strip()
             groups.setdefault(next(same, (fault.kind, fault.begun_s, stop)), []).append(target)
     return [Band(start, min(stop, end_s), f"{kind} {', '.join(on)}") for (kind, start, stop), on in groups.items()]
-
-
-def fault_at(bands: Sequence[Band], at_s: float) -> str:
-    """`, during <fault>` for a moment of the run, "" when there was none."""
-    names = [band.text for band in bands if band.start <= at_s <= band.stop]
-    return f", during {' and '.join(names)}" if names else ""
-
-
-def fault_rows(result: RunResult) -> tuple[tuple[str, ...], ...]:
-    """One row per fault: what, on what, from when to when, and what became of it."""
-    return tuple(_row(fault) for fault in result.faults)
-
-
-def _row(fault: InjectedFault) -> tuple[str, ...]:
-    times = [f"{at_s:.3f} s" if at_s is not None else "–" for at_s in (fault.begun_s, fault.ended_s)]
-    params = ", ".join(f"{name} {value}" for name, value in fault.params.items())
-    said = [f"skipped: {fault.skipped}" if fault.skipped else "", fault.failed or "", params]
-    return (fault.kind, fault.target, *times, "; ".join(part for part in said if part))

@@ -6,15 +6,16 @@ runs figures stand beside each other, never a ratio: whether a difference is mor
 which pairs its runs.
 """
 
+from __future__ import annotations
+
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 
-from bench.measure.run_result import Example, InstanceReport, RunResult
+from bench.measure.run_result import BrokenRule, Example, InjectedFault, InstanceReport, RunResult
 from bench.measure.section import Section, builtins_of
-from bench.report.figures import MISSING, count, decimals, inverse, latency, percent
+from bench.report.figures import MISSING, count, decimals, latency, percent
 from bench.report.html.figure import Chapter, Column, Data, Figure, Page
-from bench.report.html.opening import FAULT, RULES, TIMES, VIOLATION, Eyecatcher, findings, moment_of, span_of
 from bench.report.html.run_figures import (
     LatencyCurve,
     course_figures,
@@ -22,12 +23,12 @@ from bench.report.html.run_figures import (
     curve_of,
     curves_figure,
     fault_bands,
-    fault_rows,
     instance_figures,
     percentile_figure,
+    slowest_of,
 )
 from bench.report.sheet import BAD, DOUBTFUL, GOOD, Part, Sentence, Sheet
-from bench.report.summary import sheet
+from bench.report.summary import safety_sentence, sheet
 from bench.scenario import Scenario
 from bench.scenario.quantity import delay_text, skew_text
 
@@ -62,37 +63,130 @@ def _speed(result: RunResult, told: Sheet) -> Chapter:
 
 def _course(result: RunResult, moment: Eyecatcher | None) -> Chapter:
     head = ("fault", "target", "begun", "ended", "")
-    rows = fault_rows(result)
+    rows = tuple(map(_fault_row, result.faults))
     table = Part("Faults of this run", "Seconds of the measured window", head, rows, frozenset({0, 1, 4}))
     mark = (moment.at_s, moment.what) if moment and moment.at_s is not None and moment.what != FAULT else None
     return Chapter("Over time", tuple(course_figures(result, mark)), (table,) if rows else ())
+
+
+def _fault_row(fault: InjectedFault) -> tuple[str, ...]:
+    """What, on what, from when to when, and what became of it."""
+    times = [f"{at_s:.3f} s" if at_s is not None else MISSING for at_s in (fault.begun_s, fault.ended_s)]
+    params = ", ".join(f"{name} {value}" for name, value in fault.params.items())
+    said = [f"skipped: {fault.skipped}" if fault.skipped else "", fault.failed or "", params]
+    return (fault.kind, fault.target, *times, "; ".join(filter(None, said)))
+
+
+# -- where it opens --------------------------------------------------------------------------------------------------
+# The first violation, else the first fault, else the slowest acquire; seconds count from the start of the measured
+# window. A moment of which the result has no time is told, and not shown. "First" is said of what the result has: of
+# each kind of violation it has the earliest few.
+
+RULES: dict[BrokenRule, str] = {
+    "service_fault": "two leases valid at once", "granted_invalid": "accepted after its own end",
+    "foreign_delete": "deleted another's lock", "client_overstay": "worked past its own validity",
+    "spurious_refusal": "refused, and nobody held it",
+}  # fmt: skip
+TIMES = ("start_ns", "granted_ns", "valid_until_ns", "work_end_ns", "release_sent_ns", "release_replied_ns")
+_VIOLATIONS = ("service_fault", "granted_invalid", "foreign_delete")
+VIOLATION, FAULT = "the first violation", "the first fault"
+_LEASES = 12  # in view to either side of a moment
+_BEFORE_S = 1.0  # how far before a fault its leases may begin
+
+
+@dataclass(frozen=True, slots=True)
+class Eyecatcher:
+    """What to look at first: `what` it is, `text` in a sentence, when (None: not known), and what to show around it."""
+
+    what: str
+    text: str
+    at_s: float | None = None
+    view_s: tuple[float, float] = (0.0, 0.0)
+
+
+def moment_of(result: RunResult) -> Eyecatcher | None:
+    """Return where the page of `result` opens; None when nothing of the kind is known."""
+    return _violation(result) or _fault(result) or _slowest(result)
+
+
+def findings(result: RunResult) -> list[Example]:
+    """What the oracle found, violations before the rest, the earliest first."""
+    return sorted(result.safety.examples, key=lambda one: (one.kind not in _VIOLATIONS, one.at_ns))
+
+
+def span_of(example: Example, origin_ns: int) -> tuple[float, float]:
+    """From when to when the operations of a finding lasted; a lease that was never released, to the finding."""
+    names = (name for name in TIMES if name != "valid_until_ns")
+    times = [example.at_ns, *(at for name in names for op in example.operations if (at := getattr(op, name)))]
+    return (min(times) - origin_ns) / 1e9, (max(times) - origin_ns) / 1e9
+
+
+def _violation(result: RunResult) -> Eyecatcher | None:
+    found = [one for one in findings(result) if one.kind in _VIOLATIONS]
+    if not found:
+        return None
+    first, safety, over = found[0], result.safety, course_of(result)
+    seen = safety.service_faults + safety.granted_invalid + safety.foreign_deletes
+    name = f"Violation 1 of {count(seen)}" if seen > 1 else "The violation"
+    text = f"{name}: {RULES[first.kind]}, on resource {first.operations[0].resource}"
+    if over is None:
+        return Eyecatcher(VIOLATION, text)
+    at_s = (first.at_ns - over.origin_ns) / 1e9
+    when = f"{at_s:.3f} s into the run" if at_s >= 0 else f"{-at_s:.3f} s before the measured window"
+    return Eyecatcher(VIOLATION, f"{text}, {when}", at_s, span_of(first, over.origin_ns))
+
+
+def _fault(result: RunResult) -> Eyecatcher | None:
+    over = course_of(result)
+    bands = fault_bands(result, over.start_s[-1] + over.slice_s if over else result.duration_s)
+    if not bands:
+        return None
+    first = min(bands, key=lambda band: band.start)
+    name = "The fault" if len(bands) == 1 else f"Fault 1 of {len(bands)}"
+    text = f"{name}: {first.text}, from {first.start:.2f} s to {first.stop:.2f} s of the run"
+    low, high = _around(result, first.start - _BEFORE_S, first.stop, first.start)
+    return Eyecatcher(FAULT, text, first.start, (min(low, first.start), high))
+
+
+def _slowest(result: RunResult) -> Eyecatcher | None:
+    over, found = course_of(result), slowest_of(result)
+    if over is None or found is None:
+        return None
+    at_s, text = found
+    middle_s = at_s + over.slice_s / 2
+    view_s = _around(result, at_s, at_s + over.slice_s, middle_s)
+    return Eyecatcher("the slowest acquire", text, middle_s, view_s)
+
+
+def _around(result: RunResult, low_s: float, high_s: float, at_s: float) -> tuple[float, float]:
+    """Some leases of the first resource around `at_s`; where none was granted between the two times, those as well."""
+    rows = next((holder.rows for holder in result.safety.holders if holder.rows), ())
+    if not rows:
+        return low_s, high_s
+    nearest = min(range(len(rows)), key=lambda place: abs(rows[place][0] / 1e6 - at_s))
+    chosen = rows[max(nearest - _LEASES, 0) : nearest + _LEASES]
+    first, last = chosen[0][0] / 1e6, max(row[1] for row in chosen) / 1e6
+    if any(low_s <= row[0] / 1e6 <= high_s for row in chosen):
+        return first, last
+    return min(first, low_s), max(last, high_s)
 
 
 # -- did the lock hold -----------------------------------------------------------------------------------------------
 
 
 def _safety(result: RunResult, moment: Eyecatcher | None) -> Chapter:
-    holders, examples = _holders(result, moment), _examples(result)
+    said = safety_sentence(result.safety).text
+    finding = said[:1].upper() + said[1:]
+    holders, examples = _holders(result, moment, finding), _examples(result)
     found = ("service_faults", "granted_invalid", "foreign_deletes", "client_overstays", "spurious_refusals")
     names = (*found, "unexplained", "contested_leases", "tested_leases")
     rows = tuple((name.replace("_", " "), f"{getattr(result.safety, name):,}") for name in names)
-    title = "What the oracle found" if holders else _safety_finding(result)
+    title = "What the oracle found" if holders else finding
     counts = Part(title, "in the whole run, warm-up and drain included", ("rule", "count"), rows)
     return Chapter("Did the lock hold?", (holders,) if holders else (), (counts, examples) if examples else (counts,))
 
 
-def _safety_finding(result: RunResult) -> str:
-    """The verdict of the oracle in one line."""
-    safety = result.safety
-    tested = f"{count(safety.tested_leases)} tested leases"
-    if safety.verdict == "VIOLATED":
-        return f"VIOLATED: {safety.reason}, in {tested}"
-    if safety.verdict != "SAFE":
-        return f"{safety.verdict}: {safety.reason}"
-    return f"0 violations in {tested} (95 % sure: < 1 in {inverse(safety.upper_bound_95 or 0.0)})"
-
-
-def _holders(result: RunResult, moment: Eyecatcher | None) -> Figure | None:
+def _holders(result: RunResult, moment: Eyecatcher | None, finding: str) -> Figure | None:
     """Holders per resource over time, drawn by the page's script (page.js); None when the result has none.
 
     It opens at `moment`. Its legend is made of what is in view. Without a script the tables below say the same.
@@ -112,7 +206,7 @@ def _holders(result: RunResult, moment: Eyecatcher | None) -> Figure | None:
     rows = [[entry.resource, *row] for entry in holders for row in entry.rows]
     columns = (Column("resource", "count"), *(Column(name, "count") for name in _LEASE))
     about = "Each bar is a lease, from its grant to its release or its end; the strip above shows the whole run"
-    return Figure("holders", _safety_finding(result), about, "", Data(columns, rows), drawn=drawn)
+    return Figure("holders", finding, about, "", Data(columns, rows), drawn=drawn)
 
 
 def _mark(example: Example, origin_ns: int) -> dict[str, object]:

@@ -4,8 +4,8 @@ import re
 
 from bench.measure.run_result import RunResult
 from bench.measure.section import builtins_of, typed
-from bench.report.html.opening import FAULT, VIOLATION, findings, moment_of
 from bench.report.html.page import page_of, render
+from bench.report.html.run_page import FAULT, VIOLATION, findings, moment_of
 
 
 def changed(result, change):
