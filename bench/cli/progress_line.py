@@ -4,12 +4,10 @@ Rules: on a terminal lines redrawn in place, of which nothing is ever cut off; e
 seconds, of words such as `schedule: row 3 of 64` one line per part (`schedule`); quiet says nothing.
 """
 
-import re
 import sys
 from collections.abc import Iterator
 from typing import Self, TextIO
 
-from rich.cells import cell_len
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
@@ -63,14 +61,11 @@ def progress_line(progress: Progress) -> str:
 
 
 def block(now: Progress | str, width: int) -> Text:
-    """Return the same for a terminal of `width` columns: a bar and time, latency and outcomes, health and trouble.
-    Words are parted behind a comma or a colon, if that must be."""
+    """Return the same for a terminal of `width` columns: a bar and time, latency and outcomes, health and trouble."""
     if isinstance(now, str):
-        lines = [[Text(now)] if cell_len(now) <= width else [Text(part) for part in re.split(r"(?<=[,:]) ", now)]]
-    else:
-        time, *rest = _lines(now)
-        lines = [[_bar(now), *time], *rest]
-    return Text("\n").join(line for items in lines for line in _filled(items, width))
+        return Text(now)
+    time, *rest = _lines(now)
+    return Text("\n").join(line for items in ([_bar(now), *time], *rest) for line in _filled(items, width))
 
 
 def _filled(items: list[Text], width: int) -> Iterator[Text]:

@@ -199,7 +199,7 @@ def report(results: tuple[Path, ...], **values: Any) -> int:
         for place, name in zip(results, names, strict=True)
     ]
     try:
-        page = _write(documents, results, names, values["html"])
+        page = _write(documents, names, values["html"])
         _show(documents, names, page, values)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         said = f"{type(error).__name__}: {error}"
@@ -207,12 +207,11 @@ def report(results: tuple[Path, ...], **values: Any) -> int:
     return 0
 
 
-def _write(documents: Sequence[Document], results: Sequence[Path], names: Sequence[str], wanted: Path | None) -> Path:
+def _write(documents: Sequence[Document], names: Sequence[str], wanted: Path | None) -> Path:
     from bench.report.html.page import REPORT_NAME, page_of, page_of_several, write_page
 
     if len(documents) == 1:
-        folder = results[0] if results[0].is_dir() else results[0].parent
-        return write_page(page_of(documents[0], names[0]), wanted or folder / REPORT_NAME)
+        return write_page(page_of(documents[0], names[0]), wanted or Path(names[0]) / REPORT_NAME)
     page = page_of_several(documents, [Path(name).name or name for name in names])  # refused before a folder is made
     if wanted is None:
         folder, _ = result_folder(None, "report", secrets.token_hex(4))

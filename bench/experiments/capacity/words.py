@@ -19,8 +19,7 @@ from bench.experiments.capacity.result import (
     point_name,
 )
 from bench.report.figures import MISSING, count, counted, decimals, latency, milliseconds, percent
-from bench.report.html.figure import Column, Data, Figure
-from bench.report.html.plot import X_RANGE, Y_RANGE, Axes, Band, Line, Mark, Spot, plot
+from bench.report.html.plot import X_RANGE, Y_RANGE, Axes, Band, Column, Data, Figure, Line, Mark, Spot, plot
 from bench.report.html.scale import duration_tick, linear, logarithmic, number_tick
 from bench.report.sheet import Case, Columns, Part, Sheet, Suite, made, sheet_of, table
 from bench.scenario.quantity import delay_text, duration_text, skew_text

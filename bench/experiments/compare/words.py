@@ -11,8 +11,7 @@ from operator import attrgetter
 from bench.experiments.compare.result import ComparedRun, ComparisonResult, Exact, Judged
 from bench.gates.threshold import FOREVER_S
 from bench.report.figures import INFINITE, MISSING, count, counted, in_unit, threshold_text
-from bench.report.html.figure import Column, Data, Figure
-from bench.report.html.plot import RANGE, Bar, forest
+from bench.report.html.plot import RANGE, Bar, Column, Data, Figure, forest
 from bench.report.html.scale import Label, Scale, exact, logarithmic
 from bench.report.sheet import Case, Part, Sheet, Suite, sheet_of
 from bench.report.summary import load_parts

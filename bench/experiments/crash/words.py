@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from bench.experiments.crash.result import CrashGroup, CrashResult, CrashRow
 from bench.measure.expectation import AS_EXPECTED, ROW_WORDS
 from bench.report.figures import MISSING, count, decimals
-from bench.report.html.figure import Column, Data, Figure
-from bench.report.html.plot import RANGE, Bar, forest
+from bench.report.html.plot import RANGE, Bar, Column, Data, Figure, forest
 from bench.report.html.scale import logarithmic, number_tick
 from bench.report.sheet import Case, Part, Sheet, Suite, made, sheet_of
 

@@ -25,8 +25,7 @@ from bench.measure.expectation import ROW_WORDS
 from bench.measure.result import newest_result
 from bench.measure.statistics import Spread
 from bench.report.figures import MISSING, count, counted, latency, milliseconds
-from bench.report.html.figure import Column, Data, Figure
-from bench.report.html.plot import RANGE, Bar, forest
+from bench.report.html.plot import RANGE, Bar, Column, Data, Figure, forest
 from bench.report.html.scale import logarithmic, number_tick
 from bench.report.sheet import DOUBTFUL, GOOD, Case, Columns, Part, Sentence, Sheet, Suite, made, sheet_of, table
 

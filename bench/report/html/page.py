@@ -1,15 +1,16 @@
 """Which page a result gets, as text and as a file: *one or several results → Page → one self-contained HTML document*.
 
-Rules: a run has its own page, several runs a page side by side, every other kind its sheet with its figures. Nothing is
-fetched (the page forbids it to itself by its Content-Security-Policy); whatever comes from a result is escaped, in
-markup by jinja2, in the data by `_json`; a file is written whole or not at all.
+Rules: a run has its own page, several runs a page side by side, every other kind its sheet with its figures. Side by
+side stand figures, never a ratio: whether a difference is more than noise is for `lockbench compare`, which pairs its
+runs. Nothing is fetched (the page forbids it to itself by its Content-Security-Policy); whatever comes from a result is
+escaped, in markup by jinja2, in the data by `_json`; a file is written whole or not at all.
 """
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import cache
 from importlib import resources
@@ -19,10 +20,13 @@ from typing import TYPE_CHECKING, Any
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.measure.result import Document, write_whole
 from bench.measure.run_result import RunResult
-from bench.report.html.figure import Chapter, Figure, Page
-from bench.report.html.run_page import run_page, several_page
+from bench.report.figures import MISSING, count, decimals, latency, percent
+from bench.report.html.plot import Column, Figure
+from bench.report.html.run_figures import LatencyCurve, curve_of, curves_figure
+from bench.report.html.run_page import Chapter, Page, run_page, scenario_facts
 from bench.report.kinds import kind_of, of_its_kind, room_of, told
-from bench.report.sheet import STYLES
+from bench.report.sheet import BAD, DOUBTFUL, GOOD, STYLES, Part, Sentence, Sheet
+from bench.report.summary import sheet
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -35,29 +39,18 @@ def page_of(result: Document, place: str = "") -> Page:
     document = of_its_kind(result)
     if isinstance(document, RunResult):
         return run_page(document, place)
-    kind, sheet = kind_of(document), told(document, place)
+    kind, said = kind_of(document), told(document, place)
     figures, evidence = (_of(kind, what, document) for what in ("figures", "evidence"))
     pictures = (Chapter("In pictures", figures),) if figures else ()
     courses = (Chapter("Step by step", (), evidence, "folded"),) if evidence else ()
-    tables = (Chapter(part.name or part.plain_head[0], (), (part,), "sheet") for part in sheet.parts)
-    title = f"{sheet.verdict} · {kind} · {document.started_at[:16].replace('T', ' ')}"
-    return Page(title, sheet, (*pictures, *tables, *courses), shlex.join(document.command))
+    tables = (Chapter(part.name or part.plain_head[0], (), (part,), "sheet") for part in said.parts)
+    title = f"{said.verdict} · {kind} · {document.started_at[:16].replace('T', ' ')}"
+    return Page(title, said, (*pictures, *tables, *courses), shlex.join(document.command))
 
 
 def _of(kind: str, what: str, document: Document) -> tuple[Any, ...]:
     """What else the question tells of its result; nothing if it does not."""
     return tuple(getattr(room_of(kind, "words"), what, lambda _none: ())(document))
-
-
-def page_of_several(results: Sequence[Document], names: Sequence[str]) -> Page:
-    """Return the page that shows several runs. Raises UsageError for results of other commands."""
-    runs = []
-    for result, name in zip(results, names, strict=True):
-        run = of_its_kind(result, name) if kind_of(result) == "run" else None
-        if not isinstance(run, RunResult):
-            raise UsageError(f"{name} is a result of lockbench {kind_of(result)}; only runs can stand side by side")
-        runs.append(run)
-    return several_page(runs, names)
 
 
 def write_report(result: Document, stored: Path) -> Path:
@@ -107,3 +100,84 @@ def _template() -> Template:
 
 def _text(name: str) -> str:
     return (resources.files("bench.report.html") / name).read_text("utf-8")
+
+
+# -- several runs ----------------------------------------------------------------------------------------------------
+
+_STYLES = ("c1", "c2", "c4", "c5", "good", "c3", "bad")  # of curves; runs beyond them stand in the tables alone
+_IGNORED = ("seed", "targets")
+_ROWS: tuple[tuple[str, Callable[[RunResult], str]], ...] = (
+    ("verdict", lambda r: sheet(r).verdict),
+    ("leases/s", lambda r: count(r.rate.achieved_per_s)),
+    ("offered/s", lambda r: count(r.rate.offered_per_s)),
+    ("acquire p50", lambda r: latency(r.latency_s.acquire.p50)),
+    ("acquire p99", lambda r: latency(r.latency_s.acquire.p99)),
+    ("acquire p99.9", lambda r: latency(r.latency_s.acquire.p999)),
+    ("acquire max", lambda r: latency(r.latency_s.acquire.max)),
+    ("release p99", lambda r: latency(r.latency_s.release.p99)),
+    ("hand-off p50", lambda r: latency(r.latency_s.handoff.p50)),
+    ("acquired", lambda r: percent(r.outcome_shares.acquired)),
+    ("attempts per lease", lambda r: decimals(r.attempts.mean)),
+    ("client CPU µs per lease", lambda r: count(r.cost.client_cpu_us_per_cycle)),
+    ("server CPU µs per lease", lambda r: count(r.cost.server_cpu_us_per_cycle)),
+    ("service faults", lambda r: count(r.safety.service_faults)),
+    ("tested leases", lambda r: count(r.safety.tested_leases)),
+)
+
+
+def page_of_several(results: Sequence[Document], names: Sequence[str]) -> Page:
+    """Return the page of several runs that are called `names`, in their order. Raises UsageError for results of other
+    commands."""
+    runs = []
+    for result, name in zip(results, names, strict=True):
+        if kind_of(result) != "run" or not isinstance(run := of_its_kind(result, name), RunResult):
+            raise UsageError(f"{name} is a result of lockbench {kind_of(result)}; only runs can stand side by side")
+        runs.append(run)
+    labels = [f"{chr(ord('A') + place % 26)}: {name}" for place, name in enumerate(names)]
+    named = [*zip(labels, runs, map(sheet, runs), strict=True)]
+    lines = [Sentence("shown", f"{label}, {told.verdict}: {told.conditions}") for label, _, told in named]
+    note = "side by side only: whether a difference is more than noise, lockbench compare tells"
+    heads = [f"{label[0]} {told.verdict} {count(run.rate.achieved_per_s)} leases/s" for label, run, told in named]
+    about = "of the measured window; – means too few samples, or not applicable"
+    figures = Part("Figures", about, ("", *labels), tuple((name, *map(cell, runs)) for name, cell in _ROWS))
+    told = Sheet(
+        f"{len(runs)} RUNS",
+        min((told.style for _, _, told in named), key=(BAD, DOUBTFUL, GOOD).index),
+        "; ".join(heads),
+        f"from {runs[0].started_at} to {runs[-1].started_at}",
+        (figures, _differences(runs, labels)),
+        (*lines, Sentence("note", note)),
+    )
+    curves = _curves(zip(labels, runs, _STYLES, strict=False))
+    pictures = (Chapter("In pictures", (curves,)),) if curves else ()
+    return Page(f"{len(runs)} runs", told, (Chapter("Side by side", (), told.parts, "several"), *pictures))
+
+
+def _differences(results: Sequence[RunResult], labels: Sequence[str]) -> Part:
+    """What was not the same, as it may be the cause: scenario keys, servers, machine."""
+    facts = [
+        {
+            **{key: text for key, text in scenario_facts(result.scenario).items() if key not in _IGNORED},
+            "server": ", ".join(sorted({str(instance.server) for instance in result.instances})),
+            "machine": f"{result.environment.cpu_model}, {result.environment.usable_cores} cores",
+            "commit": str(result.environment.git_commit)[:12],
+        }
+        for result in results
+    ]
+    keys = [key for key in facts[0] if len({fact.get(key) for fact in facts}) > 1]
+    rows = tuple((key, *(fact.get(key, MISSING) for fact in facts)) for key in keys)
+    if not rows:
+        return Part("Nothing differs", "but the time they were run at", (), ())
+    words = frozenset(range(len(labels) + 1))
+    return Part("What differs", "between their scenarios, servers and machines", ("key", *labels), rows, words)
+
+
+def _curves(runs: Iterable[tuple[str, RunResult, str]]) -> Figure | None:
+    curves, said = [], []
+    for label, result, style in runs:
+        acquire = result.latency_s.acquire
+        if acquire.count:
+            points = curve_of(result.histograms["acquire"], acquire.max)
+            curves.append(LatencyCurve(Column(label, "s"), label, style, acquire.count, points))
+            said.append(f"{label[0]} {latency(acquire.p99)}")
+    return curves_figure(f"Acquire p99: {', '.join(said)}", "Acquire latency", curves)

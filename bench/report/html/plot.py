@@ -3,14 +3,14 @@
 Rules: whatever comes from a result is escaped here; coordinates keep one digit after the point; colours are classes of
 page.css, so that light, dark and print are its business. Gaps stay gaps; every axis has its unit; faults are bands over
 the whole height with their name on top; lines differ by dash, not by colour alone. A mark says what it is (`key`): the
-legend is made of the marks that are drawn, by what draws them.
+legend is made of the marks that are drawn, by what draws them. A title states what was found, with its figures; `about`
+says what is drawn and in which unit; the data of every picture goes with it, in the units of result.json.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 
-from bench.report.html.figure import Data, Figure, Legend
 from bench.report.html.scale import Label, Scale
 
 _WIDTH, _HEIGHT = 470.0, 262.0
@@ -19,6 +19,53 @@ Y_RANGE = BOTTOM, TOP = (_HEIGHT - 44.0, 26.0)
 _LETTER_PX = 6.4  # about the width of a character: labels that would touch are left out
 _SPOT_PX = 4.0
 _FEW_TICKS = 4  # have room on a phone, too
+
+Cell = float | int | str | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of data: its name in the files, its unit (s, per_s, count, ratio, us, text), its name on the page."""
+
+    name: str
+    unit: str
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """The figures of a picture. `cursor`: the x of each row in the picture, for reading it with mouse or keys."""
+
+    columns: tuple[Column, ...]
+    rows: Sequence[Sequence[Cell]]
+    cursor: Sequence[float] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Legend:
+    """One entry of a legend: a small drawing of what it names (SVG), and its name."""
+
+    svg: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A picture with its finding. `name`: an identifier, also of its files.
+
+    `drawn`: what the page's script draws over the whole width, where `svg` is empty.
+    """
+
+    name: str
+    title: str
+    about: str
+    svg: str
+    data: Data
+    keys: tuple[Legend, ...] = ()
+    drawn: Mapping[str, object] | None = None
+
+
+# -- series over two axes --------------------------------------------------------------------------------------------
 
 Value = float | int | None
 

@@ -15,8 +15,7 @@ from bench.measure.latency import Latency
 from bench.measure.over_time import OverTime
 from bench.measure.run_result import RunResult, fields_of
 from bench.report.figures import MISSING, count, latency, percent, share
-from bench.report.html.figure import Cell, Column, Data, Figure
-from bench.report.html.plot import X_RANGE, Y_RANGE, Area, Axes, Band, Line, Mark, plot
+from bench.report.html.plot import X_RANGE, Y_RANGE, Area, Axes, Band, Cell, Column, Data, Figure, Line, Mark, plot
 from bench.report.html.scale import (
     Label,
     Scale,

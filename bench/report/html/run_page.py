@@ -1,38 +1,57 @@
-"""The page of one run, or of several side by side: *result.json → verdict, figures, tables, in the order people ask*.
+"""The page of a run: *result.json → verdict, figures, tables, in the order people ask*.
 
 Rules: verdict and reasons first, then the chapter that shows where to look first, then how fast, how it went over time,
-whether it was safe, the instances, the conditions. Words and figures are those of the terminal's summary. Of several
-runs figures stand beside each other, never a ratio: whether a difference is more than noise is for `lockbench compare`,
-which pairs its runs.
+whether it was safe, the instances, the conditions. Words and figures are those of the terminal's summary.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 from bench.measure.run_result import BrokenRule, Example, InjectedFault, InstanceReport, RunResult
 from bench.measure.section import Section, builtins_of
-from bench.report.figures import MISSING, count, decimals, latency, percent
-from bench.report.html.figure import Chapter, Column, Data, Figure, Page
+from bench.report.figures import MISSING, count, latency
+from bench.report.html.plot import Column, Data, Figure
 from bench.report.html.run_figures import (
-    LatencyCurve,
     course_figures,
     course_of,
-    curve_of,
-    curves_figure,
     fault_bands,
     instance_figures,
     percentile_figure,
     slowest_of,
 )
-from bench.report.sheet import BAD, DOUBTFUL, GOOD, Part, Sentence, Sheet
+from bench.report.sheet import Part, Sheet
 from bench.report.summary import safety_sentence, sheet
 from bench.scenario import Scenario
 from bench.scenario.quantity import delay_text, skew_text
 
 _LEASE = ("granted_us", "end_us", "valid_until_us", "work_end_us", "caller", "fault")
+
+
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """A part of a page: figures and tables under a heading."""
+
+    heading: str
+    figures: tuple[Figure, ...] = ()
+    tables: tuple[Part, ...] = ()
+    style: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A whole page: what its title bar says, verdict and sentences of its sheet, chapters, how to repeat it.
+
+    `opens`: where to look first, as a sentence and the part of the page that shows it.
+    """
+
+    title: str
+    sheet: Sheet
+    chapters: tuple[Chapter, ...]
+    repeat: str = ""
+    opens: tuple[str, str] | None = None
 
 
 def run_page(result: RunResult, place: str = "") -> Page:
@@ -259,7 +278,7 @@ def _instance(one: InstanceReport) -> tuple[str, ...]:
 def _conditions(result: RunResult) -> Chapter:
     versions = result.environment.packages.items()
     tables = (
-        ("Scenario", "Every key with its resolved value", ("key", "value"), _scenario(result.scenario)),
+        ("Scenario", "Every key with its resolved value", ("key", "value"), scenario_facts(result.scenario)),
         ("Servers", "What was started or targeted", ("what", "value"), _facts(result.fleet, but="instances")),
         ("Machine", "Of the load generator", ("what", "value"), _facts(result.environment, but="packages")),
         ("Packages", "Versions", ("package", "version"), {name: text or "not installed" for name, text in versions}),
@@ -272,8 +291,8 @@ def _facts(section: Section, but: str) -> dict[str, str]:
     return {name: _fact_text(value) for name, value in builtins_of(section).items() if name != but}
 
 
-def _scenario(scenario: Scenario) -> dict[str, str]:
-    """Every key of a resolved scenario in words; times to wait and skew as a scenario file has them."""
+def scenario_facts(scenario: Scenario) -> dict[str, str]:
+    """Return every key of a resolved scenario in words; times to wait and skew as a scenario file has them."""
     said = {name: _fact_text(value) for name, value in asdict(scenario).items()}
     written = {"hold": delay_text(scenario.hold), "think": delay_text(scenario.think), "skew": skew_text(scenario.skew)}
     return said | written
@@ -288,82 +307,3 @@ def _fact_text(value: object) -> str:
     if value is None:
         return MISSING
     return f"{value:g}" if isinstance(value, float) and abs(value) < 1e6 else str(value)
-
-
-# -- several runs ----------------------------------------------------------------------------------------------------
-
-_STYLES = ("c1", "c2", "c4", "c5", "good", "c3", "bad")  # of curves; runs beyond them stand in the tables alone
-_RANK = ("violated", "fail", "invalid", "inconclusive", "pass")
-_IGNORED = ("seed", "targets")
-_ROWS: tuple[tuple[str, Callable[[RunResult], str]], ...] = (
-    ("verdict", lambda r: sheet(r).verdict),
-    ("leases/s", lambda r: count(r.rate.achieved_per_s)),
-    ("offered/s", lambda r: count(r.rate.offered_per_s)),
-    ("acquire p50", lambda r: latency(r.latency_s.acquire.p50)),
-    ("acquire p99", lambda r: latency(r.latency_s.acquire.p99)),
-    ("acquire p99.9", lambda r: latency(r.latency_s.acquire.p999)),
-    ("acquire max", lambda r: latency(r.latency_s.acquire.max)),
-    ("release p99", lambda r: latency(r.latency_s.release.p99)),
-    ("hand-off p50", lambda r: latency(r.latency_s.handoff.p50)),
-    ("acquired", lambda r: percent(r.outcome_shares.acquired)),
-    ("attempts per lease", lambda r: decimals(r.attempts.mean)),
-    ("client CPU µs per lease", lambda r: count(r.cost.client_cpu_us_per_cycle)),
-    ("server CPU µs per lease", lambda r: count(r.cost.server_cpu_us_per_cycle)),
-    ("service faults", lambda r: count(r.safety.service_faults)),
-    ("tested leases", lambda r: count(r.safety.tested_leases)),
-)
-
-
-def several_page(results: Sequence[RunResult], names: Sequence[str]) -> Page:
-    """Return the page of runs that are called `names`, in their order."""
-    worst = min((result.verdict.status for result in results), key=_RANK.index)
-    labels = [f"{chr(ord('A') + place % 26)}: {name}" for place, name in enumerate(names)]
-    named = [*zip(labels, results, map(sheet, results), strict=True)]
-    lines = [Sentence("shown", f"{label}, {told.verdict}: {told.conditions}") for label, _, told in named]
-    lines.append(
-        Sentence("note", "side by side only: whether a difference is more than noise, lockbench compare tells")
-    )
-    heads = [f"{label[0]} {told.verdict} {count(r.rate.achieved_per_s)} leases/s" for label, r, told in named]
-    rows = tuple((name, *map(cell, results)) for name, cell in _ROWS)
-    about = "of the measured window; – means too few samples, or not applicable"
-    told = Sheet(
-        f"{len(results)} RUNS",
-        {"pass": GOOD, "violated": BAD, "fail": BAD}.get(worst, DOUBTFUL),
-        "; ".join(heads),
-        f"from {results[0].started_at} to {results[-1].started_at}",
-        (Part("Figures", about, ("", *labels), rows), _differences(results, labels)),
-        tuple(lines),
-    )
-    curves = _curves(zip(labels, results, _STYLES, strict=False))
-    pictures = (Chapter("In pictures", (curves,)),) if curves else ()
-    return Page(f"{len(results)} runs", told, (Chapter("Side by side", (), told.parts, "several"), *pictures))
-
-
-def _differences(results: Sequence[RunResult], labels: Sequence[str]) -> Part:
-    """What was not the same, as it may be the cause: scenario keys, servers, machine."""
-    facts = [
-        {
-            **{key: text for key, text in _scenario(result.scenario).items() if key not in _IGNORED},
-            "server": ", ".join(sorted({str(instance.server) for instance in result.instances})),
-            "machine": f"{result.environment.cpu_model}, {result.environment.usable_cores} cores",
-            "commit": str(result.environment.git_commit)[:12],
-        }
-        for result in results
-    ]
-    keys = [key for key in facts[0] if len({fact.get(key) for fact in facts}) > 1]
-    rows = tuple((key, *(fact.get(key, MISSING) for fact in facts)) for key in keys)
-    if not rows:
-        return Part("Nothing differs", "but the time they were run at", (), ())
-    words = frozenset(range(len(labels) + 1))
-    return Part("What differs", "between their scenarios, servers and machines", ("key", *labels), rows, words)
-
-
-def _curves(runs: Iterable[tuple[str, RunResult, str]]) -> Figure | None:
-    curves, said = [], []
-    for label, result, style in runs:
-        acquire = result.latency_s.acquire
-        if acquire.count:
-            points = curve_of(result.histograms["acquire"], acquire.max)
-            curves.append(LatencyCurve(Column(label, "s"), label, style, acquire.count, points))
-            said.append(f"{label[0]} {latency(acquire.p99)}")
-    return curves_figure(f"Acquire p99: {', '.join(said)}", "Acquire latency", curves)
