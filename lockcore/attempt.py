@@ -2,14 +2,11 @@
 
 Each operation is a generator. It yields a `Round` ("send this, wake me when it is settled"), a `Turn` ("send nothing,
 wake me when it is settled"), an int ("wake me at that time, ns") or an `Offer` ("is it taken?"), is sent the time (ns)
-at which it runs again (its caller, for an offer), and returns its value: that is Send, Wait, Offer and Done. A shell
-only moves bytes and wakes it. When the caller is cancelled in the middle the shell throws into it, and the round it
-waited for is abandoned: its clean-up goes out at once.
+at which it runs again (its caller, for an offer), and returns its value. Where its caller is cancelled the shell throws
+into it, and the round it waited for is abandoned.
 
 Rules: a lease is somebody's only by a clock reading of its own thread, taken when it runs again with the lease in its
-hands; what is too late then is given back. Every attempt has its own start and owner token; an attempt without an
-outcome is cleaned up; an extension is sent only inside the validity and never shortens it; a failed one changes
-nothing. Source: the Redlock text; outcomes and retries by quorum.py and retry.py.
+hands. Every attempt has its own start and owner token. Source: the Redlock text.
 """
 
 from collections.abc import Callable, Generator

@@ -1,12 +1,10 @@
 r"""The commands of the lock as bytes: *key, owner token, TTL → RESP requests*. Pure.
 
 Rules: a command is encoded once for all N instances. Key and owner token stand side by side in every command, so both
-are encoded once per attempt as its `claim` (`$len\r\nkey\r\n$37\r\ntoken\r\n`) and every command is head + claim +
-tail.
-Release and extension take the cheapest form an instance offers:
+are encoded once per attempt as its `claim` (`$len\r\nkey\r\n$37\r\ntoken\r\n`): every command is head + claim + tail.
   release: DELEX key IFEQ token (Redis ≥ 8.4) · DELIFEQ key token (Valkey ≥ 9.0) · EVALSHA
   extend:  SET key token IFEQ token PX ttl (Redis ≥ 8.4, Valkey ≥ 8.1; creates nothing) · EVALSHA
-Source: the commands' reference pages; the scripts are in lua/.
+Source: the commands' reference pages.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,8 +1,8 @@
 """lockcore as machine code: *its pure modules and its hot path → extension modules beside them*, by mypyc.
 
-Rules: this happens when a wheel is built, and takes along what the benchmark does for every lease. The source stays the
-same and stays installed; where there is no compiler, no mypyc or no Python.h, or with LOCKCORE_PURE=1, everything runs
-from it. All modules are compiled or none. An editable install is never compiled: there the source is what runs.
+Rules: this happens when a wheel is built, and takes along what the benchmark does for every lease. Where there is no
+compiler, no mypyc or no Python.h, or with LOCKCORE_PURE=1, everything runs from the source, which stays installed. All
+modules are compiled or none. An editable install is never compiled.
 Source: the documentation of mypyc, and of `tool.setuptools.cmdclass`.
 """
 

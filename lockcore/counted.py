@@ -1,15 +1,12 @@
 """What a lock did for its application, counted as it happens: *operations → numbers, and a few samples*. Pure.
 
-Rules
-- Every operation is counted; of the acquired and released ones one in `every` is a sample, whose times are kept. The
-  share follows the rate of the interval before (`pace`), so that about `PER_SECOND` cycles a second are samples; so
-  many within a second halve it, also where nobody collects.
-- What failed, was slow or found its lease gone is told to the sink at once, in its caller's own context.
-- All is kept by class of resource, of which there are at most `CLASSES`; who knows none has one.
-- In several threads what is usual takes no lock, which would cost more than the counting: `x += 1` on an attribute
-  calls nothing, and threads change at calls and where loops turn only (in machine code not even there). Nor is a
-  dictionary's entry set or removed in parts. All else is done by one thread at a time.
-- A lease that nobody gives back is forgotten an hour after its end.
+Rules: every operation is counted; of the acquired and released ones one in `every` is a sample, whose times are kept:
+about `PER_SECOND` cycles a second, by the rate of the interval before (`pace`). What failed, was slow or found its
+lease gone is told to the sink at once, in its caller's own context. A lease that nobody gives back is forgotten an hour
+after its end.
+In several threads what is usual takes no lock, which would cost more than the counting: `x += 1` on an attribute
+calls nothing, and threads change at calls and where loops turn only (in machine code not even there). Nor is a
+dictionary's entry set or removed in parts. All else is done by one thread at a time.
 """
 
 from collections import deque

@@ -1,11 +1,9 @@
 """Which rounds wait for whom, and until when: *rounds sent, now → the ones to expire*. Pure.
 
-Rules: a round's timeout counts from its own start, before its first byte was queued. What leaves late because this
-process was held up still gets a tenth of its own timeout on the wire: silence must be the instance's. No round's
-timeout changes another's. Batches are kept whole and looked at only when one of their rounds may be due; a batch whose
-last round is answered is answered (one order per connection), so it is dropped without a look. Single things stand in a
-heap, so that each costs the same however many there are; what is over is dropped when it falls due, or when as much
-again has been added.
+Rules: a round's timeout counts from its own start, before its first byte was queued; what leaves late because this
+process was held up still gets a tenth of it on the wire. Batches are kept whole and looked at only when one of their
+rounds may be due; a batch whose last round is answered is answered (one order per connection), so it is dropped without
+a look. Single things stand in a heap.
 """
 
 from collections import deque

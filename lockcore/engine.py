@@ -1,12 +1,8 @@
 """All instances at once: *rounds in, bytes out; bytes in, settled rounds out; time in, what expired out*. Pure.
 
-Rules:
-- A command for all voters is encoded once, appended once (`batch`), and sent once per turn to each of them (`flush`).
-  Whatever concerns only some instances goes to their own queues; both keep one order per connection.
-- No SET goes to an instance that is down, abstaining or lagging (its vote is ABSENT). Extensions go to every open, not
-  lagging one; releases to every instance that was sent the SET: at once if it is open, else owed to it until
-  max_ttl + drift has passed.
-- Time is an argument. Shells feed `received`, `flush`, `tick`, `attach`, `detach`, and wake what `take_ready` returns.
+Rules: a command for all voters is encoded once, appended once (`batch`), and sent once per turn to each of them
+(`flush`); what concerns only some instances goes to their own queues; both keep one order per connection. Shells feed
+`received`, `flush`, `tick`, `attach`, `detach`, and wake what `take_ready` returns.
 """
 
 from collections.abc import Callable, Sequence

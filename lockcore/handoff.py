@@ -1,19 +1,12 @@
 r"""Who waits elsewhere for a resource: *words from other processes, releases → who tries next*. Pure.
 
-Each process has an inbox (a channel, heard on the connections it has anyway) named by the beginning of its owner
-tokens. A head that is refused looks whose token the key holds (GET) and leaves word in that inbox: "I wait". Who
-releases then passes the turn, behind its release, to the process that came first, together with the others that wait:
-the line between processes travels with the lock.
+A head that is refused looks whose token the key holds (GET) and leaves word in that process's inbox: "I wait". Who
+releases then passes the turn, behind its release, to the process that came first, together with the others that wait
+(README, "Hand-off").
 
-Rules: words grant nothing; the servers alone do. What gets lost costs time: who waits looks again, after 250 ms, then
-seldomer, but within a second, and tells each new lease's process, the same one again after 3 s. That one answers. Where
-no answer comes within half a second words do not get through, there or back, and who waits polls, for 10 s: else it
-would wait for as long as others come. Nobody sends a word while nobody is refused.
-
-Of its own line a process first serves those who stood there when its turn came, or when it heard that others wait. A
-turn counts when a quorum of instances has brought it: there the key is free then. It is given on by whom it finds idle;
-one who does not listen any more (PUBLISH answers 0) is passed over. Everything kept is bounded, and what is forgotten
-is as lost words are.
+Rules: words grant nothing; what gets lost costs time. A turn counts when a quorum of instances has brought it: there
+the key is free then. It is given on by whom it finds idle; one who does not listen any more (PUBLISH answers 0) is
+passed over. Everything kept is bounded, and what is forgotten is as lost words are.
 """
 
 from __future__ import annotations

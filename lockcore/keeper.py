@@ -1,7 +1,6 @@
 """A lease kept alive in the background: *a lease → a handle with the newest one, or why it is gone*. Pure.
 
-Rules: bounded in number, stopped by release, never extends after the lease's own end (attempt.py), tells its holder at
-once. Whatever ends it but `stop` is told: the lease's end, a closed Redlock, a cancelled task, a fault of ours.
+Rules: whatever ends it but `stop` is told at once: the lease's end, a closed Redlock, a cancelled task, our own fault.
 """
 
 from collections.abc import Callable, Generator

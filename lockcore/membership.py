@@ -1,13 +1,10 @@
 """Which instances may vote: *hello, loss, lag, time → a member's state*. Pure.
 
-Rules (the Redlock text's *delayed restart*, done by the client): an instance that restarted, was a replica or was
-flushed may have forgotten locks, so it abstains until every lock it could have forgotten has expired: for max_ttl +
-drift from the moment it is noticed, whatever its uptime says. It is noticed by another identity in the handshake (run
-id and replication id, or what there is instead of a run id), by -READONLY, and by what the server tells or is asked
-on a connection that stays (see `Hello.tells`). A first contact abstains for max_ttl + drift − (uptime − 1 s) under
-`delay`, for the whole time if it was a replica since it started, not at all under `trust-first` and `trust`; `trust`
-also trusts what may have forgotten. Abstaining stops SETs only.
-An instance over its lag cap is left alone until it has caught up. One that is down is tried again with back-off.
+Rules (the Redlock text's *delayed restart*, done by the client): an instance that may have forgotten locks abstains
+until all of them have expired: for max_ttl + drift from the moment it is noticed, by another identity in the handshake,
+by -READONLY, and by what the server tells or is asked on a connection that stays. The README's table has how long by
+`rejoin`. Abstaining stops SETs only. An instance over its lag cap is left alone until it has caught up. One that is
+down is tried again with back-off.
 """
 
 from __future__ import annotations

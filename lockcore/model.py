@@ -1,8 +1,7 @@
 """The facts of a lock as values: *what happened → names and counts*.
 
-Rules: closed sets are enums, facts are immutable (a `Lease` is slotted and written once: it is made on the hot path,
-where a frozen dataclass costs four times as much). No I/O, no clock. Times are integers in ns of CLOCK_MONOTONIC.
-Source of the words: the vocabulary in the README.
+Rules: facts are immutable (a `Lease` is slotted and written once: it is made on the hot path, where a frozen dataclass
+costs four times as much). Times are integers in ns of CLOCK_MONOTONIC. Source of the words: the README's vocabulary.
 """
 
 from collections.abc import Mapping, Sequence

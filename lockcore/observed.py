@@ -1,9 +1,8 @@
 """Whom a lock tells what it does: *an observer → a listener, whom the shells tell of every operation as it ends*.
 
-Rules: only a lock that is observed pays for it: the others ask whether there is a listener. Told in the caller's own
-thread, greenlet or task, so that an observer finds the context the operation was asked for in; by the shell itself (a
-coroutine around another costs 6,000 instructions a cycle, a call by name 400). An observer that raises costs nobody a
-lease: its first exception of the process is printed, and all are dropped.
+Rules: told in the caller's own thread, greenlet or task, so that an observer finds the context the operation was asked
+for in; by the shell itself (a coroutine around another costs 6,000 instructions a cycle, a call by name 400). An
+observer that raises costs nobody a lease: its first exception of the process is printed, and all are dropped.
 """
 
 import sys

@@ -1,17 +1,10 @@
 """A lock's telemetry in the application that uses it: *a lock → OpenTelemetry's metrics and spans*.
 
-    from lockcore.otel import instrument
-
-    lock = Redlock.connect(urls)
-    instrument(lock)
-
-Rules
-- The API is all it needs; which SDK, reader or exporter there is decides the application. Names, units and meanings are
-  those of the bench (bench/telemetry/table.py). No attribute ever holds a resource's name, a key or an owner token.
-- Counters and gauges are exact, and read when somebody collects. Histograms are of samples (counted.py), recorded where
-  the operation ended, so that exemplars and spans belong to the application's own span.
-- A slow, failed or lost operation has a span, of at most `SPANS` a second and process.
-- A forked child starts with nothing: what its parent counted is its parent's.
+Rules: the API is all it needs. Names, units and meanings are those of the bench (bench/telemetry/table.py). No
+attribute ever holds a resource's name, a key or an owner token. Counters and gauges are exact, and read when somebody
+collects. Histograms are of samples (counted.py), recorded where the operation ended, so that exemplars and spans belong
+to the application's own span. A slow, failed or lost operation has a span, of at most `SPANS` a second and process. A
+forked child starts with nothing.
 """
 
 import os

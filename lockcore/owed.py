@@ -1,11 +1,9 @@
 """Releases that an instance has still to get: *what it did not take, time → sent again, until the key is gone*. Pure.
 
-Rules: a release is owed when its connection was down, or broke before the answer, and when the instance answered that
-it can do nothing now (TRANSIENT). It is owed until max_ttl + drift has passed since that was heard, not since it was
+Rules: a release is owed until max_ttl + drift has passed since it is known that it was not taken, not since it was
 asked for: its SET may have left long after it was made, where this process was held up. It is counted for nobody. A new
 connection gets all that is owed at once. On a connection that stands one of them asks, after a pause of 50 ms that
-doubles to 2 s; when that one is taken, the others follow. So an instance that is unwell gets one command per pause,
-whatever it owes.
+doubles to 2 s; when that one is taken, the others follow.
 """
 
 from __future__ import annotations

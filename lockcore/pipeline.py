@@ -1,13 +1,10 @@
 """One connection's order: *commands out, replies in → each reply to the round that awaits it*. Pure.
 
-Rules: bytes that were expected are counted by the flight (flight.py); of single lines the exact success is counted
-here, straight on the round (`Awaited` says when that is enough), and resp.py says what any other line is worth. An
-instance says unasked (RESP3) that keys were flushed, exactly between the replies before and after it, and what others
-leave word of (handoff.py).
-Redis answers a connection's commands in order, so the awaited replies are a FIFO and nothing is tagged. Acquire and
-release of one lock share the connection of their instance, so a release always lands after its SET. Bytes leave through
-`transmit`, which a shell provides. What an instance sends is bounded in size and in kinds of errors, and concerns that
-instance only.
+Rules: Redis answers a connection's commands in order, so the awaited replies are a FIFO and nothing is tagged. Bytes
+that were expected are counted by the flight (flight.py); of single lines the exact success is counted here, straight on
+the round (`Awaited` says when that is enough). An instance says unasked (RESP3) that keys were flushed, exactly between
+the replies before and after it, and what others leave word of (handoff.py). What an instance sends is bounded in size
+and in kinds of errors, and concerns that instance only.
 """
 
 from collections import deque

@@ -1,12 +1,9 @@
 """Votes into outcomes: *counts of votes, N, q → the name of a round, and when that name is fixed*. Pure.
 
-Rules, with q = N // 2 + 1 of the *configured* instances, in this order:
-  granted ≥ q → ACQUIRED (TOO_LATE once validity ≤ 0) · refused ≥ q → CONTENDED · granted + refused < q → UNREACHABLE
-  · else SPLIT_VOTE.
-A round is lost, and its clean-up starts, once granted + undecided < q. Its name can no longer change when granted ≥
-q, or when it is lost and: refused ≥ q, or granted + refused + undecided < q, or (granted + refused ≥ q and refused +
-undecided < q). Source: the Redlock text, "The Redlock algorithm"; the stopping rule is derived in the README and
-tested over every vote table and every arrival order.
+Rules, with q = N // 2 + 1 of the *configured* instances, in this order: granted ≥ q → ACQUIRED (TOO_LATE once validity
+≤ 0) · refused ≥ q → CONTENDED · granted + refused < q → UNREACHABLE · else SPLIT_VOTE.
+Source: the Redlock text, "The Redlock algorithm"; the stopping rule is derived in the README and tested over every vote
+table and every arrival order.
 """
 
 from lockcore.model import Outcome

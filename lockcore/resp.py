@@ -1,10 +1,9 @@
 r"""RESP2 on the wire: *arguments → a request's bytes; a peer's bytes → replies*. Pure.
 
-Rules: requests are arrays of bulk strings. What the lock awaits are single lines, and only the exact line is the
-answer: `+OK`, `$-1` (RESP3: `_`), `:1`, `:0` (`ANSWERS`), or an error. Whatever else a peer says, `#t` and `,1` or a
-bulk string `OK`, is UNEXPECTED: it grants, refuses and confirms nothing. Replies of other exchanges are parsed by
-hiredis, fed in any pieces: bytes, int, None (nil), a list, or a `ReplyError` value (never raised). Source: the Redis
-serialization protocol, RESP2 and RESP3.
+Rules: what the lock awaits are single lines, and only the exact line is the answer: `+OK`, `$-1` (RESP3: `_`), `:1`,
+`:0` (`ANSWERS`), or an error. Whatever else a peer says, `#t` and `,1` or a bulk string `OK`, is UNEXPECTED: it grants,
+refuses and confirms nothing. Replies of other exchanges are parsed by hiredis, fed in any pieces; an error is a
+`ReplyError` value, never raised. Source: the Redis serialization protocol, RESP2 and RESP3.
 """
 
 from typing import Final

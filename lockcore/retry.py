@@ -1,9 +1,8 @@
 """When to try again: *attempts so far, now, a random number → the next start, or never*. Pure.
 
-Rules: retries follow CONTENDED, SPLIT_VOTE and TOO_LATE (UNREACHABLE only if asked), are bounded in number and end at
-the caller's deadline. Full jitter U(0, window) spreads contenders best: with 20 contenders a fixed 200 ± 50 ms delay
-took 152 ms to the first grant, U(0, 5 ms) took 0.9 ms. The window should be at least five times an uncontended
-acquire. Weighted by age (`poll`, `push`), whoever waits longer tries sooner.
+Rules: full jitter U(0, window) spreads contenders best: with 20 contenders a fixed 200 ± 50 ms delay took 152 ms to the
+first grant, U(0, 5 ms) took 0.9 ms. The window should be at least five times an uncontended acquire. Weighted by age
+(`poll`, `push`), whoever waits longer tries sooner.
 """
 
 from dataclasses import dataclass

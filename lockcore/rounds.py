@@ -4,9 +4,7 @@ Rules: a round counts a reply exactly once, whatever order they come in; it is *
 change and *closed* when nothing is undecided (all replies, or the timeout). A lost SET round asks for its clean-up at
 once, before its name is known. Replies after the close are read and counted as late. `missing` counts grants down to
 zero; the vote margin of a closed round is −missing. How replies are counted without a call into the round is told at
-`Awaited` (awaited.py) and `Flight` (flight.py). Only the documented answer of a command is a success (resp.py); one
-error concerns one part of what was sent together. A release that an instance could not take now (TRANSIENT) or did not
-answer is owed to it (owed.py).
+`Awaited` (awaited.py) and `Flight` (flight.py).
 """
 
 from __future__ import annotations

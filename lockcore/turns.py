@@ -1,12 +1,8 @@
 """Whose turn it is among the callers of one Redlock: *who waits here, what is released → who tries next*. Pure.
 
-Rules: the lock on the servers stays the only truth; a line only saves commands that would be refused. One line per
-resource, first come, first served: its head retries by the retry policy, everybody behind it waits without a command
-until its turn or its deadline comes; whoever's time comes is found without a look at the others (deadlines.py).
-Whoever leaves, in whatever way, passes the turn on. A release of a held key wakes the head at once: its SET is queued
-right behind the release. A head that finds no quorum reachable sets the whole line free, so that an outage is found by
-all at once and not by one after the other. With `wait_for_own` who comes while somebody here has the key, or asks for
-it, stands in line at once, and its head sends nothing: it would be refused.
+Rules (README, "Turns"): the lock on the servers stays the only truth; a line only saves commands that would be refused.
+Whoever leaves, in whatever way, passes the turn on. A head that finds no quorum reachable sets the whole line free, so
+that an outage is found by all at once and not by one after the other.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A SET round that remembers when each instance was asked and answered: *replies with times → an AttemptRecord*. Pure.
 
-Rules: only observed attempts pay for this. The record is made once, when the round is closed and its caller has decided
-(or is gone), whichever comes last; replies after the close are not in it.
+Rules: the record is made once, when the round is closed and its caller has decided (or is gone), whichever comes last;
+replies after the close are not in it.
 """
 
 import warnings

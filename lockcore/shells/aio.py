@@ -1,9 +1,8 @@
 """Waiting by tasks: *the loop's readers step the waiting task straight from the I/O callback*.
 
-Rules: one engine per event loop (asyncio's own or uvloop). A task awaits what is settled with its round (tasks.py);
-one that is cancelled there abandons its round. A batch leaves at once when little is in flight, else once per turn of
-the loop. The first attempt and the release take a short cut past the step generator; everything else goes through it.
-In another loop, or in none, an operation is refused before anything is sent.
+Rules: one engine per event loop (asyncio's own or uvloop). A task that is cancelled where it waits abandons its round.
+A batch leaves at once when little is in flight, else once per turn of the loop. The first attempt and the release take
+a short cut past the step generator (tasks.py).
 """
 
 import asyncio

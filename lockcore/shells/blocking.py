@@ -1,10 +1,9 @@
 """Waiting by threads: *one daemon I/O thread per Redlock carries the calls of all others*.
 
-Rules: a caller leaves a job in the I/O thread's inbox (polled.py) and sleeps on a lock of its own. One that is
-interrupted there leaves word that it is gone; one whose signal handler locks, too, has a second lock for that. The I/O
-thread itself (a `__del__` collected there, an observer) waits for nobody: it is refused before anything is sent. A
-lease is its caller's by the caller's own reading of the clock, always the last thing done (call.py). At interpreter
-exit what is queued is still sent.
+Rules: a caller leaves a job in the I/O thread's inbox (polled.py) and sleeps on a lock of its own; one whose signal
+handler locks, too, has a second lock for that. One that is interrupted there leaves word that it is gone. The I/O
+thread itself (a `__del__` collected there, an observer) waits for nobody. A lease is its caller's by the caller's own
+reading of the clock, always the last thing done (call.py). At interpreter exit what is queued is still sent.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 Rules: the I/O thread runs the steps; the caller only sleeps, and takes. What is put into its `hand` is its own from the
 moment it takes it out, and ours to take back until then: one of the two gets it, never both. A lease is offered where
 the caller judges it (`judged`): it reads the clock with the lease in its hand, keeps it or not, and says so (`taken`,
-`go_on`) without waiting again. A caller that is gone has `abandon` called, which takes back whatever it has not
-received. All methods but `take` run in the I/O thread.
+`go_on`) without waiting again. All methods but `take` run in the I/O thread.
 """
 
 from __future__ import annotations

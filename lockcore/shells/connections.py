@@ -1,9 +1,8 @@
 """The connections of one Redlock: *handshakes that end, sockets that break, forks → instances that vote, or do not*,
 from the first contact until nothing keeps it from being closed.
 
-Rules: everything here runs in the loop's own thread. An instance that breaks is detached and tried again later; nobody
-waits for it. A child process refuses to be used: it would share sockets with its parent and repeat owner tokens, and
-marking it costs nothing per operation.
+Rules: everything here runs in the loop's own thread. A child process refuses to be used: it would share sockets with
+its parent and repeat owner tokens, and marking it costs nothing per operation.
 """
 
 import os

@@ -1,9 +1,7 @@
 """Waiting by greenlets: *hub watchers wake the waiting greenlet straight from the I/O callback*.
 
-Rules: one engine per hub (thread). A caller is switched to when its round is settled; a greenlet that is killed while
-it waits abandons its round. Who cannot wait (the hub itself, another thread, a signal handler or a `__del__` in the
-middle of another operation) is refused before anything is sent. A batch leaves at once when little is in flight, else
-once per turn of the loop. What a caller does is in shortcut.py, compiled.
+Rules: one engine per hub (thread). A greenlet that is killed while it waits abandons its round. A batch leaves at once
+when little is in flight, else once per turn of the loop. What a caller does is in shortcut.py, compiled.
 """
 
 from collections.abc import Callable, Generator, Sequence

@@ -2,10 +2,9 @@
 
 Rules: TLS, AUTH, ACL users, SELECT and unix sockets are redis-py's work, without its retries (a retried SET NX reads
 its own success as a refusal). Then the instance is asked to tell when keys are flushed (RESP3, CLIENT TRACKING: in one
-order with its replies, so no vote slips through), and what it is. Refused, with one sentence: a cluster node, a
-replica, a wrong password, a failed TLS handshake, no way to notice a restart, none to compare and delete. No message
-holds a password. All of it takes `connect_timeout_s` at most (but for the resolver, which nobody can interrupt).
-Blocking: a shell runs it where it may block (a thread, an executor, a greenlet of a patched process).
+order with its replies, so no vote slips through), and what it is. No message holds a password. All of it takes
+`connect_timeout_s` at most (but for the resolver, which nobody can interrupt). Blocking: a shell runs it where it may
+block (a thread, an executor, a greenlet of a patched process).
 """
 
 import _socket

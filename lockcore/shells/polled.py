@@ -1,9 +1,8 @@
 """The I/O thread of the threads shell: *jobs from other threads, sockets, timers → turns of one epoll loop*.
 
-Rules: the engine lives in the I/O thread and is touched nowhere else. Callers leave jobs in its inbox, and ring its
-bell only if it sleeps. Ringing lets go of the GIL, so a caller who was offered a lease rings before it reads the clock;
-the word it then leaves comes without a ring, and the thread looks out for it. The thread is a daemon and holds no exit
-up; it ends when the Redlock is closed, and then nobody may wait for it any more.
+Rules: the engine lives in the I/O thread and is touched nowhere else. Callers ring its bell only if it sleeps. Ringing
+lets go of the GIL, so a caller who was offered a lease rings before it reads the clock; the word it then leaves comes
+without a ring, and the thread looks out for it. The thread is a daemon and holds no exit up.
 """
 
 import os

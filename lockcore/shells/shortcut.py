@@ -1,9 +1,8 @@
 """The hot path of greenlets: *a resource → a lease, a lease → an outcome, past the step generator*.
 
-Rules: the first attempt and the release of a caller that can wait need no steps; whatever else comes of them does, and
-is driven here, too. A caller parks by switching to the next one whose round is settled, to the hub when there is none:
-two switches fewer a cycle. `inside`: somebody is in the middle of the engine, which nobody may enter then. The TTL and
-the wait that were checked last are told apart by identity: nearly always the next ones, too.
+Rules: a caller parks by switching to the next one whose round is settled, to the hub when there is none: two switches
+fewer a cycle. `inside`: somebody is in the middle of the engine, which nobody may enter then. The TTL and the wait that
+were checked last are told apart by identity: nearly always the next ones, too.
 """
 
 from collections.abc import Callable, Generator

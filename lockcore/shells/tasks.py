@@ -3,8 +3,7 @@
 Rules: a future has its task stepped in the loop's next turn, by a handle made for it; `step` does it straight from the
 I/O callback, where no task of the loop is being stepped (else: `later`). So what a task awaits is a `Seat`: one future
 that stays pending, by which the next task waits as well, as making and settling a new one for each wait costs more than
-waiting. The first attempt and the release are here, and told of; whatever else comes of them is the driver's (aio.py).
-Source: asyncio's futures.py, `_callbacks`, and tasks.py, `__step` and `__wakeup`, which their C twins have as well.
+waiting. Source: asyncio's futures.py, `_callbacks`, and tasks.py, `__step` and `__wakeup`, and their C twins.
 """
 
 import sys

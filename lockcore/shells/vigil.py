@@ -1,9 +1,7 @@
 """Whether a loop stays awake for a reply: *what was sent, the loop's next turn → look again at once, or sleep*.
 
 Rules: a loop that sleeps runs again some 30 µs after the reply has come, which is longer than a server nearby takes for
-it. So where next to nothing is in flight, the loop looks for a moment instead: for a lone caller of a single instance
-(two of them, and more, need the cores themselves). What else is ready runs first, in every turn. Where replies take
-longer, or others keep the loop busy, it is tried ever more seldom, so that what is lost is bounded.
+it; so it looks for a moment instead (README, "A lone caller's loop stays awake"). Each try in vain makes it rarer.
 Source: adaptive spinning, as mutexes do it (Karlin et al., SODA 1990).
 """
 
