@@ -20,8 +20,7 @@ from lockcore.model import (
     Vote,
 )
 from lockcore.redlock import AsyncRedlock, Redlock
-from lockcore.retry import RetryPolicy
-from lockcore.settings import LagCap, Settings
+from lockcore.settings import LagCap, RetryPolicy, Settings
 
 __all__ = [
     "AsyncRedlock",

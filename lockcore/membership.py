@@ -47,16 +47,11 @@ class IdentityKind(Enum):
     REPLICATION_ID = "master_replid"
     PROCESS = "process_id and start time"
 
-    @property
-    def meaning(self) -> str:
-        """What it shows, in a sentence for people."""
-        return _MEANINGS[self]
-
 
 NO_IDENTITY = (
     "neither run_id nor master_replid nor process_id with uptime_in_seconds, so a restart could not be noticed"
 )
-_MEANINGS = {
+MEANINGS = {
     IdentityKind.RUN_ID: "every restart is noticed",
     IdentityKind.REPLICATION_ID: "no run_id: a restart is noticed by the new master_replid; a first replica changes "
     "it, too, and costs max_ttl without its vote",

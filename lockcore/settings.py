@@ -1,19 +1,75 @@
-"""What a Redlock was told, checked at the door: *keyword arguments → one frozen value, or a sentence*. Pure.
+"""What a Redlock was told, checked at the door: *keyword arguments → one frozen value, or a sentence*; and when it is
+to try again: *attempts so far, now, a random number → the next start, or never*. Pure.
 
 Rules: every number carries its unit in its name; a value out of range is a ValueError that names it and its range.
 """
 
 from dataclasses import dataclass, field
+from typing import Final, Literal
 
 from lockcore.arguments import A_DAY_MS, check_number, check_whole
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns
 from lockcore.membership import Rejoin
-from lockcore.model import Observer
-from lockcore.retry import RetryPolicy
+from lockcore.model import Observer, Outcome
 
 DEFAULT_TIMEOUT_MS = 50.0
 MOST_UNOBSERVED = 1 << 30
 SILENCE_NS = 2 * NS_PER_S
+MOST_ATTEMPTS = 1 << 40
+OLD: Final = 20  # windows of waiting after which it tries twice as soon
+POLICIES = ("full-jitter", "poll", "push", "fixed", "none")
+RETRIED = frozenset({Outcome.CONTENDED, Outcome.SPLIT_VOTE, Outcome.TOO_LATE})
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """When to try again. `policy`: `full-jitter` waits U(0, `window_ms`), the last attempt is made when the wait ends;
+    `poll` waits so long at first, then ever shorter; `push` waits until it hears of a release (handoff.py), and polls
+    where that cannot be; `fixed` waits `window_ms` ± 25 %, `none` never retries.
+
+    `window_ms` ≥ 0 (ms); `attempts` ≥ 1 rounds in all; `retry_unreachable` also retries when a quorum was impossible.
+    Full jitter spreads contenders best: with 20 contenders a fixed 200 ± 50 ms delay took 152 ms to the first grant,
+    U(0, 5 ms) took 0.9 ms. The window should be at least five times an uncontended acquire.
+
+    >>> patient = RetryPolicy(window_ms=8)
+    >>> patient.next_start_ns(Outcome.CONTENDED, attempts=1, now_ns=0, deadline_ns=100_000_000, random=0.25)
+    2000000
+    >>> RetryPolicy("none").next_start_ns(Outcome.CONTENDED, 1, 0, 100_000_000, 0.25) is None
+    True
+    >>> RetryPolicy("sometimes")
+    Traceback (most recent call last):
+    ValueError: retry policy 'sometimes' is unknown; use full-jitter, poll, push, fixed or none
+    """
+
+    policy: Literal["full-jitter", "poll", "push", "fixed", "none"] = "full-jitter"
+    window_ms: float = 5.0
+    attempts: int = 1000
+    retry_unreachable: bool = False
+
+    def __post_init__(self) -> None:
+        if self.policy not in POLICIES:
+            raise ValueError(f"retry policy {self.policy!r} is unknown; use {', '.join(POLICIES[:-1])} or none")
+        check_number("retry window_ms", self.window_ms, 0, 3_600_000)
+        check_whole("retry attempts", self.attempts, 1, MOST_ATTEMPTS)
+        if not isinstance(self.retry_unreachable, bool):
+            raise TypeError(f"retry_unreachable must be True or False, not {self.retry_unreachable!r}")
+
+    def next_start_ns(  # noqa: PLR0917 - called in one place
+        self, outcome: Outcome, attempts: int, now_ns: int, deadline_ns: int, random: float, age_ns: int = 0
+    ) -> int | None:
+        """When the next attempt starts, in ns, or None for never. `random` is uniform in [0, 1); it waited `age_ns`."""
+        retried = outcome in RETRIED or (self.retry_unreachable and outcome is Outcome.UNREACHABLE)
+        if not retried or self.policy == "none" or attempts >= self.attempts:
+            return None
+        if now_ns >= deadline_ns:
+            return None
+        window_ns = self.window_ms * NS_PER_MS
+        if self.policy != "fixed":
+            if self.policy != "full-jitter" and window_ns:
+                window_ns /= 1 + age_ns / (OLD * window_ns)
+            return min(now_ns + int(window_ns * random), deadline_ns)
+        start = now_ns + int(window_ns * (0.75 + 0.5 * random))
+        return start if start <= deadline_ns else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +124,13 @@ class Settings:
         check_whole("observe_every", self.observe_every, 1, MOST_UNOBSERVED)
         check_number("drift_factor", self.drift_factor, 0.0, 0.5)
         check_number("connect_timeout_s", self.connect_timeout_s, 0.001, 60.0)
-        for name, kind, what in _KINDS:
+        for name, kind, what in (
+            ("retry", RetryPolicy, "a RetryPolicy"),
+            ("lag_cap", LagCap, "a LagCap"),
+            ("key_prefix", str, "text"),
+            ("merge_releases", bool, "True or False"),
+            ("wait_for_own", bool, "True or False"),
+        ):
             if not isinstance(value := getattr(self, name), kind):
                 raise TypeError(f"{name} must be {what}, not {value!r}")
         if self.observer is not None and not callable(getattr(self.observer, "observe", None)):
@@ -118,12 +180,3 @@ class Settings:
                 f"{name} {ttl_ms} could never be valid: clocks may differ by {drift_ms:g} ms over it; use at least "
                 f"{least}"
             )
-
-
-_KINDS: tuple[tuple[str, type, str], ...] = (
-    ("retry", RetryPolicy, "a RetryPolicy"),
-    ("lag_cap", LagCap, "a LagCap"),
-    ("key_prefix", str, "text"),
-    ("merge_releases", bool, "True or False"),
-    ("wait_for_own", bool, "True or False"),
-)

@@ -23,7 +23,7 @@ from bench.topology.probe import inspect
 from bench.topology.server import find_server
 from bench.topology.shim import find_compiler, shim_library
 from lockcore.errors import InstanceError
-from lockcore.membership import IdentityKind
+from lockcore.membership import MEANINGS, IdentityKind
 from lockcore.shells.handshake import shake
 from lockcore.shells.target import target_of
 
@@ -149,7 +149,7 @@ def examine_target(url: str) -> tuple[Fact, ...]:
     good = Status.OK if hello.identity is IdentityKind.RUN_ID else Status.LIMITED
     return (
         Fact(target.address, hello.server, Status.OK, f"up for {hello.uptime_s} s"),
-        Fact("identity", hello.identity.value, good, hello.identity.meaning),
+        Fact("identity", hello.identity.value, good, MEANINGS[hello.identity]),
         _fact("flushes", "told") if hello.tells else _fact("flushes", "not told", _ASKED),
         _fact("release", dialect.release_command),
     )

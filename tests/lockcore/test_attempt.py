@@ -8,8 +8,8 @@ from lockcore import attempt
 from lockcore.attempt import lease_of, release_steps
 from lockcore.clock import NS_PER_MS
 from lockcore.model import Denied, Lease, Outcome
-from lockcore.retry import RetryPolicy
 from lockcore.rounds import SetRound
+from lockcore.settings import RetryPolicy
 from lockcore.turns import Turn
 from tests.doubles.keyspace import MISCONF, NIL, OK, ONE, ZERO
 from tests.lockcore.by_hand import Caller, Run, acquiring

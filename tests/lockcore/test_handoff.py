@@ -6,7 +6,7 @@ import pytest
 
 from lockcore.handoff import LONGEST_LOOK_NS, MOST_KEPT, MOST_OTHERS, PROCESS_BYTES, Handoff
 from lockcore.model import Lease, Outcome
-from lockcore.retry import RetryPolicy
+from lockcore.settings import RetryPolicy
 from tests.lockcore.by_hand import Caller
 from tests.lockcore.scripted import settings_of
 from tests.lockcore.town import House, Town

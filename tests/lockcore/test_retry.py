@@ -7,7 +7,7 @@ import pytest
 
 from lockcore.clock import NS_PER_MS
 from lockcore.model import Outcome
-from lockcore.retry import RetryPolicy
+from lockcore.settings import RetryPolicy
 
 NOW_NS = 5_000 * NS_PER_MS
 LATER_NS = NOW_NS + 1_000 * NS_PER_MS

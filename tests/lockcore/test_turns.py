@@ -12,8 +12,8 @@ import pytest
 from lockcore.attempt import Acquisition
 from lockcore.clock import NS_PER_MS
 from lockcore.model import Denied, Lease, Outcome
-from lockcore.retry import RetryPolicy
 from lockcore.rounds import SetRound
+from lockcore.settings import RetryPolicy
 from lockcore.turns import Turn, Turns
 from tests.doubles.keyspace import MISCONF, NIL, OK, ONE
 from tests.lockcore.by_hand import Caller, Killed, acquiring

@@ -13,8 +13,8 @@ from lockcore.clock import NS_PER_MS
 from lockcore.engine import Engine
 from lockcore.membership import Hello
 from lockcore.model import Lease
-from lockcore.retry import RetryPolicy
 from lockcore.rounds import SetRound
+from lockcore.settings import RetryPolicy
 from tests.doubles.keyspace import NIL, Keyspace
 from tests.lockcore.by_hand import Caller, NoChance
 from tests.lockcore.scripted import DELIFEQ, START_NS, TTL_MS, settings_of, submit
