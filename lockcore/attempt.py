@@ -23,14 +23,11 @@ from lockcore.rounds import ReleaseRound, Round, SetRound
 from lockcore.turns import Offer, Turn, Wanted
 
 Steps = Generator[Wanted, int, "Lease | Denied"]
-Post = Callable[[Round], None]
 
 
 def lease_of(round_: SetRound, now_ns: int, attempts: int = 1, split_votes: int = 0) -> Lease | None:
-    """The lease a won round gives at `now_ns`, or None when its validity is used up (TOO_LATE).
-
-    Whoever decides by it tells a `watched` round (`decided`).
-    """
+    """The lease a won round gives at `now_ns`; None: its validity is used up. Who decides by it tells a `watched` round
+    (`decided`)."""
     terms = round_.terms
     started_ns = round_.started_ns
     valid_until_ns = started_ns + terms.usable_ns
@@ -54,20 +51,6 @@ def first_lease(round_: SetRound, now_ns: int) -> Lease | None:
 
 class Acquisition:
     """One acquire: the rounds it takes until it is won, given up, or out of time."""
-
-    __slots__ = (
-        "attempts",
-        "deadline_ns",
-        "engine",
-        "lost_ns",
-        "random",
-        "resource",
-        "round",
-        "split_votes",
-        "started_ns",
-        "terms",
-        "turn",
-    )
 
     def __init__(  # noqa: PLR0917 - made in one place per shell
         self, engine: Engine, resource: str, terms: Terms, wait_ms: float, now_ns: int, random: Random
@@ -224,10 +207,7 @@ class Acquisition:
 
 
 def _settled(round_: Round | Turn) -> Generator[Wanted, int, int]:
-    """Wait for a round or a turn.
-
-    A caller cancelled there must not be woken by it later; its attempt is cleaned up.
-    """
+    """Wait for a round or a turn. A caller cancelled there is not woken by it later; its attempt is cleaned up."""
     try:
         return (yield round_)
     except BaseException:
@@ -250,8 +230,7 @@ def release_steps(engine: Engine, lease: Lease, now_ns: int) -> Generator[Wanted
 
 
 def extend_steps(engine: Engine, lease: Lease, ttl_ms: int, now_ns: int) -> Steps:
-    """One extension to `ttl_ms` from now: a new lease, or GONE or UNREACHABLE (the old lease then ends when it would
-    have).
+    """One extension to `ttl_ms` from now: a new lease, or GONE or UNREACHABLE (the old lease then ends as before).
 
     Raises ValueError when the extension would end before the present `valid_until_ns` (that of the newest lease, if
     this one has been extended before), or before an extension that is on its way: instances keep the last one.

@@ -110,14 +110,11 @@ class Core:
 
     def unicast(self, pipe: InstancePipe, data: bytes, awaited: Awaited) -> None:
         """Queue a command for one instance."""
-        raise NotImplementedError
 
 
 def next_waiter(engine: Core) -> Any:
-    """Who is to be woken next, in order, also of what was added meanwhile; None: nobody. It is to be woken at once.
-
-    Stand-ins are stepped on the way.
-    """
+    """Who is to be woken next, and at once, in order, also of what was added meanwhile; None: nobody. Stand-ins are
+    stepped on the way."""
     ready, woken = engine.ready, engine.woken
     while woken < len(ready):
         settled = ready[woken]
@@ -174,10 +171,7 @@ class Scripted(Awaited, Protocol):
 
 
 class SentAgain:
-    """A script sent again with its source, on behalf of `awaited`: if that is not known either, it is an error.
-
-    The source also teaches the instance the script again.
-    """
+    """A script sent again with its source, which also teaches it, on behalf of `awaited`: once, else it is an error."""
 
     __slots__ = ("awaited", "started_ns")
     undecided = 0

@@ -118,10 +118,7 @@ class ProtocolError(LockcoreError):
 
 
 class CannotWaitError(LockcoreError):
-    """A Redlock was used where it cannot wait: in its own I/O, in gevent's hub, in another hub or event loop.
-
-    Raised before anything is sent.
-    """
+    """A Redlock was used where it cannot wait (its own I/O, gevent's hub, another event loop): nothing was sent."""
 
     def __init__(self, where: str) -> None:
         super().__init__(where)

@@ -44,15 +44,12 @@ class InFlight(Settled):
 
     def reply(self, reply: object, pipe: InstancePipe) -> None:
         """Count what one instance said."""
-        raise NotImplementedError
 
     def silence(self, pipe: InstancePipe) -> None:
         """The connection broke."""
-        raise NotImplementedError
 
     def carried(self) -> None:
         """A quorum has answered `success`."""
-        raise NotImplementedError
 
     def stamp(self, pipe: InstancePipe) -> None:
         """An instance has voted for it just now: news for watched rounds only."""
@@ -62,15 +59,12 @@ class InFlight(Settled):
 
     def refused_by(self, instances: int) -> None:
         """As many have refused it, and nobody has granted it."""
-        raise NotImplementedError
 
     def turned_down(self) -> None:
         """A quorum of an odd number has refused it, and nobody has granted it."""
-        raise NotImplementedError
 
     def send_alone(self, pipe: InstancePipe) -> None:
         """What it was sent together with failed as a whole: send it again by itself."""
-        raise NotImplementedError
 
 
 class Flight:

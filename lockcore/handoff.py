@@ -143,8 +143,7 @@ class Handoff:
         self._unanswered.pop(resource, None)
 
     def _is_anothers(self, resource: str) -> None:
-        """It was given on, and who has it now hears nothing either: clients with another policy, who do not die so
-        fast. Among them one polls."""
+        """Who has it now hears nothing either: clients with another policy, as they do not die so fast. One polls."""
         self._unanswered.keep(resource, self.engine.now_ns - ANSWER_NS - 1)
         self._turns.poke(resource)
 

@@ -61,7 +61,6 @@ class Counting(InFlight):
 
     def judge(self) -> None:
         """Settle the name once no reply still out can change it."""
-        raise NotImplementedError
 
     def expire(self) -> None:
         """The timeout: whatever is undecided stays SILENT."""

@@ -16,17 +16,6 @@ from lockcore.rounds import RoundEngine, SetRound
 class WatchedSetRound(SetRound):
     """A `SetRound` that reports to an observer."""
 
-    __slots__ = (
-        "acquire_ns",
-        "attempt",
-        "closed_ns",
-        "decided_ns",
-        "decision",
-        "observer",
-        "replied_ns",
-        "sent_ns",
-        "votes",
-    )
     watched = True
 
     def __init__(  # noqa: PLR0917 - made in one place

@@ -7,7 +7,7 @@ its parent and repeat owner tokens, and marking it costs nothing per operation.
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 from weakref import WeakSet
@@ -31,16 +31,18 @@ CANNOT_HEAR = (
 )
 
 
-def _nowhere(_data: bytes) -> int:
-    """What is sent here is dropped."""
-    return 0
-
-
 class Connections:
-    """One engine and its sockets. A shell gives the hooks that raise here.
+    """One engine and its sockets. `calls`: operations whose callers have yet to take what came of them."""
 
-    `calls`: operations whose callers have yet to take what came of them.
-    """
+    # Given by a subclass:
+    _want_flush: Callable[[], None]  # a batch begins
+    _wake_later: Callable[[], None]  # call `wake` from the loop itself, soon
+    _watch: Callable[[int, Wire], None]
+    _watch_writes: Callable[[int, bool], None]  # as long as they are wanted
+    _unwatch: Callable[[int], None]
+    _connect_later: Callable[[int], None]  # run `shake` where it may block, then `connected` in the loop's thread
+    flush: Callable[[], None]  # send what is batched
+    arm: Callable[[int], None]  # set the timer to the next tick
 
     def __init__(self, targets: Sequence[InstanceTarget], settings: Settings) -> None:
         self.engine = Engine([target.address for target in targets], settings, self._want_flush)
@@ -62,59 +64,25 @@ class Connections:
         self.engine.foreign = self.engine.retired = self.closed = True
         self.engine.voters = ()
         for pipe in self.engine.pipes:
-            pipe.transmit = _nowhere if pipe.is_open else None
+            pipe.transmit = (lambda _data: 0) if pipe.is_open else None  # drops it
         self._inherited, self.wires = self.wires, [None] * len(self.wires)
-
-    # -- hooks --------------------------------------------------------------------------------------------------------
-
-    def _want_flush(self) -> None:
-        raise NotImplementedError
-
-    def _wake_later(self) -> None:
-        """Call `wake` from the loop itself, soon."""
-        raise NotImplementedError
-
-    def _watch(self, index: int, wire: Wire) -> None:
-        raise NotImplementedError
-
-    def _watch_writes(self, index: int, wanted: bool) -> None:
-        raise NotImplementedError
-
-    def _unwatch(self, index: int) -> None:
-        raise NotImplementedError
-
-    def _connect_later(self, index: int) -> None:
-        """Run `shake` where it may block, then call `connected` in the loop's thread."""
-        raise NotImplementedError
-
-    def flush(self) -> None:
-        """Send what is batched."""
-        raise NotImplementedError
-
-    def arm(self, now_ns: int) -> None:
-        """Set the timer to the next tick."""
-        raise NotImplementedError
-
-    # -- connections --------------------------------------------------------------------------------------------------
 
     def admit(self, shaken: Sequence[Shaken]) -> None:
         """The first contact with all. Raises InstanceError when one is refused or a quorum is out of reach."""
         failures = [result for result in shaken if isinstance(result, InstanceError)]
+        reached = len(shaken) - len(failures)
         try:
             for failure in failures:
                 if isinstance(failure, InstanceRefusedError):
                     raise failure
-            if len(shaken) - len(failures) < self.engine.quorum:
-                names = ", ".join(failure.instance for failure in failures)
-                reached = len(shaken) - len(failures)
+            if reached < self.engine.quorum:
                 raise InstanceClosedError(
-                    names,
+                    ", ".join(failure.instance for failure in failures),
                     f"only {reached} of {len(shaken)} instances can be reached and a quorum needs {self.engine.quorum} "
                     f"({failures[0].detail})",
                 )
             for index, result in enumerate(shaken):
-                twin = self._attach(index, result)
-                if twin is not None:
+                if (twin := self._attach(index, result)) is not None:
                     raise twin
         except InstanceError:
             for index, result in enumerate(shaken):

@@ -27,9 +27,14 @@ FEW = 4
 
 
 class LoopDriver(Connections):
-    """The common half of a shell. Subclasses give the underscored hooks that raise here."""
+    """The common half of a shell."""
 
     for_threads = False  # its callers are, and come at any moment
+    # Given by a subclass:
+    _tick_later: Callable[[int], None]  # after so many ns
+    _soon: Callable[[Callable[[], None]], None]  # have the loop call it in its next turn
+    _stay_awake: Callable[[], None]  # have the loop not sleep but call `look_again` in every turn, until it says no
+    _waker: Callable[[], Callable[[Any], object]]  # what wakes one who waits
 
     def __init__(self, targets: Sequence[InstanceTarget], settings: Settings) -> None:
         super().__init__(targets, settings)
@@ -38,23 +43,6 @@ class LoopDriver(Connections):
         self._tick_at = FAR_FUTURE_NS
         self._flush_due = self._waking = False
         self._vigil = Vigil() if len(targets) == 1 and not self.for_threads else None
-
-    # -- hooks --------------------------------------------------------------------------------------------------------
-
-    def _tick_later(self, delay_ns: int) -> None:
-        raise NotImplementedError
-
-    def _soon(self, callback: Callable[[], None]) -> None:
-        """Have the loop call it in its next turn."""
-        raise NotImplementedError
-
-    def _stay_awake(self) -> None:
-        """Have the loop not sleep but call `look_again` in every turn, until that says no."""
-        raise NotImplementedError
-
-    def _waker(self) -> Callable[[Any], object]:
-        """What wakes one who waits."""
-        raise NotImplementedError
 
     def background(self, steps: Generator[Wanted, int, T], done: Callable[[T], None]) -> Callable[[], object]:
         """Run steps beside all callers, then `done` with their value. Returns what stops them, without `done`."""
