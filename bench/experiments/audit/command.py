@@ -44,12 +44,11 @@ def audit(**values: Any) -> int:
     was broken; 4: a planted fault was not found. What others do decides nothing.
     """
     from bench.experiments.audit.experiment import AuditPlan, chosen, known, run_audit
+    from bench.experiments.audit.result import AuditConditions
 
     held, repeats = (1, 1) if values["quick"] else (HELD, REPEATS)
-    plan = AuditPlan(
-        values["libraries"], values["schedules"], held, values["repeats"] or repeats, values["quick"],
-        values["cache"].resolve(), values["seed"],
-    )  # fmt: skip
+    plays = AuditConditions(quick=values["quick"], held=held, repeats=values["repeats"] or repeats)
+    plan = AuditPlan(values["libraries"], values["schedules"], plays, values["cache"].resolve(), values["seed"])
     chosen(plan.schedules)  # wrong names are refused before the work
     known(plan.libraries)
     return carry_out("audit", plan, values, run_audit)

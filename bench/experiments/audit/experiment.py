@@ -50,16 +50,12 @@ NO_FAULT = "none"
 
 @dataclass(frozen=True, slots=True)
 class AuditPlan:
-    """What to play, with its controls. `libraries`: words of their names; `schedules`: names; empty = all.
-
-    `held`: plays of what holds; `repeats`: of what went wrong in one; `cache`: where the environments are.
-    """
+    """What to play, with its controls, and how often. `libraries`: words of their names; `schedules`: names; empty =
+    all. `cache`: where the environments are."""
 
     libraries: tuple[str, ...]
     schedules: tuple[str, ...]
-    held: int
-    repeats: int
-    quick: bool
+    conditions: AuditConditions
     cache: Path
     seed: int
 
@@ -95,7 +91,7 @@ def run_audit(order: ExperimentOrder[AuditPlan], show: Show) -> Done[AuditResult
         result = AuditResult(
             **experiment.header(seed=plan.seed, interrupted=experiment.cut),
             fleet=OwnFleet(server=server),
-            conditions=AuditConditions(quick=plan.quick, held=plan.held, repeats=plan.repeats),
+            conditions=plan.conditions,
             schedules=tuple(one.told for one in schedules),
             libraries=tuple(one.peer for one in found if isinstance(one, Contestant)),
             absent=tuple(one for one in found if isinstance(one, Missing)),
@@ -148,7 +144,7 @@ class _Playing:
 
     def _cell(self, stage: Stage, one: AuditSchedule) -> Cell:
         """Play `one` until it is known what comes of it, and again as often as the plan says."""
-        begun_s, seen, of, unknown = time.monotonic(), 0, 0, 0
+        begun_s, seen, of, unknown, plays = time.monotonic(), 0, 0, 0, self._plan.conditions
         while True:
             again = play(stage, one)
             if not of or again.verdict == DOES_NOT:
@@ -156,7 +152,7 @@ class _Playing:
             of += again.verdict in (HOLDS, DOES_NOT)
             seen += again.verdict == DOES_NOT
             unknown += again.verdict == UNKNOWN
-            enough = of >= (self._plan.repeats if seen else self._plan.held) or unknown >= TRIES
+            enough = of >= (plays.repeats if seen else plays.held) or unknown >= TRIES
             if enough or again.verdict == NOT_APPLICABLE or self._stop.is_set():
                 return structs.replace(cell, seen=seen, of=of, took_s=time.monotonic() - begun_s)
 

@@ -11,7 +11,7 @@ Sources: S. Burckhardt et al., "A Randomized Scheduler with Probabilistic Guaran
 A. Groce et al., "Swarm Testing", ISSTA 2012; M. Emmi, S. Qadeer, Z. Rakamarić, "Delay-Bounded Scheduling", POPL 2011.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
@@ -86,9 +86,9 @@ def follow(changes: Changes) -> Choose:
     return changes.get
 
 
-def drawn(what: str, random: Random, shares: Sequence[float] = SHARES) -> Change:
-    """A change of that kind, for a time drawn from `shares`."""
-    return Change(what, int(random.choice(shares) * TTL_MS * NS_PER_MS))
+def lasting(what: str, share: float) -> Change:
+    """A change of that kind, for a share of the TTL."""
+    return Change(what, int(share * TTL_MS * NS_PER_MS))
 
 
 def at_random(setting: Setting, random: Random, kept: dict[Place, Change]) -> Choose:
@@ -103,7 +103,7 @@ def at_random(setting: Setting, random: Random, kept: dict[Place, Change]) -> Ch
         where, _, visit = place
         if (visit > 1 and drew >= chance) or where not in may:
             return None
-        kept[place] = change = drawn(random.choice(may[where]), random)
+        kept[place] = change = lasting(random.choice(may[where]), random.choice(SHARES))
         return change
 
     return choose
@@ -116,7 +116,7 @@ def by_priorities(setting: Setting, random: Random, passed: Iterable[Place], kep
 
     def choose(place: Place) -> Change | None:
         if place in at or (place.where == "start" and random.random() < 0.5):
-            kept[place] = change = drawn(setting.may[place.where][0], random)
+            kept[place] = change = lasting(setting.may[place.where][0], random.choice(SHARES))
             return change
         return None
 
@@ -130,8 +130,7 @@ def one_more(schedule: Schedule, passed: Mapping[Place, int]) -> Iterator[Schedu
     for place in places[last + 1 :]:
         for what in schedule.setting.may.get(place.where, ()):
             for share in EXHAUSTIVE_SHARES if what in HELD_UP else EXHAUSTIVE_SHARES[:1]:
-                change = Change(what, int(share * TTL_MS * NS_PER_MS))
-                yield Schedule(schedule.setting, {**schedule.changes, place: change})
+                yield Schedule(schedule.setting, {**schedule.changes, place: lasting(what, share)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +163,7 @@ def simpler(schedule: Schedule, later: Iterable[LaterBegin]) -> Iterator[Schedul
             yield Schedule(replace(setting, starts_ms=moved), _renumbered(changes, one.skipped))
     for place, change in changes.items():
         for share in SHARES:
-            shorter = Change(change.what, int(share * TTL_MS * NS_PER_MS))
+            shorter = lasting(change.what, share)
             if shorter.for_ns < change.for_ns:
                 yield Schedule(setting, {**changes, place: shorter})
 
@@ -173,12 +172,10 @@ def _less(setting: Setting) -> Iterator[Setting]:
     """Settings with less in them."""
     if setting.callers > 2:
         yield replace(setting, callers=1, resources=1)
-    for fewer in {1, max(setting.rounds - 1, 1)} - {setting.rounds}:
-        yield replace(setting, rounds=fewer)
-    for fewer in {1, max(setting.callers - 1, 1)} - {setting.callers}:
-        yield replace(setting, callers=fewer)
-    for fewer in {1, max(setting.resources - 1, 1)} - {setting.resources}:
-        yield replace(setting, resources=fewer)
+    for name in ("rounds", "callers", "resources"):
+        now = getattr(setting, name)
+        for fewer in sorted({1, now - 1} - {0, now}):
+            yield replace(setting, **{name: fewer})
     if setting.seed > 1:
         yield replace(setting, seed=1)
     if setting.extends:

@@ -84,10 +84,7 @@ def _replayed(replayed: Replayed | None) -> str:
 
 def _lines(result: ExploreResult) -> Iterator[tuple[str, str]]:
     yield "size", "clients × simulated instances; per s: schedules by a second of processor time, so on one core"
-    yield (
-        "played",
-        "schedules: what is late, paused, lost or restarted differs; the same seed, the same ones",
-    )
+    yield "played", "schedules: what is late, paused, lost or restarted differs; the same seed, the same ones"
     yield "tested", "schedules in which a command was sent while another client held a lock"
     for row in result.rows:
         if row.small_s and row.small < row.schedules and not row.broken:

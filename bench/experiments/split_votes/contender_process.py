@@ -7,6 +7,7 @@ clean-up counts as sent as soon as the attempt was lost: a time never too late.
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from random import Random
 
@@ -32,7 +33,7 @@ class ParallelVoter:
     """lockcore's Redlock; an Observer of itself."""
 
     def __init__(self, enrolment: Enrolment) -> None:
-        self._records: list[AttemptRecord] = []
+        self._seat, self._records = enrolment.seat, list[AttemptRecord]()
         self._lock = Redlock.connect(  # noqa: S604 - this shell is a way of waiting
             enrolment.urls,
             shell="gevent",
@@ -50,13 +51,12 @@ class ParallelVoter:
         """See Observer."""
         self._records.append(record)
 
-    def acquire(self, resource: str) -> Lease | Denied:
-        """Make one attempt."""
+    def acquire(self, resource: str, win: Callable[[], None]) -> tuple[Lease | Denied, Attempt]:
+        """Make one attempt, `win` at once if it has won; how it went, once all its replies are there."""
         self._records.clear()
-        return self._lock.try_acquire(resource, TTL_MS)
-
-    def attempt(self, seat: int) -> Attempt:
-        """Return that attempt as it went, once all its replies are there."""
+        result = self._lock.try_acquire(resource, TTL_MS)
+        if isinstance(result, Lease):
+            win()
         self._wait_for_replies()
         record = self._records[0]
         won = record.outcome is Outcome.ACQUIRED
@@ -66,7 +66,8 @@ class ParallelVoter:
             for vote, sent_ns, replied_ns in zip(record.votes, record.sent_ns, record.replied_ns, strict=True)
         ]
         until_ns = record.decided_ns + record.validity_ns if won else 0
-        return Attempt(seat, record.started_ns, record.decided_ns, record.outcome, tuple(votes), until_ns)
+        times = record.started_ns, record.decided_ns
+        return result, Attempt(self._seat, *times, record.outcome, tuple(votes), until_ns)
 
     def release(self, lease: Lease, attempt: Attempt) -> Attempt:
         """Give the lease back; return the attempt with the times of that."""
@@ -123,23 +124,19 @@ class SequentialVoter:
         )
         self._servers = [TimedInstance(index, url, settings) for index, url in enumerate(enrolment.urls)]
         self._lock = recipe(self._servers, settings)
-        self._result: Lease | Denied
-        self._span_ns = (0, 0)
+        self._seat = enrolment.seat
         self.close = self._lock.close
 
-    def acquire(self, resource: str) -> Lease | Denied:
-        """See ParallelVoter."""
-        started_ns = monotonic_ns()
-        self._result = self._lock.acquire(resource, TTL_MS, 0)
-        self._span_ns = started_ns, monotonic_ns()
-        return self._result
-
-    def attempt(self, seat: int) -> Attempt:
+    def acquire(self, resource: str, win: Callable[[], None]) -> tuple[Lease | Denied, Attempt]:
         """See ParallelVoter. The recipe cleans up before it returns: a lost attempt was decided by its last vote."""
-        result, (started_ns, ended_ns), votes = self._result, self._span_ns, self._votes()
+        started_ns, result, ended_ns = monotonic_ns(), self._lock.acquire(resource, TTL_MS, 0), monotonic_ns()
+        votes, until_ns = self._votes(), 0
         if isinstance(result, Lease):
-            return Attempt(seat, started_ns, ended_ns, Outcome.ACQUIRED, votes, result.valid_until_ns)
-        return Attempt(seat, started_ns, max(one.replied_ns for one in votes) or ended_ns, result.outcome, votes)
+            win()
+            until_ns = result.valid_until_ns
+        else:
+            ended_ns = max(one.replied_ns for one in votes) or ended_ns
+        return result, Attempt(self._seat, started_ns, ended_ns, result.outcome, votes, until_ns)
 
     def release(self, lease: Lease, attempt: Attempt) -> Attempt:
         """See ParallelVoter."""
@@ -189,10 +186,8 @@ class Contender:
         _sleep_until(start_ns + int(self._rng.uniform(0, contest.spread_ms) * NS_PER_MS))
         attempts: list[Attempt] = []
         while True:
-            result = voter.acquire(resource)
-            if isinstance(result, Lease):
-                gate.win(trial)
-            attempts.append(voter.attempt(self._seat))
+            result, attempt = voter.acquire(resource, lambda: gate.win(trial))
+            attempts.append(attempt)
             if isinstance(result, Lease):
                 return result, attempts
             next_ns = policy.next_start_ns(
@@ -233,13 +228,10 @@ def main() -> None:
     enrolment = next(orders(Enrolment), None)
     if enrolment is None:
         return
-    contender = Contender(enrolment, StartingGate(Path(enrolment.gate), enrolment.seats))
-    say("enrolled")
-    try:
+    with closing(Contender(enrolment, StartingGate(Path(enrolment.gate), enrolment.seats))) as contender:
+        say("enrolled")
         for block in orders(Block):
             say(contender.run(block))
-    finally:
-        contender.close()
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.split_votes.contenders import Contenders
-from bench.experiments.split_votes.judge import ContestFigures, calibration_row, judge_split_votes
+from bench.experiments.split_votes.judge import ContestFigures, Ending, calibration_row, judge_split_votes
 from bench.experiments.split_votes.plan import TTL_MS, Attempt, Block, CastVote, SplitVotesPlan
 from bench.experiments.split_votes.result import CalibrationRow, Conditions, SplitVotesResult
 from bench.measure.run_result import OwnFleet
@@ -75,7 +75,7 @@ class _Measurement:
         if experiment.cut:
             experiment.require(calibration)
         contests, retried = ([figures for figures in rows if figures.trials] for rows in (contests, retried))
-        if unreachable := sum(figures.unreachable for figures in [*contests, *retried]):
+        if unreachable := sum(figures.endings[Ending.UNREACHABLE] for figures in [*contests, *retried]):
             self._warnings.append(f"in {unreachable:,} rounds fewer than a quorum answered: they are no split votes")
         contention = tuple(figures.contention_row(plan.instances) for figures in contests)
         retries = tuple(figures.retry_row() for figures in retried)

@@ -198,7 +198,7 @@ class ContestFigures:
     def __init__(self, contest: Contest) -> None:
         self.contest = contest
         self.double_grants = self._called = 0
-        self._endings: Counter[Ending] = Counter()
+        self.endings: Counter[Ending] = Counter()
         self._courses: list[UntilGrant] = []
         self._start_skews_ns: list[int] = []
         self._attempts_ns: list[int] = []
@@ -213,18 +213,13 @@ class ContestFigures:
         """Trials still to do."""
         return self.contest.trials - self.trials
 
-    @property
-    def unreachable(self) -> int:
-        """Rounds in which fewer than a quorum answered."""
-        return self._endings[Ending.UNREACHABLE]
-
     def take(self, trials: Mapping[int, Sequence[Attempt]]) -> None:
         """Judge and count some trials."""
         for attempts in trials.values():
             self.double_grants += double_grants(attempts)
             for round_ in rounds_of(attempts):
                 if len(round_) > 1:
-                    self._endings[ending_of(round_)] += 1
+                    self.endings[ending_of(round_)] += 1
                     self._called += _is_called_split(round_)
             firsts: dict[int, int] = {}
             for attempt in attempts:
@@ -235,7 +230,7 @@ class ContestFigures:
 
     def contention_row(self, instances: int) -> ContentionRow:
         """The row of a contest without retries: how often nobody wins."""
-        rounds, endings = self._endings.total(), self._endings
+        rounds, endings = self.endings.total(), self.endings
         return ContentionRow(
             **asdict(self._row()),
             contention_rounds=rounds,

@@ -77,7 +77,7 @@ def test_what_did_not_come_about_among_others_is_played_alone(monkeypatch: pytes
 
     monkeypatch.setattr(experiment, "play", play)
     monkeypatch.setattr(_Playing, "_stage", lambda _, contestant: nullcontext(contestant.peer.name))
-    plan = AuditPlan((), (), 1, 1, quick=True, cache=Path(), seed=1)
+    plan = AuditPlan((), (), AuditConditions(quick=True, repeats=1), Path(), seed=1)
     server = ServerBinary("/usr/bin/redis-server", "redis", "7.0.15")
     cells: list[Cell] = []
     three = [Contestant(Peer(name, "python"), ()) for name in "abc"]
@@ -102,7 +102,7 @@ def test_what_holds_is_played_again_and_what_went_wrong_oftener(
 ) -> None:
     script = iter(plays)
     monkeypatch.setattr(experiment, "play", lambda stage, one: cell(stage, next(script), one.told.name))
-    plan = AuditPlan((), (), 3, 5, quick=False, cache=Path(), seed=1)
+    plan = AuditPlan((), (), AuditConditions(quick=False, held=3, repeats=5), Path(), seed=1)
     server = ServerBinary("/usr/bin/redis-server", "redis", "7.0.15")
     stage: Any = "a"
     came = _Playing(plan, (), server, lambda _: None)._cell(stage, SCHEDULES[ONE])
