@@ -186,11 +186,18 @@ def late_set(stage: Stage) -> str:
 
 def _expired(stage: Stage) -> Party:
     """A client whose lock has ended while it was frozen, so that none that extends by itself could."""
-    client = stage.party()
-    need(client.acquire(SHORT_MS).ok, "the client was granted")
+    client = _granted(stage, SHORT_MS)
     client.pause()
     need(stage.until_free(), "its keys ended")
     return client
+
+
+def _succeeded(stage: Stage) -> tuple[Party, Party, list[str | None]]:
+    """A client whose lock has ended, and that goes on; the next holder; what the servers held before."""
+    client, holder = _expired(stage), _granted(stage)
+    before = stage.keys()
+    client.resume()
+    return client, holder, before
 
 
 def _granted(stage: Stage, ttl_ms: int = LONG_MS) -> Party:
@@ -222,10 +229,7 @@ def _in_time(client: Party) -> str:
 @schedule("a late release deletes a stranger's lock", REDLOCK)
 def release_after_expiry(stage: Stage) -> str:
     """A lock ends, another client is granted, the first one gives back."""
-    client = _expired(stage)
-    holder = _granted(stage)
-    before = stage.keys()
-    client.resume()
+    client, holder, before = _succeeded(stage)
     client.release()
     return _taken(stage, before, holder, "it deletes the lock of the next holder")
 
@@ -237,10 +241,7 @@ def extend_after_expiry(stage: Stage) -> str:
     client.resume()
     again = client.ask("extend", ttl_ms=LONG_MS).ok
     stage.clear()
-    client = _expired(stage)
-    holder = _granted(stage)
-    before = stage.keys()
-    client.resume()
+    client, holder, before = _succeeded(stage)
     if client.ask("extend", ttl_ms=3 * LONG_MS).ok:
         _need_held(holder)
         return "it says that a lock is extended that another client holds"
@@ -261,10 +262,7 @@ def extend_by_minority(stage: Stage) -> str:
 def paused_holder(stage: Stage) -> str:
     """A holder is frozen until its lock has ended and another client has it; then it asks whether it still holds the
     lock, where the library can be asked, and gives it back."""
-    client = _expired(stage)
-    holder = _granted(stage)
-    before = stage.keys()
-    client.resume()
+    client, holder, before = _succeeded(stage)
     try:
         believes = client.ask("held").ok
     except NotApplicableError:

@@ -44,12 +44,16 @@ _BRIEF = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}  # hal
 class Stage:
     """N servers and the clients of one library; schedules play one after the other, with `clear` before each.
 
-    `course`: every step since then.
+    `course`: every step since then. `minority`: the last instances, as many as may fail, none at N=1; `majority`: the
+    last ones, so many that no quorum is left.
     """
 
     def __init__(self, contestant: Contestant, instances: int, server: Any = None) -> None:
         """Start the servers. Raises EnvironmentNotReadyError."""
         self.contestant, self.name = contestant, contestant.peer.name
+        self.instances = instances
+        self.minority = range(instances // 2 + 1, instances)
+        self.majority = range((instances - 1) // 2, instances)
         self.fleet: Fleet = start_fleet(instances, "none", server=server)
         self.parties: list[Party] = []
         self.course: list[CourseStep] = []
@@ -58,21 +62,6 @@ class Stage:
         self._servers = [Redis.from_url(url, socket_timeout=PATIENCE_S) for url in self.fleet.urls]
         self._stopped, self._killed = set[int](), set[int]()
         self._places = ExitStack()
-
-    @property
-    def instances(self) -> int:
-        """N."""
-        return len(self._servers)
-
-    @property
-    def minority(self) -> range:
-        """The last instances, as many as may fail; none at N=1."""
-        return range(self.instances // 2 + 1, self.instances)
-
-    @property
-    def majority(self) -> range:
-        """The last instances, so many that no quorum is left."""
-        return range((self.instances - 1) // 2, self.instances)
 
     def party(self) -> Party:
         """One more client, whose connections are there: it has locked and released something else."""

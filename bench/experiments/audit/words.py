@@ -5,7 +5,7 @@ Rules: nothing is computed here but counts of cells; colours are never the only 
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from bench.experiments.audit.result import DOES_NOT, HOLDS, NOT_APPLICABLE, UNKNOWN, AuditResult, Cell
 from bench.measure import verdict as words
@@ -26,9 +26,17 @@ def sheet(result: AuditResult, place: str = "") -> Sheet:
         *([("evidence", "each fault step by step, and what was promised: on the page")] if evidence(result) else []),
         ("holds", _bound(result.conditions.held)),
     ]
+    server, conditions = result.fleet.server, result.conditions
+    held, repeats = counted(conditions.held, "time"), counted(conditions.repeats, "time")
+    about = (
+        f"what holds played {held}, what went wrong {repeats}",
+        f"{server.name} {server.version}, own servers on loopback",
+        f"{result.environment.usable_cores} cores",
+        *made(result),
+    )
     return sheet_of(
-        result, place, kind="audit", headline=_headline(result), conditions=_conditions(result),
-        parts=_parts(result), lines=lines, tables_first=True,
+        result, place, kind="audit", headline=_headline(result), conditions=about, parts=_parts(result), lines=lines,
+        tables_first=True,
     )  # fmt: skip
 
 
@@ -109,16 +117,6 @@ def _headline(result: AuditResult) -> str:
     others = "library" if libraries == 1 else "libraries"
     played = f"{libraries} {others}, {counted(len(result.schedules), 'schedule')}{cut}"
     return f"{played}: {told or 'no cell'}" + (f"; {faults}" if caught else "")
-
-
-def _conditions(result: AuditResult) -> Sequence[str]:
-    server, conditions = result.fleet.server, result.conditions
-    return (
-        f"what holds played {counted(conditions.held, 'time')}, what went wrong {counted(conditions.repeats, 'time')}",
-        f"{server.name} {server.version}, own servers on loopback",
-        f"{result.environment.usable_cores} cores",
-        *made(result),
-    )
 
 
 def suite(result: AuditResult) -> Suite:

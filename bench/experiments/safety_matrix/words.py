@@ -22,9 +22,18 @@ _STYLES = {name: f"bold {word.colour}" for name, word in ROW_WORDS.items()}
 def sheet(result: SafetyResult, place: str = "") -> Sheet:
     """Return what is said of `result`, stored at `place` ("" = nowhere)."""
     lines = {row.fault: row.about for row in result.rows if row.fault != "none"}
+    told = " · ".join(f"{count} {verdict}" for verdict, count in result.counts.items())
+    headline = f"{counted(len(result.rows), 'row')}{', then interrupted' if result.interrupted else ''}: {told}"
+    server = result.fleet.server
+    conditions = (
+        "quick" if result.conditions.quick else "full",
+        f"{server.name} {server.version}, own servers on loopback",
+        f"{result.environment.usable_cores} cores",
+        *made(result),
+    )
     return sheet_of(
-        result, place, kind="safety", headline=_headline(result), conditions=_conditions(result),
-        parts=_parts(result.rows), lines=lines.items(), tables_first=True,
+        result, place, kind="safety", headline=headline, conditions=conditions, parts=_parts(result.rows),
+        lines=lines.items(), tables_first=True,
     )  # fmt: skip
 
 
@@ -52,21 +61,6 @@ def _number(value: float | None) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
-def _headline(result: SafetyResult) -> str:
-    told = " · ".join(f"{count} {verdict}" for verdict, count in result.counts.items())
-    return f"{counted(len(result.rows), 'row')}{', then interrupted' if result.interrupted else ''}: {told}"
-
-
-def _conditions(result: SafetyResult) -> Sequence[str]:
-    server, conditions = result.fleet.server, result.conditions
-    return (
-        "quick" if conditions.quick else "full",
-        f"{server.name} {server.version}, own servers on loopback",
-        f"{result.environment.usable_cores} cores",
-        *made(result),
-    )
-
-
 def _figure(row: SafetyRow) -> str:
     """The figures; beside them the reason of a claim, elsewhere only where there is no figure."""
     reason = row.reason if row.part == "claim" or not row.figures else None
@@ -76,13 +70,13 @@ def _figure(row: SafetyRow) -> str:
 def suite(result: SafetyResult) -> Suite:
     """The rows that were looked at, as JUnit cases; the others are counted in a property."""
     cases = [
-        Case(" ".join((row.part, row.recipe, row.fault)), ROW_WORDS[row.verdict].status, _case_text(row))
+        Case(
+            " ".join((row.part, row.recipe, row.fault)),
+            ROW_WORDS[row.verdict].status,
+            f"expected {row.expected}, seen {row.seen}: {row.reason or figures_text(row.figures)}",
+        )
         for row in result.rows
         if row.verdict in ROW_WORDS
     ]
     unseen = {"rows not looked at": str(len(result.rows) - len(cases))}
     return Suite("safety", result.started_at, result.duration_s, cases, {"id": result.id, **unseen})
-
-
-def _case_text(row: SafetyRow) -> str:
-    return f"expected {row.expected}, seen {row.seen}: {row.reason or figures_text(row.figures)}"

@@ -15,7 +15,7 @@ import gevent
 from msgspec.structs import asdict, replace
 
 from bench.experiments.split_votes.contenders import STOP, StartingGate
-from bench.experiments.split_votes.plan import TTL_MS, Attempt, Block, CastVote, Contest, Enrolment, resource_of
+from bench.experiments.split_votes.plan import TTL_MS, Attempt, Block, CastVote, Contest, Enrolment
 from bench.recipes.plain import DEFINITE, PlainInstance
 from bench.recipes.protocol import RecipeSettings
 from bench.recipes.redlock import RedlockRandomOrder, RedlockSequential
@@ -180,7 +180,7 @@ class Contender:
 
     def _try_for(self, contest: Contest, trial: int, start_ns: int) -> tuple[Lease | None, list[Attempt]]:
         """Attempt after attempt, until somebody has won or the policy or the patience is at its end."""
-        voter, gate, resource = self._voters[contest.order], self._gate, resource_of(trial)
+        voter, gate, resource = self._voters[contest.order], self._gate, f"trial-{trial}"
         policy = RetryPolicy(**asdict(contest.retry))
         deadline_ns = start_ns + int(contest.patience_ms * NS_PER_MS)
         _sleep_until(start_ns + int(self._rng.uniform(0, contest.spread_ms) * NS_PER_MS))

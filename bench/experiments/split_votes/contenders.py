@@ -34,12 +34,6 @@ class StartingGate:
     def __init__(self, path: Path, seats: int) -> None:
         self._words = np.memmap(path, np.int64, "r+", shape=(_SEATS + seats,))
 
-    @staticmethod
-    def made(path: Path, seats: int) -> "StartingGate":
-        """A new one."""
-        path.write_bytes(bytes((_SEATS + seats) * 8))
-        return StartingGate(path, seats)
-
     # -- the leader ---------------------------------------------------------------------------------------------------
 
     def are_ready(self, seats: int, trial: int) -> bool:
@@ -85,7 +79,8 @@ class Contenders:
         """Start them; `folder` is private and outlives them. Raises EnvironmentNotReadyError when one does not."""
         path = folder / "starting-gate"
         self._members: list[Child] = []
-        self._gate = StartingGate.made(path, seats)
+        path.write_bytes(bytes((_SEATS + seats) * 8))
+        self._gate = StartingGate(path, seats)
         try:
             for seat in range(seats):
                 self._members.append(Child(f"contender {seat}", "bench.experiments.split_votes.contender_process"))

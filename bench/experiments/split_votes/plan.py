@@ -4,7 +4,6 @@ Rules: values only; both sides of a contender's pipe import this. A block and an
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from msgspec import Struct
@@ -28,11 +27,7 @@ class RetrySettings(Section, frozen=True):
     retry_unreachable: Annotated[bool, says("also after too few instances answered")] = False
 
 
-NO_RETRY = RetrySettings("none", 0.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Contest:
+class Contest(Struct, frozen=True):
     """What is the same for all `trials` of a row: how many contend, in which `order` they ask the instances.
 
     `spread_ms`: each starts U(0, spread) after the trial's start. `retry`: when the next attempt starts.
@@ -42,7 +37,7 @@ class Contest:
     order: str
     spread_ms: float = 0.0
     trials: int = 0
-    retry: RetrySettings = NO_RETRY
+    retry: RetrySettings = RetrySettings("none", 0.0)
 
     @property
     def patience_ms(self) -> float:
@@ -112,11 +107,6 @@ class Block(Struct, frozen=True):
     def trials(self) -> range:
         """Their numbers."""
         return range(self.first, self.first + self.count)
-
-
-def resource_of(trial: int) -> str:
-    """The resource that is contended for in a trial."""
-    return f"trial-{trial}"
 
 
 # -- what comes of it --------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ Rules: verdict first; nothing is computed here; exact and probable figures are n
 80 columns.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from bench.experiments.split_votes.result import CalibrationRow, ContentionRow, RetryRow, SplitVotesResult
 from bench.measure.statistics import Interval
@@ -47,8 +47,15 @@ _RETRIES: Columns[RetryRow] = (
 
 def sheet(result: SplitVotesResult, place: str = "") -> Sheet:
     """Return what is said of `result`, stored at `place` ("" = nowhere)."""
+    server = result.fleet.server
+    conditions = (
+        f"N={result.conditions.instances}",
+        f"{server.name} {server.version}, in memory",
+        f"{result.environment.usable_cores} cores shared by contenders and servers",
+        *made(result),
+    )
     return sheet_of(
-        result, place, kind="split-votes", headline=_headline(result), conditions=_conditions(result),
+        result, place, kind="split-votes", headline=_headline(result), conditions=conditions,
         parts=_parts(result), lines=_lines(result), tables_first=True,
     )  # fmt: skip
 
@@ -62,16 +69,6 @@ def _headline(result: SplitVotesResult) -> str:
     shown = " · ".join(f"{row.order} {_rate(row.nobody_won_rate)}" for row in first)
     cut = "interrupted · " if result.interrupted else ""
     return f"{cut}nobody wins, K={most}: {shown} · by chance {first[0].closed_form:.2f}"
-
-
-def _conditions(result: SplitVotesResult) -> Sequence[str]:
-    conditions, server = result.conditions, result.fleet.server
-    return (
-        f"N={conditions.instances}",
-        f"{server.name} {server.version}, in memory",
-        f"{result.environment.usable_cores} cores shared by contenders and servers",
-        *made(result),
-    )
 
 
 def _parts(result: SplitVotesResult) -> Iterator[Part]:
