@@ -34,7 +34,7 @@ def deliver(server: SimulatedServer, channel: bytes, word: bytes) -> int:
     push = b">3\r\n" + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in (b"message", channel, word))
     for link in heard:
         link._returns_ns = due_ns = max(link._returns_ns, link.world.now_ns + LATENCY_NS)
-        link.world.at(due_ns, partial(link._arrive, push))
+        link.world.at(due_ns, partial(link._tell, link.heard, push))
     return len(heard)
 
 

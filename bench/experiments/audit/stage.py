@@ -33,7 +33,7 @@ from bench.experiments.contest.clients.loops import ClientOrder
 from bench.experiments.contest.installed import ROOT, Contestant
 from bench.safety.judge import judge
 from bench.topology.fleet import Fleet, start_fleet, wait_until
-from bench.topology.shim import CONTROL_FILE, LIBRARY_FILE, Control, shim_library
+from bench.topology.shim import Control, Preload
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
 WARM = "audit-warm"
@@ -87,14 +87,12 @@ class Stage:
             raise NotApplicableError("its wall clock cannot be set here: it does not ask the C library")
         folder = self.fleet.folder / f"clock-{len(self.parties)}-{monotonic_ns()}"
         folder.mkdir()
-        (folder / LIBRARY_FILE).write_bytes(shim_library())
-        control = Control(folder / CONTROL_FILE)
-        self._places.callback(control.close)
-        preload = {"LD_PRELOAD": f"./{LIBRARY_FILE}", "LOCKBENCH_SHIM": f"./{CONTROL_FILE}"}
-        party = self._party(preload, folder)
-        if not control.loaded_in(party.process.pid):
+        shim = Preload()
+        self._places.callback(shim.close)
+        party = self._party(shim.environment(0, folder), folder)
+        if not shim.controls[0].loaded_in(party.process.pid):
             raise NotApplicableError("its wall clock cannot be set here: it ignores LD_PRELOAD")
-        self._clocks[party] = control
+        self._clocks[party] = shim.controls[0]
         return party
 
     def shift_clock(self, party: Party, by_s: int) -> None:

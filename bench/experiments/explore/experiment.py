@@ -28,7 +28,7 @@ from bench.topology.fleet import start_fleet
 from bench.topology.server import find_server
 
 REPLAYS = 3
-PARTS = 1000  # of an exhaustive search
+PARTS = 400  # of an exhaustive search
 _PATIENCE_S, _PART_S = 120.0, 3600.0  # of one block, on a machine that is busy; of a part, which may be long
 
 

@@ -57,18 +57,17 @@ class Keyspace:
         return {key: value for key in list(self._entries) if (value := self.get(key)) is not None}
 
     def get(self, key: bytes) -> Any:
-        """What is held under `key`; what has expired is forgotten."""
-        entry = self._entries.get(key)
-        if entry is None:
-            return None
-        if entry[1] <= self._now_ns():
-            del self._entries[key]
-            return None
-        return entry[0]
+        """What is held under `key`."""
+        entry = self.entry(key)
+        return None if entry is None else entry[0]
 
     def entry(self, key: bytes) -> tuple[Any, int] | None:
-        """What is held under `key`, and until when (ns)."""
-        return self._entries[key] if self.get(key) is not None else None
+        """What is held under `key`, and until when (ns); what has expired is forgotten."""
+        entry = self._entries.get(key)
+        if entry is None or entry[1] > self._now_ns():
+            return entry
+        del self._entries[key]
+        return None
 
     def put(self, key: bytes, value: Any, end_ns: int = FAR_FUTURE_NS) -> None:
         """From now on this is held."""

@@ -28,7 +28,7 @@ def commands_of(data: bytes) -> tuple[Command, ...]:
 
 
 class SimulatedServer:
-    """One instance. `down`, `stopped`: what is wrong with it. `replicas`: who gets what is written here, later."""
+    """One instance. `down`, `stopped`: what is wrong with it; `when_dead` is called when it dies."""
 
     def __init__(self, world: World, index: int, rate: float, *, is_old: bool = False) -> None:
         self.world, self.index, self.is_old = world, index, is_old
@@ -160,11 +160,12 @@ class SimulatedLink:
                 world.note("late reply", self.process.number, change.for_ns, server.index)
                 due_ns += change.for_ns
             self._returns_ns = due_ns = max(self._returns_ns, due_ns)
-            world.at(due_ns, partial(self._arrive, b"".join(replies)))
+            world.at(due_ns, partial(self._tell, self.heard, b"".join(replies)))
 
-    def _arrive(self, data: bytes) -> None:
+    def _tell(self, told: Callable[..., object], *more: bytes) -> None:
+        """The client learns of it, unless it has given the connection up."""
         if self.is_open:
-            self.process.run(partial(self.heard, self, data))
+            self.process.run(partial(told, self, *more))
 
     def close(self) -> None:
         """The client gives it up; what is under way may still arrive."""
@@ -174,8 +175,4 @@ class SimulatedLink:
         """The other side is gone, with what was under way to it: the client hears of it a little later."""
         self.is_cut = True
         self.to_server.clear()
-        self.world.later(LATENCY_NS, self._learn)
-
-    def _learn(self) -> None:
-        if self.is_open:
-            self.process.run(partial(self.ended, self))
+        self.world.later(LATENCY_NS, partial(self._tell, self.ended))

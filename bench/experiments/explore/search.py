@@ -88,24 +88,15 @@ def numbered(setting: Setting, number: int, seed: int) -> tuple[Schedule, Played
 _USUAL: dict[str, Played] = {}
 
 
-def every(setting: Setting, most: int, first: int = 0, step: int = 1) -> Iterator[tuple[Schedule, Played]]:
-    """Every schedule with at most `most` changes, each once; of those with one or more, every `step`-th branch from
-    `first` on."""
-    whole = Schedule(setting, {})
-    played = play(setting, follow({}))
-    if first == 0:
-        yield whole, played
-    if most:
-        for branch in islice(one_more(whole, played.passed), first, None, step):
-            yield from _branch(branch, most - 1)
-
-
-def _branch(schedule: Schedule, most: int) -> Iterator[tuple[Schedule, Played]]:
+def every(schedule: Schedule, most: int, first: int = 0, step: int = 1) -> Iterator[tuple[Schedule, Played]]:
+    """`schedule` and every one with at most `most` changes more, each once, but none behind one that is broken; of
+    those with more, every `step`-th branch from `first` on, and `schedule` itself if that is 0."""
     played = play(schedule.setting, follow(schedule.changes))
-    yield schedule, played
+    if first == 0:
+        yield schedule, played
     if most and not played.broken:
-        for longer in one_more(schedule, played.passed):
-            yield from _branch(longer, most - 1)
+        for longer in islice(one_more(schedule, played.passed), first, None, step):
+            yield from every(longer, most - 1)
 
 
 class Hunt(Struct):
@@ -249,7 +240,7 @@ def answer(order: SearchOrder) -> Hunt:
     if order.again is not None:
         return _replayed(schedule_of(setting, order.again), order.ports)
     if order.most is not None:
-        return hunt(every(setting, order.most, first, order.count), first)
+        return hunt(every(Schedule(setting, {}), order.most, first, order.count), first)
     return hunt((numbered(setting, number, order.seed) for number in range(first, first + order.count)), first)
 
 

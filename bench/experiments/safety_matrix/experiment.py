@@ -78,7 +78,11 @@ CLAIMS: tuple[tuple[str, str, Callable[[RowSetup], Finding] | str], ...] = (  # 
         "granted on N/2+1 votes only, and never after the validity has ended",
         partial(look_at_rules, {"granted": _GRANTED, "too late": 1}),
     ),
-    ("validity-drift", "with clocks off by less than the drift factor leases never overlap", leases.validity_drift),
+    (
+        "validity-drift",
+        "with clocks off by less than the drift factor leases never overlap",
+        partial(leases.drift, leases.WITHIN),
+    ),
     ("split-vote-window", "sending to all at once narrows the window in which nobody wins", _SPLITS),
     ("retry-delay", "a random delay before the next attempt ends split votes", _SPLITS),
     ("release-to-all", "released on all instances, believed granted or not", partial(look_at_rules, {"late votes": 1})),
@@ -91,7 +95,7 @@ CLAIMS: tuple[tuple[str, str, Callable[[RowSetup], Finding] | str], ...] = (  # 
     ("clean-shutdown", "AOF and a clean SHUTDOWN are fine, time passes while off", _RESTARTS),
     ("delayed-restart", "a restart delayed by the longest TTL is safe, and costs that time", _RESTARTS),
     ("partition-ttl", "a holder that is cut off costs a TTL", leases.partition),
-    ("clock-drift", "drift is small against the TTL: what 10 % would cost", leases.clock_drift),
+    ("clock-drift", "drift is small against the TTL: what 10 % would cost", partial(leases.drift, leases.BEYOND)),
     ("everysec-loses", "everysec can lose the key at a power cut", _POWER),
     ("always-is-slow", "always is safe but slow", f"{_POWER}; {_DISKS}"),
 )

@@ -69,17 +69,9 @@ TIMES = 3  # a busy machine lets the next one ask too late to see an overlap
 LEAST_MS = 5.0  # retries come 2 ms apart
 
 
-def validity_drift(setup: RowSetup) -> Finding:
-    """Clocks off by half of the drift factor: no overlap."""
-    return _clocks(setup, WITHIN)
-
-
-def clock_drift(setup: RowSetup) -> Finding:
-    """Clocks off by ten times the drift factor: the fast ones let a lease overlap the next."""
-    return _clocks(setup, BEYOND)
-
-
-def _clocks(setup: RowSetup, rates: tuple[float, ...]) -> Finding:
+def drift(rates: tuple[float, ...], setup: RowSetup) -> Finding:
+    """Server clocks at these rates: off by half of the drift factor (WITHIN) no lease overlaps the next; by ten times
+    the factor (BEYOND) the fast ones let it."""
     ttl_ms = 1000 if setup.quick else 2000
     figures: dict[str, float | None] = {}
     needs: dict[str, bool] = {}

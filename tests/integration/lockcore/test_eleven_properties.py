@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -208,7 +209,7 @@ def test_5_a_jump_back_blocks_for_longer_and_nothing_worse() -> None:
 
 
 def test_6_drift_within_the_factor_makes_no_overlap_and_beyond_it_does() -> None:
-    within, beyond = known(leases.validity_drift), known(leases.clock_drift)
+    within, beyond = (known(partial(leases.drift, rates)) for rates in (leases.WITHIN, leases.BEYOND))
     assert {value for name, value in within.figures.items() if name.startswith("overlap")} == {0}
     assert beyond.figures["overlap_ms_at_rate_0.9"] == 0
     fast = beyond.figures["overlap_ms_at_rate_1.1"]
