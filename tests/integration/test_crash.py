@@ -12,12 +12,12 @@ import psutil
 import pytest
 
 from bench.errors import EnvironmentNotReadyError, UsageError
-from bench.experiments.crash import crashing_fleet as crash_place
-from bench.experiments.crash.crashing_fleet import CrashPlace
+from bench.experiments.crash import cut as crash_place
+from bench.experiments.crash.cut import CrashPlace
 from bench.experiments.crash.experiment import run_crash
 from bench.experiments.crash.judge import Ledger
-from bench.experiments.crash.plan import Crash, CrashPlan
-from bench.experiments.crash.result import CrashResult, CrashRow
+from bench.experiments.crash.plan import CrashPlan
+from bench.experiments.crash.result import Crash, CrashResult, CrashRow
 from bench.measure.section import builtins_of
 from bench.run.experiment import ExperimentOrder
 from bench.run.journal import JOURNAL_NAME, read_journal
@@ -84,10 +84,10 @@ def test_a_shim_that_forgets_to_cut_a_ledger_that_misses_and_a_fleet_that_fails_
             raise EnvironmentNotReadyError("no such fleet today")
         opened(self, instances, policy)
 
-    seeing: Callable[..., Ledger] = CrashPlace._examine
+    seeing: Callable[..., Ledger] = CrashPlace.examine
     opened = CrashPlace.open
     monkeypatch.setattr(crash_place, "cut_power", lambda *_arguments: ())
-    monkeypatch.setattr(CrashPlace, "_examine", blind)
+    monkeypatch.setattr(CrashPlace, "examine", blind)
     monkeypatch.setattr(CrashPlace, "open", refuse)
     done = run_crash(ordered(tmp_path, *MAIN[:3], cuts=4), lambda _text: None)
     verdicts = {group.kind: (group.verdict, group.reason) for group in done.result.groups}

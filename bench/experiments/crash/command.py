@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import structs
 
 from bench.cli.experiment import Several, carry_out, experiment_options, resumed
 from bench.cli.options import Grouped, Values
@@ -78,7 +78,7 @@ def plan_of(values: Values) -> CrashPlan:
 
     fleets = values["fleets"] or min(FLEETS_PER_CORE * len(os.sched_getaffinity(0)), MOST_FLEETS)
     if begun := resumed(values, _USUAL, CrashPlan):
-        return replace(begun, concurrent=fleets)
+        return structs.replace(begun, concurrent=fleets)
     quick, policies, kinds = values["quick"], values["policies"] or _POLICIES, values["kinds"] or _KINDS
     every = (quick_crashes if quick else full_crashes)(sorted(values["instances"] or INSTANCES))
     crashes = tuple(crash for crash in every if crash.policy in policies and crash.kind in kinds)

@@ -1,4 +1,4 @@
-"""One cut: *a fleet, a crash, rng → who knew which lock before and after, and who got it a second time*.
+"""One cut: *N, AOF policy → a fleet under the shim; a crash, rng → who knew which lock, and who got it a second time*.
 
     load        first clients take locks and never give them back, one client per vote margin
     cut         the victims end while the load runs; their ledgers are read, their files cut
@@ -7,24 +7,37 @@
 
 Rules: a first client of margin m reaches q + m instances, all victims first: the worst case. Times are CLOCK_MONOTONIC
 of this process; locks count by what its clients were told. A second client knew the servers before they ended, and the
-two ask for different locks.
+two ask for different locks. A power cut keeps what the shim's ledger calls durable: tests/integration/
+test_shim_on_ext4.py shows that a real file system does the same. What an instance still knows is asked of the server
+itself, or read from its append-only file as a server would: whole commands only.
 """
 
 import asyncio
+import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack, closing, suppress
 from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
 from random import Random
 from typing import TypeVar
 
+import hiredis
+from redis import Redis, RedisError
+
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.crash.crashing_fleet import CrashPlace
-from bench.experiments.crash.judge import AskedAgain, CutFacts, Loss
-from bench.experiments.crash.plan import TTL_MS, Crash, load_range_s, sync_delay_s
+from bench.experiments.crash.judge import AskedAgain, CutFacts, Ledger, Loss
+from bench.experiments.crash.plan import TTL_MS, load_range_s, sync_delay_s
+from bench.experiments.crash.result import Crash
+from bench.measure.run_result import ServerBinary
+from bench.topology.faults.machine import cut_power
+from bench.topology.fleet import HOST, Fleet, KeptPort, start_fleet
+from bench.topology.shim import IGNORED, Control, Preload
 from lockcore import AsyncRedlock, AttemptRecord, Lease, Outcome, Vote
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns, monotonic_ns
 from lockcore.quorum import quorum_of
 
+NO_REWRITE = ("--auto-aof-rewrite-percentage", "0")
 TICK_S = 0.01
 MOST_OUTSTANDING = 200  # acquires of one fleet: a slow disk must not pile them up
 ASKED = 20  # the youngest locks of a margin that each second client asks for
@@ -32,10 +45,125 @@ ASK_EVERY_S = 0.2
 AT_ONCE_ROUNDS = 3
 RECONNECTED_S = 1.5
 INSTANCE_TIMEOUT_MS = TTL_MS / 4
-_PROBE_EVERY_S = 0.01
+_ANSWER_S = 10.0
 _NAMES = {False: "trusting", True: "abstaining"}
 
 Found = TypeVar("Found")
+
+
+class CrashPlace:
+    """Where one fleet at a time stands, for whoever holds it alone. All of it blocks, for one thread at a time."""
+
+    def __init__(self, server: ServerBinary) -> None:
+        self._server, self._started = server, ExitStack()
+        self._fleet: Fleet | None = None
+        self._controls: Mapping[int, Control] = {}
+        self._dead: list[KeptPort] = []
+
+    def open(self, instances: int, policy: str) -> None:
+        """Start `instances` servers with this AOF policy, unless those are what stands here.
+
+        Raises BenchError when they do not start, and when they do not take the shim.
+        """
+        if self._fleet is not None and (len(self._fleet.instances), self._fleet.fsync) == (instances, policy):
+            return
+        self.close()
+        shim = self._started.enter_context(closing(Preload()))
+        self._fleet = self._started.enter_context(
+            start_fleet(instances, policy, server=self._server, environment=shim.environment, config=NO_REWRITE)
+        )
+        self._dead = [KeptPort() for _ in range(instances)]
+        for port in self._dead:
+            self._started.callback(port.release)
+        self._controls = shim.controls
+        for instance in self._fleet.instances:
+            control = shim.controls[instance.index]
+            if not control.loaded_in(instance.pid):
+                self.close()
+                raise EnvironmentNotReadyError(f"crashes need the fault shim in their servers: {IGNORED}")
+            control.note_writes()
+
+    def close(self) -> None:
+        """End it; more than once is fine."""
+        self._fleet = None
+        self._started.close()
+
+    @property
+    def fleet(self) -> Fleet:
+        """The servers."""
+        assert self._fleet is not None
+        return self._fleet
+
+    def urls(self, voters: Sequence[int]) -> list[str]:
+        """One URL per instance; where one is no voter, of a port on which nobody listens."""
+        return [
+            url if index in voters else f"redis://{HOST}:{self._dead[index].number}"
+            for index, url in enumerate(self.fleet.urls)
+        ]
+
+    def slow_syncs(self, delay_s: float) -> None:
+        """Let every sync of every instance take so much longer from now on."""
+        for control in self._controls.values():
+            control.set_sync_delay(round(delay_s * NS_PER_S))
+
+    def end(self, victims: Sequence[int], kind: str) -> dict[int, int]:
+        """End the victims, one right after the other; when (ns) each was told to."""
+        told_ns = {}
+        for index in victims:
+            told_ns[index] = monotonic_ns()
+            self.fleet.kill(index, signal.SIGTERM if kind == "shutdown" else signal.SIGKILL)
+        return told_ns
+
+    def examine(self, index: int, ended_ns: int, crash: Crash, torn: Random) -> Ledger:
+        """Read the ledger of a dead instance, cutting its files if the power went."""
+        control, instance = self._controls[index], self.fleet.instances[index]
+        known = [control.synced(path) for path in append_only_files(instance.folder)]
+        if crash.kind.startswith("power-cut"):
+            cut_power(instance, control, torn if crash.kind == "power-cut-torn" else None)
+        written_ns = max((file.written_ns for file in known), default=0)
+        return Ledger(
+            index,
+            in_flight=sum(file.in_flight for file in known),
+            synced_after_write=any(file.synced_ns > file.written_ns > 0 for file in known),
+            since_write_s=max(0, ended_ns - written_ns) / NS_PER_S if written_ns else None,
+        )
+
+    def known_to(self, index: int, keys: Sequence[str]) -> set[str]:
+        """Which of `keys` this living instance knows. Raises EnvironmentNotReadyError."""
+        if not keys:
+            return set()
+        try:
+            with closing(Redis.from_url(self.fleet.urls[index], socket_timeout=_ANSWER_S)) as server:
+                values = server.mget(keys)
+        except RedisError as error:
+            raise EnvironmentNotReadyError(f"instance {index} did not answer after its restart: {error}") from error
+        return {key for key, value in zip(keys, values, strict=True) if value is not None}
+
+    def kept_by(self, index: int, keys: Sequence[str]) -> set[str]:
+        """Which of `keys` stand in the append-only file of this dead instance."""
+        files = append_only_files(self.fleet.instances[index].folder)
+        return keys_in(path.read_bytes() for path in files).intersection(keys)
+
+
+def append_only_files(folder: Path) -> list[Path]:
+    """The increments of an instance's append-only file, in order of name."""
+    return sorted(path for path in folder.rglob("*.aof") if ".base." not in path.name)
+
+
+def keys_in(contents: Iterable[bytes]) -> set[str]:
+    """The keys that are set when these append-only files are read like a server does: a command cut short is none."""
+    keys: set[str] = set()
+    for content in contents:
+        reader = hiredis.Reader()
+        reader.feed(content)
+        with suppress(hiredis.ProtocolError):
+            while isinstance(command := reader.gets(), list):
+                name = command[0].upper()
+                if name == b"SET":
+                    keys.add(command[1].decode())
+                elif name in (b"DEL", b"UNLINK"):
+                    keys.difference_update(key.decode() for key in command[1:])
+    return keys
 
 
 async def finish(work: Callable[..., Found], *arguments: object) -> Found:
@@ -50,13 +178,12 @@ async def finish(work: Callable[..., Found], *arguments: object) -> Found:
         raise
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class _First:
     """A first client and what it was told: every attempt that gave a lease of exactly its margin."""
 
     margin: int
     quorum: int
-    lock: AsyncRedlock | None = None
     leases: list[AttemptRecord] = field(default_factory=list)
 
     def observe(self, record: AttemptRecord) -> None:
@@ -74,102 +201,89 @@ def valid_until_ns(record: AttemptRecord) -> int:
     return record.decided_ns + record.validity_ns
 
 
-@dataclass(slots=True)
 class OneCut:
     """One cut to come. `prefix`: of its keys; `rng`: every random choice of it; `locks_per_s` over all margins."""
 
-    place: CrashPlace
-    crash: Crash
-    number: int
-    prefix: str
-    rng: Random
-    locks_per_s: int
-    victims: list[int] = field(init=False)
-    load_s: float = field(init=False)
-    _dead_ns: int = field(init=False, default=0)
-    _ended_ns: dict[int, int] = field(init=False, default_factory=dict)
-    _firsts: list[_First] = field(init=False, default_factory=list)
-    _seconds: dict[bool, AsyncRedlock] = field(init=False, default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Throw the rng."""
-        self.victims = sorted(self.rng.sample(range(self.crash.instances), self.crash.crashed))
-        self.load_s = self.rng.uniform(*load_range_s(self.crash))
+    def __init__(
+        self, place: CrashPlace, crash: Crash, number: int, *, prefix: str, rng: Random, locks_per_s: int
+    ) -> None:
+        self._place, self._crash, self._number, self._prefix = place, crash, number, prefix
+        self._rng, self._locks_per_s = rng, locks_per_s
+        self._victims = sorted(rng.sample(range(crash.instances), crash.crashed))
+        self._load_s = rng.uniform(*load_range_s(crash))
+        self._dead_ns, self._ended_ns = 0, dict[int, int]()
+        self._firsts: dict[_First, AsyncRedlock] = {}
+        self._seconds: dict[bool, AsyncRedlock] = {}
 
     async def run(self) -> CutFacts:
         """Do it. Raises BenchError or LockcoreError when a server or a client does not do its part."""
         async with AsyncExitStack() as stack:
             await self._connect(stack)
             await self._end_under_load()
-            ledgers = await finish(self.place.examine, self.crash, self._ended_ns, self.rng)
+            ledgers = [
+                await finish(self._place.examine, index, ended_ns, self._crash, self._rng)
+                for index, ended_ns in self._ended_ns.items()
+            ]
             probes = {
-                name: asyncio.ensure_future(self._until_available(self._seconds[abstention], name))
-                for abstention, name in _NAMES.items()
-                if abstention in self._seconds
+                _NAMES[abstention]: asyncio.ensure_future(self._until_available(second, _NAMES[abstention]))
+                for abstention, second in self._seconds.items()
             }
             stack.callback(_cancel, probes.values())
-            back = self._back_at_once if self.crash.restart == "at-once" else self._back_delayed
+            back = self._back_at_once if self._crash.restart == "at-once" else self._back_delayed
             losses, asked = await back()
             if not any(loss.at_stake for loss in losses) or not any(one.asked for one in asked):
                 raise EnvironmentNotReadyError("this machine is too slow: no lock was valid any more after the crash")
             unavailable_s = {name: await probe for name, probe in probes.items()}
             found = tuple(ledgers), tuple(losses), tuple(asked)
-            return CutFacts(self.crash, self.number, self.load_s, *found, unavailable_s)
-
-    # -- the clients --------------------------------------------------------------------------------------------------
+            return CutFacts(self._crash, self._number, self._load_s, *found, unavailable_s)
 
     async def _connect(self, stack: AsyncExitStack) -> None:
-        quorum = quorum_of(self.crash.instances)
-        others = [index for index in range(self.crash.instances) if index not in self.victims]
-        order = [*self.victims, *self.rng.sample(others, len(others))]
-        for margin in self.crash.margins:
+        quorum = quorum_of(self._crash.instances)
+        others = [index for index in range(self._crash.instances) if index not in self._victims]
+        order = [*self._victims, *self._rng.sample(others, len(others))]
+        for margin in self._crash.margins:
             first = _First(margin, quorum)
-            urls = self.place.urls(order[: quorum + margin])
-            first.lock = await stack.enter_async_context(await self._client(urls, "trust", observer=first))
-            self._firsts.append(first)
-        delayed = self.crash.restart == "delayed"
-        for abstention in (False,) if delayed else (False, True):
-            rejoin = "trust-first" if abstention else "trust"
-            lock = await self._client(self.place.fleet.urls, rejoin)
+            lock = await self._client(self._place.urls(order[: quorum + margin]), "trust", observer=first)
+            self._firsts[first] = await stack.enter_async_context(lock)
+        for abstention in (False,) if self._crash.restart == "delayed" else (False, True):
+            lock = await self._client(self._place.fleet.urls, "trust-first" if abstention else "trust")
             self._seconds[abstention] = await stack.enter_async_context(lock)
 
     async def _client(self, urls: Sequence[str], rejoin: str, **settings: object) -> AsyncRedlock:
         return await AsyncRedlock.connect(
             urls,
-            key_prefix=self.prefix,
+            key_prefix=self._prefix,
             max_ttl_ms=TTL_MS,
             instance_timeout_ms=INSTANCE_TIMEOUT_MS,
             rejoin=rejoin,
             **settings,
         )
 
-    # -- load and cut -------------------------------------------------------------------------------------------------
-
     async def _end_under_load(self) -> None:
         """Take locks, end the victims meanwhile, and wait for the last answers."""
-        if delay_s := sync_delay_s(self.crash):
-            self.place.slow_syncs(delay_s)
+        if delay_s := sync_delay_s(self._crash):
+            self._place.slow_syncs(delay_s)
         stop = asyncio.Event()
         load = asyncio.ensure_future(self._load(stop))
         try:
-            await asyncio.sleep(self.load_s)
-            self._ended_ns = await finish(self.place.end, self.victims, self.crash.kind)
+            await asyncio.sleep(self._load_s)
+            self._ended_ns = await finish(self._place.end, self._victims, self._crash.kind)
             self._dead_ns = monotonic_ns()
         finally:
             stop.set()
             if delay_s:
-                self.place.slow_syncs(0)
+                self._place.slow_syncs(0)
             await load
 
     async def _load(self, stop: asyncio.Event) -> None:
         """Open loop: each tick so many locks, by turns of every margin."""
-        asking: set[asyncio.Task[object]] = set()
+        locks, asking = [*self._firsts.values()], set[asyncio.Task[object]]()
         taken, began_ns = 0, monotonic_ns()
         try:
             while not stop.is_set():
-                due = int((monotonic_ns() - began_ns) / NS_PER_S * self.locks_per_s)
+                due = int((monotonic_ns() - began_ns) / NS_PER_S * self._locks_per_s)
                 for number in range(taken, min(due, taken + MOST_OUTSTANDING - len(asking))):
-                    task = asyncio.ensure_future(self._take(number))
+                    task = asyncio.create_task(locks[number % len(locks)].try_acquire(str(number), TTL_MS))
                     asking.add(task)
                     task.add_done_callback(asking.discard)
                 taken = due
@@ -178,16 +292,9 @@ class OneCut:
             if asking:
                 await asyncio.wait(asking)
 
-    async def _take(self, number: int) -> None:
-        first = self._firsts[number % len(self._firsts)]
-        assert first.lock is not None
-        await first.lock.try_acquire(str(number), TTL_MS)
-
-    # -- back ---------------------------------------------------------------------------------------------------------
-
     async def _back_at_once(self) -> tuple[list[Loss], list[AskedAgain]]:
-        await self._bring_back()
-        losses = self._losses(await self._known(self.place.known_to), monotonic_ns())
+        await finish(self._place.fleet.restart, *self._victims)
+        losses = self._losses(await self._known(self._place.known_to), monotonic_ns())
         await asyncio.gather(*(self._until_seen(second) for second in self._seconds.values()))
         asked = await asyncio.gather(
             *(
@@ -200,35 +307,33 @@ class OneCut:
 
     async def _back_delayed(self) -> tuple[list[Loss], list[AskedAgain]]:
         """Every lease has ended by the time they are back; meanwhile the second client asks all the time."""
-        known = await self._known(self.place.kept_by)
+        known = await self._known(self._place.kept_by)
         losses = self._losses(known, self._dead_ns)  # what ended before may be deleted there
         asking = [asyncio.ensure_future(self._contend(first, False, None)) for first in self._firsts]
         try:
             safe_ns = max(self._ended_ns.values()) + TTL_MS * NS_PER_MS + drift_ns(TTL_MS, 0.01)
             await asyncio.sleep(max(0, safe_ns - monotonic_ns()) / NS_PER_S)
-            await self._bring_back()
+            await finish(self._place.fleet.restart, *self._victims)
             return losses, [await one for one in asking]
         finally:
             _cancel(asking)
 
-    async def _bring_back(self) -> None:
-        await finish(self.place.fleet.restart, *self.victims)
-
     async def _known(self, ask: Callable[[int, Sequence[str]], set[str]]) -> dict[int, set[str]]:
         """Which of the locks that it had acknowledged each victim still knows, as `ask` finds out."""
-        leases = {index: [lease for one in self._firsts for lease in one.granted_by(index)] for index in self.victims}
-        keys = {index: [self.prefix + lease.resource for lease in leases[index]] for index in self.victims}
-        found = await asyncio.gather(*(finish(ask, index, keys[index]) for index in self.victims))
-        return dict(zip(self.victims, found, strict=True))
+        known = {}
+        for index in self._victims:
+            leases = [lease for first in self._firsts for lease in first.granted_by(index)]
+            known[index] = await finish(ask, index, [self._prefix + lease.resource for lease in leases])
+        return known
 
     def _losses(self, known: Mapping[int, set[str]], looked_ns: int) -> list[Loss]:
         """What is gone of each margin's locks that are valid at `looked_ns`: by instance, then each lock once."""
         found = []
         for first in self._firsts:
-            told = [(index, lease) for index in self.victims for lease in first.granted_by(index)]
+            told = [(index, lease) for index in self._victims for lease in first.granted_by(index)]
             valid = [(index, lease) for index, lease in told if valid_until_ns(lease) > looked_ns]
-            gone = [(index, lease) for index, lease in valid if self.prefix + lease.resource not in known[index]]
-            for instance in (*self.victims, None):
+            gone = [(index, lease) for index, lease in valid if self._prefix + lease.resource not in known[index]]
+            for instance in (*self._victims, None):
                 at_stake, lost = (
                     len({lease.resource for index, lease in some if instance in (None, index)})
                     for some in (valid, gone)
@@ -238,13 +343,11 @@ class OneCut:
                 found.append(Loss(first.margin, instance, at_stake, lost, oldest_s))
         return found
 
-    # -- the second clients -------------------------------------------------------------------------------------------
-
     async def _until_seen(self, second: AsyncRedlock) -> None:
         """Return when the client is connected to every victim again, or after a while."""
         deadline_ns = monotonic_ns() + round(RECONNECTED_S * NS_PER_S)
         while monotonic_ns() < deadline_ns:
-            states = {second.instances[index].state for index in self.victims}
+            states = {second.instances[index].state for index in self._victims}
             if states <= {"voting", "abstaining"}:
                 return
             await asyncio.sleep(TICK_S)
@@ -255,28 +358,24 @@ class OneCut:
         parity = [lease for place, lease in enumerate(first.leases) if place % 2 == abstention]
         ends_ns = {lease.resource: valid_until_ns(lease) for lease in parity[-ASKED:]}
         asked: set[str] = set()
-        doubled = done = 0
-        while ends_ns and (rounds is None or done < rounds):
+        doubled = 0
+        for _ in range(rounds) if rounds else count():
             now_ns = monotonic_ns()
             ends_ns = {name: end_ns for name, end_ns in ends_ns.items() if end_ns > now_ns}
+            if not ends_ns:
+                break
             asked |= set(ends_ns)
-            results = await asyncio.gather(*(second.try_acquire(name, TTL_MS) for name in ends_ns))
-            for result in results:
+            for result in await asyncio.gather(*(second.try_acquire(name, TTL_MS) for name in ends_ns)):
                 if isinstance(result, Lease) and result.granted_ns < ends_ns.pop(result.resource):
                     doubled += 1
-            done += 1
             await asyncio.sleep(ASK_EVERY_S)
         return AskedAgain(first.margin, abstention, len(asked), doubled)
 
     async def _until_available(self, second: AsyncRedlock, name: str) -> float:
         """Seconds from the end of the victims to the first grant of a lock that nobody has."""
-        number = 0
-        while True:
-            result = await second.try_acquire(f"free-{name}-{number}", TTL_MS)
-            if isinstance(result, Lease):
-                return (result.granted_ns - max(self._ended_ns.values())) / NS_PER_S
-            number += 1
-            await asyncio.sleep(_PROBE_EVERY_S)
+        while not isinstance(found := await second.try_acquire(f"free-{name}-{monotonic_ns()}", TTL_MS), Lease):
+            await asyncio.sleep(TICK_S)
+        return (found.granted_ns - max(self._ended_ns.values())) / NS_PER_S
 
 
 def _cancel(tasks: Iterable[asyncio.Future[float] | asyncio.Future[AskedAgain]]) -> None:

@@ -3,18 +3,17 @@
     plan → cuts (group by group, many fleets at once) → a piece each in the journal → groups, cells, verdict → result
 
 Rules: own servers on loopback, under the fault shim. A cut is in the journal as soon as it is over, so a matrix that
-was cut short goes on where it stopped, on the same server only; without the shim nothing is done.
-At Ctrl-C everything of ours ends and finished groups are told. One event loop; a lane works off cut after cut and
-keeps its fleet while the next one is of the same N and policy; large fleets get fewer lanes. What each cut throws its
-rng with depends on seed, crash and number alone, never on the lane. A cut that fails is tried again on a new fleet; a
-group whose cut failed too often waits for the end, when fewer fleets run at once; then it is given up, with the reason.
+was cut short goes on where it stopped, on the same server only. A lane works off cut after cut and keeps its fleet
+while the next one is of the same N and policy; large fleets get fewer lanes. What each cut throws its rng with depends
+on seed, crash and number alone, never on the lane. A cut that fails is tried again on a new fleet; a group whose cut
+failed too often waits for the end, when fewer fleets run at once; then it is given up, with the reason.
 """
 
 import asyncio
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -24,15 +23,14 @@ import numpy as np
 from msgspec import structs
 
 from bench.errors import BenchError
-from bench.experiments.crash.crashing_fleet import CrashPlace
-from bench.experiments.crash.cut import OneCut, finish
+from bench.experiments.crash.cut import CrashPlace, OneCut, finish
 from bench.experiments.crash.judge import CutFacts, cells, group, judge_crash
-from bench.experiments.crash.plan import DEPTH, TTL_MS, Crash, CrashPlan, lanes_of, seconds_of
-from bench.experiments.crash.result import CrashConditions, CrashResult
+from bench.experiments.crash.plan import DEPTH, TTL_MS, CrashPlan, lanes_of, seconds_of
+from bench.experiments.crash.result import Crash, CrashConditions, CrashResult
 from bench.measure.run_result import OwnFleet, ServerBinary
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Header, Show, left_text
 from bench.run.journal import Journal, open_journal
-from bench.telemetry.points import Buckets, DataPoint, point
+from bench.telemetry.points import Buckets, point
 from bench.telemetry.run import Run
 from bench.telemetry.settings import is_wanted
 from bench.topology.fleet import fdatasync_latency, require_descriptors
@@ -81,11 +79,7 @@ def finished_groups(plan: CrashPlan, cuts: Sequence[CutFacts]) -> list[list[CutF
 
 
 def concluded(
-    header: Header,
-    fleet: OwnFleet,
-    plan: CrashPlan,
-    cuts: Sequence[CutFacts],
-    failures: Sequence[str] = (),
+    header: Header, fleet: OwnFleet, plan: CrashPlan, cuts: Sequence[CutFacts], failures: Sequence[str] = ()
 ) -> CrashResult:
     """The result: everything that follows from the cuts."""
     finished = finished_groups(plan, cuts)
@@ -111,23 +105,15 @@ def concluded(
     )
 
 
-# -- the cuts, many fleets at once -------------------------------------------------------------------------------------
-
-
 class _CutQueue:
-    """The cuts that are to be made yet. `failures`: in words, what was given up."""
+    """The cuts that are to be made yet."""
 
     def __init__(
-        self,
-        plan: CrashPlan,
-        run_id: str,
-        server: ServerBinary,
-        journal: Journal[CutFacts],
-        show: Callable[[str], None],
+        self, plan: CrashPlan, run_id: str, server: ServerBinary, journal: Journal[CutFacts], show: Show
     ) -> None:
         self._plan, self._run_id, self._server, self._journal, self._show = plan, run_id, server, journal, show
         self._concurrent, waiting = plan.concurrent, self._waiting()
-        self._missing, self._began_s, self._worked_s = len(waiting), 0.0, 0.0
+        self._missing, self._began_s, self._worked_s = len(waiting), time.monotonic(), 0.0
         self._planned_s = sum(seconds_of(crash) for _, crash, _ in waiting)
         self._given_up: dict[Crash, str] = {}
 
@@ -143,36 +129,32 @@ class _CutQueue:
     def work(self, is_over: Callable[[], bool]) -> None:
         """Do every cut that is missing, until `is_over`. Raises BenchError when the journal cannot go on."""
         require_descriptors(DEPTH * min(self._plan.concurrent, max(1, self._missing)), _CLIENTS)
-        self._began_s = time.monotonic()
         total, kept = len(self._plan.orders), len(self._plan.orders) - self._missing
         before = f", {kept:,} of them done before" if kept else ""
         self._show(f"plan: {total:,} cuts in {len(self._plan.crashes)} groups{before}; {self._remaining()}")
-        if self._missing and not is_over():
+        try:
             asyncio.run(self._work(is_over))
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
 
     async def _work(self, is_over: Callable[[], bool]) -> None:
         threads = ThreadPoolExecutor(_THREADS_PER_LANE * self._plan.concurrent, thread_name_prefix="crash")
         asyncio.get_running_loop().set_default_executor(threads)
-        try:
-            await self._all_waiting(is_over)
-            if self._given_up and not is_over():  # for want of time, perhaps: once more, few at a time
-                self._given_up, self._concurrent = {}, max(1, self._concurrent // _FEWER)
-                await self._all_waiting(is_over)
-        except ExceptionGroup as failed:
-            raise failed.exceptions[0] from None
-
-    async def _all_waiting(self, is_over: Callable[[], bool]) -> None:
-        sizes: dict[float, list[tuple[int, Crash, int]]] = {}
-        for one in reversed(self._waiting()):  # the next one is at the end
-            sizes.setdefault(lanes_of(one[1]), []).append(one)
-        for worth, cuts in reversed(sizes.items()):
-            async with asyncio.TaskGroup() as tasks:
-                count = min(len(cuts), max(1, int(self._concurrent / worth)))
-                lanes = [tasks.create_task(self._lane(cuts)) for _ in range(count)]
-                while not is_over() and not all(lane.done() for lane in lanes):
-                    await asyncio.wait(lanes, timeout=_LOOK_S)
-                for lane in lanes:
-                    lane.cancel()
+        for concurrent in (self._plan.concurrent, self._plan.concurrent // _FEWER):  # failed, perhaps, for want of time
+            if is_over():
+                break
+            self._given_up, self._concurrent = {}, max(1, concurrent)
+            sizes: dict[float, list[tuple[int, Crash, int]]] = {}
+            for one in reversed(self._waiting()):  # the next one is at the end
+                sizes.setdefault(lanes_of(one[1]), []).append(one)
+            for worth, cuts in reversed(sizes.items()):
+                async with asyncio.TaskGroup() as tasks:
+                    count = min(len(cuts), max(1, int(self._concurrent / worth)))
+                    lanes = [tasks.create_task(self._lane(cuts)) for _ in range(count)]
+                    while not is_over() and not all(lane.done() for lane in lanes):
+                        await asyncio.wait(lanes, timeout=_LOOK_S)
+                    for lane in lanes:
+                        lane.cancel()
 
     async def _lane(self, cuts: list[tuple[int, Crash, int]]) -> None:
         with closing(CrashPlace(self._server)) as place:
@@ -193,7 +175,8 @@ class _CutQueue:
             try:
                 async with asyncio.timeout(_CUT_S):
                     await finish(place.open, crash.instances, crash.policy)
-                    return await OneCut(place, crash, number, prefix, rng, self._plan.locks_per_s).run()
+                    cut = OneCut(place, crash, number, prefix=prefix, rng=rng, locks_per_s=self._plan.locks_per_s)
+                    return await cut.run()
             except (BenchError, LockcoreError, OSError) as error:
                 reason = str(error) or type(error).__name__
                 await finish(place.close)
@@ -209,9 +192,6 @@ class _CutQueue:
         return f"about {left_text(left_s)}"
 
 
-# -- telemetry ---------------------------------------------------------------------------------------------------------
-
-
 def export_crashes(run_id: str, cuts: Sequence[CutFacts], environ: Mapping[str, str]) -> list[str]:
     """Export what `cuts` came to, if `environ` asks for telemetry. Returns warnings; never costs the result."""
     if not is_wanted(environ):
@@ -221,19 +201,17 @@ def export_crashes(run_id: str, cuts: Sequence[CutFacts], environ: Mapping[str, 
     warnings: list[str] = []
     for policy in dict.fromkeys(cut.crash.policy for cut in cuts):
         of_it = [cut for cut in cuts if cut.crash.policy == policy]
+        losses, windows = [cut.of() for cut in of_it], Buckets()
+        windows.add(np.array([round(one.window_s * NS_PER_S) for one in losses if one.window_s is not None], np.int64))
+        points = (
+            point("redlock.crash.lost_locks", sum(loss.lost for loss in losses)),
+            point("redlock.crash.lost_window", windows),
+            point("redlock.crash.double_grants", sum(one.double_grants for cut in of_it for one in cut.asked)),
+        )
         most = max(cut.crash.instances for cut in of_it)
         run = Run(run_id, "redlock", policy, [("127.0.0.1", 0)] * most, part=f"-{policy}")
         try:
-            warnings += export_once(run, tuple(_points(of_it)), environ)
+            warnings += export_once(run, points, environ)
         except BenchError as error:
             warnings.append(str(error))
     return list(dict.fromkeys(warnings))
-
-
-def _points(cuts: Sequence[CutFacts]) -> Iterator[DataPoint]:
-    losses = [cut.of() for cut in cuts]
-    windows = Buckets()
-    windows.add(np.array([round(one.window_s * NS_PER_S) for one in losses if one.window_s is not None], np.int64))
-    yield point("redlock.crash.lost_locks", sum(loss.lost for loss in losses))
-    yield point("redlock.crash.lost_window", windows)
-    yield point("redlock.crash.double_grants", sum(one.double_grants for cut in cuts for one in cut.asked))

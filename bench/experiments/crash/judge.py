@@ -1,9 +1,5 @@
 """What crashes cost: *cuts of one kind → locks lost, double grants, what had to be and what must not*. Pure.
 
-    CutFacts  what one cut came to: who knew which lock before and after, who got it   one line of the journal
-    group, cells → medians, maxima, what is stored; judge_crash → the verdict
-
-Rules
 - A lock is *lost* when an instance had acknowledged it and, back again, does not know it though its lease is valid.
 - A lease granted to a second client while the first is valid is a *double grant*. Holding q + margin votes, the first
   is in danger only when at least 2q − N + margin of its voters have forgotten it: N − q − margin never knew it.
@@ -15,21 +11,17 @@ Source: Redis aof.c (flushAppendOnlyFile); the Redlock text, "Performance, crash
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
-from msgspec import structs
+from msgspec.structs import asdict, replace
 
-from bench.experiments.crash.plan import Crash
-from bench.experiments.crash.result import CrashGroup, CrashRow, MedianAndMax, SyncInFlight
+from bench.experiments.crash.result import Crash, CrashGroup, CrashRow, MedianAndMax, SyncInFlight
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED, RowWord, conclude_rows
 from bench.measure.verdict import Verdict
 
-Judged = tuple[RowWord, str | None]
+Judged = tuple[RowWord, str | None]  # why, unless as expected
 NEARLY_ALL = 0.9  # of the locks at stake
 ASKED_FOR_S = 0.1  # a sync may wait so long for its thread: asked for, and not yet in the ledger
-
-
-# -- what one cut came to --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +104,7 @@ class CutFacts:
         return max(windows, default=None)
 
 
-# -- figures ---------------------------------------------------------------------------------------------------------
+# -- groups and their cells ------------------------------------------------------------------------------------------
 
 
 def spread(values: Iterable[float]) -> MedianAndMax:
@@ -121,18 +113,11 @@ def spread(values: Iterable[float]) -> MedianAndMax:
     return MedianAndMax(median=statistics.median(found) if found else None, max=max(found, default=None))
 
 
-def _asked(cuts: Sequence[CutFacts], margin: int, *, abstention: bool) -> list[AskedAgain]:
-    return [one for cut in cuts for one in cut.asked if (one.margin, one.abstention) == (margin, abstention)]
-
-
-# -- verdicts --------------------------------------------------------------------------------------------------------
-
-
 def group(cuts: Sequence[CutFacts], margin: int | None = None) -> CrashGroup:
     """The loss of one finished group of cuts (of one `Crash`, at least one), of one margin's locks or all; cuts in
     flight apart where they excuse."""
     crash = cuts[0].crash
-    apart = crash.expected_loss == "none-unless-in-flight"
+    apart = crash.promised_loss == "none-unless-in-flight"
     in_flight = [cut.of(margin) for cut in cuts if cut.is_in_flight]
     counted = [cut.of(margin) for cut in cuts if not (apart and cut.is_in_flight)]
     lost, at_stake = sum(loss.lost for loss in counted), sum(loss.at_stake for loss in counted)
@@ -148,16 +133,16 @@ def group(cuts: Sequence[CutFacts], margin: int | None = None) -> CrashGroup:
         fsync_in_flight=SyncInFlight(
             cuts=len(in_flight), apart=apart, lost_per_cut_max=max((loss.lost for loss in in_flight), default=0)
         ),
-        expected_loss=crash.expected_loss,
+        expected_loss=crash.promised_loss,
         verdict=NOT_KNOWN,
         reason=None,
     )
     verdict, reason = _judged_loss(found, sum(cut.unexplained for cut in cuts))
-    return structs.replace(found, verdict=verdict, reason=reason)
+    return replace(found, verdict=verdict, reason=reason)
 
 
 def _judged_loss(found: CrashGroup, unexplained: int) -> Judged:
-    """The verdict, and the reason unless it is as expected. `unexplained`: locks lost without a sync."""
+    """`unexplained`: locks lost without a sync."""
     if found.policy == "everysec" and found.kind in ("kill", "kill-slow-fsync") and unexplained:
         return VIOLATED, f"{unexplained} acknowledged locks were lost without a sync in flight"
     if found.expected_loss == "none" and found.lost_total:
@@ -172,9 +157,39 @@ def _judged_loss(found: CrashGroup, unexplained: int) -> Judged:
     return AS_EXPECTED, None
 
 
+def cells(cuts: Sequence[CutFacts]) -> list[CrashRow]:
+    """One row per margin and abstention of one finished group of cuts."""
+    told = sorted({(asked.margin, asked.abstention) for cut in cuts for asked in cut.asked})
+    return [_cell(cuts, margin, abstention=abstention) for margin, abstention in told]
+
+
+def _cell(cuts: Sequence[CutFacts], margin: int, *, abstention: bool) -> CrashRow:
+    """What the locks of one margin came to, and what one of the second clients got of them."""
+    asked, of_group = _asked(cuts, margin, abstention=abstention), group(cuts, margin)
+    judged = [(of_group.verdict, of_group.reason), judge_double_grants(cuts, margin, abstention=abstention)]
+    name = "abstaining" if abstention else "trusting"
+    return CrashRow(
+        **{
+            **asdict(of_group),
+            "verdict": max((verdict for verdict, _ in judged), key=(AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED).index),
+            "reason": "; ".join(reason for _, reason in judged if reason) or None,
+        },
+        margin=margin,
+        abstention=abstention,
+        asked=sum(one.asked for one in asked),
+        double_grants=sum(one.double_grants for one in asked),
+        cuts_with_double_grants=sum(one.double_grants > 0 for one in asked),
+        unavailable_s=spread(cut.unavailable_s[name] for cut in cuts if name in cut.unavailable_s),
+    )
+
+
+def _asked(cuts: Sequence[CutFacts], margin: int, *, abstention: bool) -> list[AskedAgain]:
+    return [one for cut in cuts for one in cut.asked if (one.margin, one.abstention) == (margin, abstention)]
+
+
 def judge_double_grants(cuts: Sequence[CutFacts], margin: int, *, abstention: bool) -> Judged:
-    """The verdict on what the second client got, and the reason unless it is as expected."""
-    expected = cuts[0].crash.expected_double_grants(margin, abstention=abstention)
+    """The verdict on what the second client got."""
+    expected = cuts[0].crash.promised_double_grants(margin, abstention=abstention)
     if not sum(one.asked for one in _asked(cuts, margin, abstention=abstention)):
         return NOT_KNOWN, "no lock was asked for while it was valid"
     strict = [cut for cut in cuts if not (expected == "none-unless-in-flight" and cut.is_in_flight)]
@@ -187,51 +202,14 @@ def judge_double_grants(cuts: Sequence[CutFacts], margin: int, *, abstention: bo
     return (AS_EXPECTED, None) if doubled else (NOT_SHOWN, "no lock was granted a second time")
 
 
-def worse(*judged: Judged) -> Judged:
-    """The worst verdict of several, with every reason."""
-    order = (AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED)
-    verdict = max((one for one, _ in judged), key=order.index)
-    return verdict, "; ".join(reason for _, reason in judged if reason) or None
-
-
-def cells(cuts: Sequence[CutFacts]) -> list[CrashRow]:
-    """One row per margin and abstention of one finished group of cuts."""
-    told = sorted({(asked.margin, asked.abstention) for cut in cuts for asked in cut.asked})
-    return [_cell(cuts, margin, abstention=abstention) for margin, abstention in told]
-
-
-def _cell(cuts: Sequence[CutFacts], margin: int, *, abstention: bool) -> CrashRow:
-    """What the locks of one margin came to, and what one of the second clients got of them."""
-    asked, of_group = _asked(cuts, margin, abstention=abstention), group(cuts, margin)
-    name = "abstaining" if abstention else "trusting"
-    verdict, reason = worse(
-        (of_group.verdict, of_group.reason), judge_double_grants(cuts, margin, abstention=abstention)
-    )
-    return CrashRow(
-        **{**structs.asdict(of_group), "verdict": verdict, "reason": reason},
-        margin=margin,
-        abstention=abstention,
-        asked=sum(one.asked for one in asked),
-        double_grants=sum(one.double_grants for one in asked),
-        cuts_with_double_grants=sum(one.double_grants > 0 for one in asked),
-        unavailable_s=spread(cut.unavailable_s[name] for cut in cuts if name in cut.unavailable_s),
-    )
-
-
 def judge_crash(
     groups: Sequence[CrashGroup], rows: Sequence[CrashRow], failures: Sequence[str] = (), *, interrupted: bool = False
 ) -> Verdict:
     """The verdict over all groups and rows, and what could not be done."""
-    judged: list[tuple[str, str]] = [(row.verdict, _sentence(row)) for row in [*groups, *rows]]
+    judged: list[tuple[str, str]] = [(one.verdict, f"{one.key}: {one.reason}") for one in groups]
+    judged += [(row.verdict, f"{row.name}: {row.reason}") for row in rows]
     judged += [(NOT_KNOWN, failure) for failure in failures]
     if not rows:
         judged.append((NOT_KNOWN, "no group of cuts was finished"))
     unfinished = "interrupted: groups of cuts that are not finished are missing" if interrupted else ""
     return conclude_rows(judged, tested="groups and rows as expected", interrupted=unfinished)
-
-
-def _sentence(row: CrashGroup) -> str:
-    where = f"N={row.instances}, {row.policy}, {row.kind} of {row.crashed}, {row.restart}"
-    if isinstance(row, CrashRow):
-        where += f", margin {row.margin}{', abstaining' if row.abstention else ''}"
-    return f"{where}: {row.reason}"

@@ -1,16 +1,15 @@
 """Which crashes are tried: *instances, quick or full → groups of cuts, what each takes, what cannot be*.
 
-Rules: one group of cuts serves every vote margin and both kinds of second client, so a cell is a group × margin ×
-abstention. Quick looks at N = 3 in depth and at the main crashes of the other N.
+One group of cuts serves every vote margin and both kinds of second client: a cell is a group × margin × abstention.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from typing import Annotated
 
 from msgspec import Meta
 
-from bench.experiments.crash.result import KINDS, POLICIES, RESTARTS, AtLeastOne, CrashKind, Expected, Policy, Restart
+from bench.experiments.crash.result import KINDS, POLICIES, RESTARTS, AtLeastOne, Crash, CrashKind, Policy
+from bench.measure.section import Section, builtins_of
 from lockcore.quorum import quorum_of
 
 TTL_MS = 2000
@@ -20,64 +19,10 @@ CYCLE_S = 1.0  # everysec syncs once in it: a load lasts so much longer than `SE
 SETTLE_S = 1.1
 SLOW_SYNC_S, SLOW_ALWAYS_S = 1.5, 0.2  # `always` waits for it in every acquire, which may take a quarter of the TTL
 AFTER_S = 2.4  # from the end of the instances to that of the last lease, with restarts and questions
+_MAIN = {("none", "kill"), ("everysec", "kill"), *((policy, "power-cut") for policy in POLICIES[1:])}
 
 
-@dataclass(frozen=True, slots=True)
-class Crash:
-    """One group of cuts. `crashed` (1 … N): how many instances end at once and come back."""
-
-    instances: AtLeastOne
-    policy: Policy
-    kind: CrashKind
-    crashed: AtLeastOne
-    restart: Restart
-
-    @property
-    def key(self) -> str:
-        """Its name in journals and progress lines."""
-        return f"N={self.instances} {self.policy} {self.kind} of {self.crashed}, {self.restart}"
-
-    @property
-    def margins(self) -> range:
-        """Every vote margin a lease can have."""
-        return range(self.instances - quorum_of(self.instances) + 1)
-
-    @property
-    def cuts_power(self) -> bool:
-        """Whether what was not synced is gone."""
-        return self.kind in ("power-cut", "power-cut-torn")
-
-    @property
-    def expected_loss(self) -> Expected:
-        """What the policy promises under this kind of end."""
-        if self.policy == "none":
-            return "nearly-all"
-        if self.kind == "shutdown" or self.policy == "always":
-            return "none"
-        if self.policy == "no":
-            loses: dict[str, Expected] = {"power-cut": "nearly-all", "power-cut-torn": "some"}
-            return loses.get(self.kind, "none")
-        return "none-unless-in-flight" if self.kind == "kill" else "some"
-
-    def expected_double_grants(self, margin: int, *, abstention: bool) -> Expected:
-        """What a second client may get while a first lease of `margin` is valid."""
-        quorum = quorum_of(self.instances)
-        forgetting = min(self.crashed, quorum + margin)
-        if abstention or self.restart == "delayed" or forgetting < 2 * quorum - self.instances + margin:
-            return "none"
-        loss = self.expected_loss
-        return "some" if loss == "nearly-all" else loss
-
-
-def is_possible(policy: Policy, kind: CrashKind) -> bool:
-    """Whether there is such a crash: without a file every end is a kill; where the kernel syncs no fsync is slow."""
-    if policy == "none":
-        return kind in ("shutdown", "kill")
-    return (policy, kind) != ("no", "kill-slow-fsync")
-
-
-@dataclass(frozen=True, slots=True)
-class CrashPlan:
+class CrashPlan(Section, frozen=True):
     """What is done: every crash `cuts` times. `locks_per_s`: offered to each fleet; `concurrent`: fleets at once."""
 
     crashes: Annotated[tuple[Crash, ...], Meta(min_length=1)]
@@ -89,7 +34,7 @@ class CrashPlan:
 
     def to_json(self) -> dict[str, object]:
         """What a journal must agree in to be gone on from; `concurrent` changes how fast it goes, not what is found."""
-        plan = {"experiment": "crash", **asdict(self), "ttl_ms": TTL_MS}
+        plan = {"experiment": "crash", **builtins_of(self), "ttl_ms": TTL_MS}
         del plan["concurrent"]
         return plan
 
@@ -122,6 +67,13 @@ def seconds_of(crash: Crash) -> float:
     return (sum(load_range_s(crash)) / 2 + AFTER_S) * lanes_of(crash)
 
 
+def is_possible(policy: Policy, kind: CrashKind) -> bool:
+    """Whether there is such a crash: without a file every end is a kill; where the kernel syncs no fsync is slow."""
+    if policy == "none":
+        return kind in ("shutdown", "kill")
+    return (policy, kind) != ("no", "kill-slow-fsync")
+
+
 def full_crashes(instances: Sequence[int]) -> list[Crash]:
     """Every possible crash: one, a quorum, or all instances at once, back at once, or delayed after a whole loss.
 
@@ -142,21 +94,10 @@ def full_crashes(instances: Sequence[int]) -> list[Crash]:
 def quick_crashes(instances: Sequence[int]) -> list[Crash]:
     """Every policy and kind once at the N in depth, there also a quorum, and everywhere the main ones."""
     depth = DEPTH if DEPTH in instances else instances[0]
-    return [crash for crash in full_crashes(instances) if _is_quick(crash, depth)]
-
-
-_MAIN = {
-    ("none", "kill"),
-    ("no", "power-cut"),
-    ("everysec", "kill"),
-    ("everysec", "power-cut"),
-    ("always", "power-cut"),
-}
-
-
-def _is_quick(crash: Crash, depth: int) -> bool:
-    if crash.restart == "delayed" and crash.policy not in ("none", "everysec"):
-        return False
-    in_depth, is_main = crash.instances == depth, (crash.policy, crash.kind) in _MAIN
-    of_a_quorum = in_depth and is_main and crash.crashed == quorum_of(crash.instances)
-    return of_a_quorum or (crash.crashed == 1 and (in_depth or is_main))
+    found = []
+    for crash in full_crashes(instances):
+        in_depth, is_main = crash.instances == depth, (crash.policy, crash.kind) in _MAIN
+        of_a_quorum = in_depth and is_main and crash.crashed == quorum_of(crash.instances)
+        if crash.restart == "at-once" or crash.policy in ("none", "everysec"):
+            found += [crash] if of_a_quorum or (crash.crashed == 1 and (in_depth or is_main)) else []
+    return found

@@ -11,6 +11,7 @@ from bench.measure.expectation import RowWord
 from bench.measure.result import Document
 from bench.measure.run_result import OwnFleet
 from bench.measure.section import Amount, Count, Section, Share, says
+from lockcore.quorum import quorum_of
 
 Policy = Literal["none", "no", "everysec", "always"]
 CrashKind = Literal["shutdown", "kill", "kill-slow-fsync", "power-cut", "power-cut-torn"]
@@ -37,8 +38,8 @@ class SyncInFlight(Section, frozen=True, kw_only=True):
     lost_per_cut_max: Annotated[Count, says("most locks lost in one of these cuts")]
 
 
-class CrashGroup(Section, frozen=True, kw_only=True):
-    """One group of cuts, locks of all margins together."""
+class Crash(Section, frozen=True):
+    """One group of cuts."""
 
     instances: Annotated[AtLeastOne, says("N")]
     policy: Annotated[Policy, says("appendfsync; none = no append-only file")]
@@ -51,6 +52,40 @@ class CrashGroup(Section, frozen=True, kw_only=True):
     ]
     crashed: Annotated[AtLeastOne, says("how many instances ended at once and came back")]
     restart: Annotated[Restart, says("delayed: started again when the longest TTL and drift have passed")]
+
+    @property
+    def key(self) -> str:
+        """Its name in journals, sentences and progress lines."""
+        return f"N={self.instances} {self.policy} {self.kind} of {self.crashed}, {self.restart}"
+
+    @property
+    def margins(self) -> range:
+        """Every vote margin a lease can have."""
+        return range(self.instances - quorum_of(self.instances) + 1)
+
+    @property
+    def promised_loss(self) -> Expected:
+        """What the policy promises under this kind of end."""
+        if self.policy == "none":
+            return "nearly-all"
+        if self.kind == "shutdown" or self.policy == "always":
+            return "none"
+        if self.policy == "no":
+            return "nearly-all" if self.kind == "power-cut" else "some" if self.kind == "power-cut-torn" else "none"
+        return "none-unless-in-flight" if self.kind == "kill" else "some"
+
+    def promised_double_grants(self, margin: int, *, abstention: bool) -> Expected:
+        """What a second client may get while a first lease of `margin` is valid."""
+        quorum = quorum_of(self.instances)
+        forgetting = min(self.crashed, quorum + margin)
+        if abstention or self.restart == "delayed" or forgetting < 2 * quorum - self.instances + margin:
+            return "none"
+        return "some" if self.promised_loss == "nearly-all" else self.promised_loss
+
+
+class CrashGroup(Crash, frozen=True, kw_only=True):
+    """One group of cuts, locks of all margins together."""
+
     cuts: Annotated[AtLeastOne, says("cuts at random phases")]
     at_stake: Annotated[
         Count,
@@ -81,6 +116,11 @@ class CrashRow(CrashGroup, frozen=True, kw_only=True):
         MedianAndMax,
         says("from the end of the instances to the second client's next grant of a free lock, reconnecting included"),
     ]
+
+    @property
+    def name(self) -> str:
+        """What sentences call it."""
+        return f"{self.key}, margin {self.margin}{', abstaining' if self.abstention else ''}"
 
 
 class CrashConditions(Section, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from bench.measure.expectation import AS_EXPECTED, ROW_WORDS
 from bench.report.figures import MISSING, count, decimals
 from bench.report.html.plot import RANGE, Bar, Column, Data, Figure, forest
 from bench.report.html.scale import logarithmic, number_tick
-from bench.report.sheet import Case, Part, Sheet, Suite, made, sheet_of
+from bench.report.sheet import Case, Columns, Part, Sheet, Suite, made, sheet_of, table
 
 _KINDS = {
     "shutdown": "SHUTDOWN",
@@ -20,10 +20,22 @@ _KINDS = {
     "power-cut": "power cut",
     "power-cut-torn": "power cut, torn",
 }
-_LOST_HEAD = (
-    "N", "policy", "crash", "of", "cuts", "lost/cut\nmedian", "\nmax", "of all\nat stake", "window s\nmedian", "\nmax",
-    "fsync in\nflight",
-)  # fmt: skip
+_CRASH: Columns[CrashGroup] = (
+    ("N", lambda row: str(row.instances)),
+    ("policy", lambda row: row.policy),
+    ("crash", lambda row: _KINDS[row.kind]),
+    ("of", lambda row: str(row.crashed)),
+)
+_LOST: Columns[CrashGroup] = (
+    *_CRASH,
+    ("cuts", lambda row: count(row.cuts)),
+    ("lost/cut\nmedian", lambda row: decimals(row.lost_per_cut.median, 0)),
+    ("\nmax", lambda row: decimals(row.lost_per_cut.max, 0)),
+    ("of all\nat stake", lambda row: MISSING if row.lost_share is None else f"{row.lost_share:.0%}"),
+    ("window s\nmedian", lambda row: decimals(row.lost_window_s.median)),
+    ("\nmax", lambda row: decimals(row.lost_window_s.max)),
+    ("fsync in\nflight", lambda row: f"{row.fsync_in_flight.cuts}/{row.cuts}{_mark(row)}"),
+)
 _WORDS = frozenset({1, 2})
 _LEGEND = (
     (
@@ -84,26 +96,22 @@ def _conditions(result: CrashResult) -> Sequence[str]:
     )
 
 
-# -- tables ----------------------------------------------------------------------------------------------------------
-
-
 def _parts(result: CrashResult) -> Iterator[Part]:
-    at_once = [row for row in result.groups if row.restart == "at-once"]
-    if at_once:
+    if at_once := [row for row in result.groups if row.restart == "at-once"]:
         about = "acknowledged locks that a crashed instance, back at once, did not know"
-        yield Part("lost", about, _LOST_HEAD, tuple(map(_lost, at_once)), _WORDS)
-    if back := [rows for rows in _by_crash(result.rows, "at-once") if any(map(_tells, rows))]:
-        yield _twice_part("granted twice", "at once", back)
-    if delayed := _by_crash(result.rows, "delayed"):
-        yield _twice_part("delayed", "after the longest TTL", delayed)
-
-
-def _by_crash(rows: Iterable[CrashRow], restart: str) -> list[list[CrashRow]]:
-    told: dict[tuple[str, ...], list[CrashRow]] = {}
-    for row in rows:
-        if row.restart == restart:
-            told.setdefault(_named(row), []).append(row)
-    return list(told.values())
+        yield table("lost", about, _LOST, at_once, _WORDS)
+    crashes: dict[str, list[CrashRow]] = {}
+    for row in result.rows:
+        crashes.setdefault(row.key, []).append(row)
+    delayed = [rows for rows in crashes.values() if rows[0].restart == "delayed"]
+    back = [rows for rows in crashes.values() if rows[0].restart == "at-once" and any(map(_tells, rows))]
+    for name, restarted, told in (("granted twice", "at once", back), ("delayed", "after the longest TTL", delayed)):
+        if told:
+            margins = 1 + max(row.margin for rows in told for row in rows)
+            trusted = ("trusted,\nmargin 0", *(f"\n{margin}" for margin in range(1, margins)))
+            head = (*(name for name, _ in _CRASH), *trusted, "abstain-\ning", "no lock s\ntrusted", "\nabstain.")
+            about = f"restarted {restarted}: leases that two clients held, of those asked for"
+            yield Part(name, about, head, tuple(_twice(rows, margins) for rows in told), _WORDS)
 
 
 def _tells(row: CrashRow) -> bool:
@@ -112,38 +120,12 @@ def _tells(row: CrashRow) -> bool:
     return may_lose or row.double_grants > 0 or bool(_mark(row))
 
 
-def _twice_part(name: str, restarted: str, groups: Sequence[Sequence[CrashRow]]) -> Part:
-    margins = 1 + max(row.margin for rows in groups for row in rows)
-    trusted = ("trusted,\nmargin 0", *(f"\n{margin}" for margin in range(1, margins)))
-    head = ("N", "policy", "crash", "of", *trusted, "abstain-\ning", "no lock s\ntrusted", "\nabstain.")
-    about = f"restarted {restarted}: leases that two clients held, of those asked for"
-    return Part(name, about, head, tuple(_twice(rows, margins) for rows in groups), _WORDS)
-
-
-def _named(row: CrashGroup) -> tuple[str, ...]:
-    return str(row.instances), row.policy, _KINDS[row.kind], str(row.crashed)
-
-
-def _lost(row: CrashGroup) -> tuple[str, ...]:
-    window = row.lost_window_s
-    return (
-        *_named(row),
-        count(row.cuts),
-        decimals(row.lost_per_cut.median, 0),
-        decimals(row.lost_per_cut.max, 0),
-        MISSING if row.lost_share is None else f"{row.lost_share:.0%}",
-        decimals(window.median),
-        decimals(window.max),
-        f"{row.fsync_in_flight.cuts}/{row.cuts}" + _mark(row),
-    )
-
-
 def _twice(rows: Sequence[CrashRow], margins: int) -> tuple[str, ...]:
-    trusting = {row.margin: [row] for row in rows if not row.abstention}
-    abstaining = [row for row in rows if row.abstention]
-    held = [_doubled(trusting.get(margin, ())) for margin in range(margins)]
+    """One crash, told by its cells."""
+    held = [_doubled([row for row in rows if row.margin == margin and not row.abstention]) for margin in range(margins)]
     waits = (_most(row.unavailable_s.max for row in rows if row.abstention is way) for way in (False, True))
-    return (*_named(rows[0]), *held, _doubled(abstaining), *map(decimals, waits))
+    abstaining = _doubled([row for row in rows if row.abstention])
+    return (*(shown(rows[0]) for _, shown in _CRASH), *held, abstaining, *map(decimals, waits))
 
 
 def _doubled(rows: Sequence[CrashRow]) -> str:
@@ -156,44 +138,39 @@ def _mark(*rows: CrashGroup) -> str:
     return "" if all(row.verdict == AS_EXPECTED for row in rows) else " !"
 
 
-# -- sentences -------------------------------------------------------------------------------------------------------
-
-
 def _lines(result: CrashResult) -> Iterator[tuple[str, str]]:
     yield from _findings(result.rows)
     for row in result.groups:
-        if row.fsync_in_flight.apart and row.fsync_in_flight.cuts:
-            yield "apart", _apart(row)
+        seen = row.fsync_in_flight
+        if seen.apart and seen.cuts:
+            lost = f"up to {count(seen.lost_per_cut_max)} locks" if seen.lost_per_cut_max else "nothing"
+            yield "apart", f"{row.key}: {seen.cuts} of {row.cuts} cuts had a sync in flight and lost {lost}"
     yield from _LEGEND
     yield "lost", f"at L locks/s a crash loses about L × window; here L = {result.conditions.locks_per_s}"
 
 
 def _findings(rows: Sequence[CrashRow]) -> Iterator[tuple[str, str]]:
     """What must not happen, over all rows in which it must not, with its bound; and what the margin is worth."""
-    one_of_odd = [row for row in rows if row.crashed == 1 and row.instances % 2]
+    one_of_odd = [
+        row
+        for row in rows
+        if row.crashed == 1 and row.instances % 2 and not row.abstention and row.restart == "at-once"
+    ]
     always = [row for row in rows if row.policy == "always"]
     lost = _total(row.lost_total for row in always if not row.abstention)
+    abstain = "the clients let a restarted instance abstain for the longest TTL: "
     for name, about, chosen in (
         ("always", f"{lost} locks lost, ", always),
         ("delayed", "restarted after the longest TTL: ", [row for row in rows if row.restart == "delayed"]),
-        (
-            "abstaining",
-            "the clients let a restarted instance abstain for the longest TTL: ",
-            [row for row in rows if row.abstention],
-        ),
-        (
-            "margin ≥ 1",
-            "one restart, odd N, trusted at once: ",
-            [row for row in one_of_odd if row.margin and not row.abstention and row.restart == "at-once"],
-        ),
+        ("abstaining", abstain, [row for row in rows if row.abstention]),
+        ("margin ≥ 1", "one restart, odd N, trusted at once: ", [row for row in one_of_odd if row.margin]),
     ):
         if chosen:
-            cuts = sum({(*_named(row), row.restart): row.cuts for row in chosen}.values())
+            cuts = sum({row.key: row.cuts for row in chosen}.values())
             safe = cuts >= 6 and not any(row.double_grants for row in chosen)
             bound = f" (95 % sure: fewer than 1 cut in {cuts // 3:,})" if safe else ""
             yield name, f"{about}{_granted_twice(chosen)} in {count(cuts)} cuts{bound}"
-    memory = [row for row in one_of_odd if not row.margin and row.policy == "none" and row.restart == "at-once"]
-    if doubled := [row for row in memory if not row.abstention]:
+    if doubled := [row for row in one_of_odd if not row.margin and row.policy == "none"]:
         about = "one restart without persistence, odd N, trusted at once"
         yield "margin 0", f"{about}: {_granted_twice(doubled)}"
 
@@ -201,14 +178,6 @@ def _findings(rows: Sequence[CrashRow]) -> Iterator[tuple[str, str]]:
 def _granted_twice(rows: Sequence[CrashRow]) -> str:
     twice, asked = _total(row.double_grants for row in rows), _total(row.asked for row in rows)
     return f"{twice} of {asked} locks granted twice"
-
-
-def _apart(row: CrashGroup) -> str:
-    in_flight = row.fsync_in_flight
-    where = f"{row.policy} × {_KINDS[row.kind]} of {row.crashed}, N={row.instances}"
-    told = f"{in_flight.cuts} of {row.cuts} cuts had a sync in flight"
-    most = in_flight.lost_per_cut_max
-    return f"{where}: {told} and lost {f'up to {count(most)} locks' if most else 'nothing'}"
 
 
 def _total(numbers: Iterable[int]) -> str:
@@ -223,8 +192,7 @@ def suite(result: CrashResult) -> Suite:
     """Every cell as a JUnit case."""
     cases = [
         Case(
-            f"N={row.instances} {row.policy} {row.kind} of {row.crashed} {row.restart} margin {row.margin}"
-            f"{' abstaining' if row.abstention else ''}",
+            row.name,
             ROW_WORDS[row.verdict].status,
             row.reason or f"lost {row.lost_total}, granted twice {row.double_grants} of {row.asked}",
         )
@@ -233,18 +201,15 @@ def suite(result: CrashResult) -> Suite:
     return Suite("crash", result.started_at, result.duration_s, cases, {"id": result.id})
 
 
-# -- pictures ----------------------------------------------------------------------------------------------------------
-
-
 def figures(result: CrashResult) -> list[Figure]:
     """Median and most of the locks lost per crash: the worst group of every policy and kind."""
-    told: dict[str, list[tuple[float, float]]] = {}
+    known: dict[str, tuple[float, float]] = {}
     for row in result.groups:
         if row.lost_per_cut.max is not None:
             name = f"{row.policy} × {_KINDS[row.kind]}"
-            most = max(row.lost_per_cut.max, row.fsync_in_flight.lost_per_cut_max)
-            told.setdefault(name, []).append((row.lost_per_cut.median or 0.0, most))
-    known = {name: (max(median for median, _ in of_it), max(most for _, most in of_it)) for name, of_it in told.items()}
+            median, most = known.get(name, (0.0, 0.0))
+            most = max(most, row.lost_per_cut.max, row.fsync_in_flight.lost_per_cut_max)
+            known[name] = max(median, row.lost_per_cut.median or 0.0), most
     if not known:
         return []
     worst = max(most for _, most in known.values())

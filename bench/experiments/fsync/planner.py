@@ -136,8 +136,8 @@ def _losses(cells: Sequence[CrashRow], groups: Sequence[CrashGroup]) -> LossesSe
     """The worst of some groups of cuts. Margins share their cuts, so those count once; a cell knows the losses of one
     margin, `groups` those of all."""
     cells = [cell for cell in cells if cell.kind in POWER_CUTS] or cells
-    cuts = {_crash_of(cell): cell.cuts for cell in cells}
-    whole = [group for group in groups if _crash_of(group) in cuts] or cells
+    cuts = {cell.key: cell.cuts for cell in cells}
+    whole = [group for group in groups if group.key in cuts] or cells
     return LossesSeen(
         cuts=sum(cuts.values()),
         lost_per_cut=Typical(
@@ -151,10 +151,6 @@ def _losses(cells: Sequence[CrashRow], groups: Sequence[CrashGroup]) -> LossesSe
             max=max(cell.unavailable_s.max or 0.0 for cell in cells),
         ),
     )
-
-
-def _crash_of(group: CrashGroup) -> tuple[object, ...]:
-    return group.instances, group.policy, group.kind, group.crashed, group.restart
 
 
 # -- advice ------------------------------------------------------------------------------------------------------------

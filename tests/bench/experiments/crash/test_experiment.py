@@ -9,16 +9,16 @@ from msgspec import structs
 from bench.cli.commands import execute
 from bench.errors import UsageError
 from bench.experiments.crash.command import plan_of
-from bench.experiments.crash.crashing_fleet import append_only_files, keys_in
+from bench.experiments.crash.cut import append_only_files, keys_in
 from bench.experiments.crash.experiment import export_crashes
 from bench.experiments.crash.judge import CutFacts, cells, judge_crash
 from bench.experiments.crash.plan import (
-    Crash,
     CrashPlan,
     full_crashes,
     load_range_s,
     seconds_of,
 )
+from bench.experiments.crash.result import Crash
 from bench.run.journal import JOURNAL_NAME, open_journal
 from tests.bench.experiments.crash.test_judge import crash, cut
 from tests.doubles.collector import Collector, attributes_of
@@ -131,7 +131,7 @@ def test_the_verdict_is_the_worst_and_names_its_rows() -> None:
     assert judge_crash([], [row, missing]).status == "inconclusive"
     judged = judge_crash([], [row, missing, bad])
     assert judged.status == "violated"
-    assert judged.reasons[0] == "N=3, always, power-cut of 1, at-once, margin 0, abstaining: 9 lost"
+    assert judged.reasons[0] == "N=3 always power-cut of 1, at-once, margin 0, abstaining: 9 lost"
     assert judge_crash([], []).status == "inconclusive"
     assert judge_crash([], [row], ["a group was given up"]).status == "inconclusive"
 

@@ -13,8 +13,8 @@ from bench.experiments.crash.judge import (
     group,
     judge_double_grants,
 )
-from bench.experiments.crash.plan import Crash, is_possible
-from bench.experiments.crash.result import KINDS, POLICIES, MedianAndMax
+from bench.experiments.crash.plan import is_possible
+from bench.experiments.crash.result import KINDS, POLICIES, Crash, MedianAndMax
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
 
 CALM = Ledger(0, 0, False, 0.002)
@@ -53,7 +53,7 @@ def judge_loss(cuts):
 )  # fmt: skip
 def test_what_each_policy_promises_under_each_crash(policy, kind, expected) -> None:
     assert is_possible(policy, kind)
-    assert crash(policy, kind).expected_loss == expected
+    assert crash(policy, kind).promised_loss == expected
 
 
 def test_every_pair_is_either_expected_or_impossible() -> None:
@@ -76,13 +76,13 @@ def test_a_second_grant_needs_a_quorum_that_does_not_know_the_first(instances, c
     never_knew = instances - quorum - margin
     assert (min(crashed, quorum + margin) + never_knew >= quorum) == (expected == "some")
     of = crash("none", "kill", instances=instances, crashed=crashed)
-    assert of.expected_double_grants(margin, abstention=False) == expected
+    assert of.promised_double_grants(margin, abstention=False) == expected
 
 
 def test_delay_and_abstention_make_every_crash_safe() -> None:
-    assert crash("none", "kill").expected_double_grants(0, abstention=True) == "none"
-    assert crash("none", "kill", restart="delayed").expected_double_grants(0, abstention=False) == "none"
-    assert crash("everysec", "kill").expected_double_grants(0, abstention=False) == "none-unless-in-flight"
+    assert crash("none", "kill").promised_double_grants(0, abstention=True) == "none"
+    assert crash("none", "kill", restart="delayed").promised_double_grants(0, abstention=False) == "none"
+    assert crash("everysec", "kill").promised_double_grants(0, abstention=False) == "none-unless-in-flight"
 
 
 # -- losses: as expected, and red ------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ import pytest
 
 from bench.experiments.crash.experiment import concluded
 from bench.experiments.crash.judge import AskedAgain, CutFacts, Ledger, Loss
-from bench.experiments.crash.plan import Crash, CrashPlan
-from bench.experiments.crash.result import CrashResult
+from bench.experiments.crash.plan import CrashPlan
+from bench.experiments.crash.result import Crash, CrashResult
 from bench.experiments.crash.words import figures, sheet, suite
 from bench.measure.section import typed
 from bench.run.experiment import Header
