@@ -151,11 +151,8 @@ def _lines(result: CrashResult) -> Iterator[tuple[str, str]]:
 
 def _findings(rows: Sequence[CrashRow]) -> Iterator[tuple[str, str]]:
     """What must not happen, over all rows in which it must not, with its bound; and what the margin is worth."""
-    one_of_odd = [
-        row
-        for row in rows
-        if row.crashed == 1 and row.instances % 2 and not row.abstention and row.restart == "at-once"
-    ]
+    trusted = [row for row in rows if row.restart == "at-once" and not row.abstention]
+    one_of_odd = [row for row in trusted if row.crashed == 1 and row.instances % 2]
     always = [row for row in rows if row.policy == "always"]
     lost = _total(row.lost_total for row in always if not row.abstention)
     abstain = "the clients let a restarted instance abstain for the longest TTL: "
