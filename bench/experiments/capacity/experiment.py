@@ -6,14 +6,12 @@
 
 Rules: one fleet serves all probes of a point; each probe is a whole run, with arrivals of its own, judged and stored
 below probes/. A safety violation ends everything. Ctrl-C keeps the probes that were finished; so does the end of a
-point's time. A run that would not be over within the budget is not begun: it takes what is asked of it, and what
-those before it took beyond that (starting, draining, judging: seconds on a busy machine); one that is not over when it
-ends is cut. Nothing is computed here but what is asked of judge.py.
+point's time. A run that would not be over within the budget is not begun: it takes what is asked of it, and what those
+before it took beyond that; one that is not over when it ends is cut.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import mean
 
@@ -119,7 +117,7 @@ class _ProbeWatch:
 
     experiment: Experiment
     budget: Budget
-    is_awaited: bool = False
+    is_awaited: bool
     cut: int = 0
     busy: list[float] = field(default_factory=list)
 
@@ -133,29 +131,14 @@ class _ProbeWatch:
             self.cut = 1
             self.experiment.count += 1
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Raise OutOfTime when it cut the run that is made here, unless somebody else wished its end, too."""
-        try:
-            yield
-        except KeyboardInterrupt:
-            if not self.cut:
-                raise
-        finally:
-            self.experiment.count -= self.cut
-        if self.experiment.is_over:
-            raise KeyboardInterrupt
-        if self.cut:
-            raise OutOfTime
-
-    @property
-    def used(self) -> float | None:
-        """The share of the machine's CPU time that was used, by whomever."""
-        return mean(self.busy[1:]) if len(self.busy) > 1 else None
-
 
 class _Seeker:
-    """One command's work."""
+    """One command's work, point after point."""
+
+    _budget: Budget
+    _scenario: Scenario
+    _servers: Servers
+    _findings: Findings
 
     def __init__(self, order: ExperimentOrder[CapacityPlan], experiment: Experiment, show: Show) -> None:
         self._order, self._plan, self._experiment, self._show = order, order.plan, experiment, show
@@ -169,135 +152,132 @@ class _Seeker:
         found: list[CapacityPoint] = []
         for number, point in enumerate(self._plan.points, 1):
             self._prefix = f"point {number}/{len(self._plan.points)}: " if point.variables else ""
-            findings = Findings()
+            self._scenario, self._findings = point.scenario, Findings()
             try:
-                self._seek(point.scenario, findings)
+                self._seek()
             except (BenchError, KeyboardInterrupt) as error:
                 if not self._runs:
                     raise  # else what is finished counts
                 self._experiment.cut = isinstance(error, KeyboardInterrupt)
                 self.stopped = "" if self._experiment.cut else str(error)
-            found.append(point_of(point, findings, self._plan))
-            reasons = found[-1].reasons
+            found.append(point_of(point, self._findings, self._plan))
             name = f"{point_name(point.variables)}: " if point.variables else ""
-            self.warnings += [f"{name}{told}" for told in findings.unmeasured if told not in reasons]
-            if self._experiment.cut or self.stopped or findings.violated:
+            self.warnings += [f"{name}{told}" for told in self._findings.unmeasured if told not in found[-1].reasons]
+            if self._experiment.cut or self.stopped or self._findings.violated:
                 break
         return found
 
-    def _seek(self, scenario: Scenario, findings: Findings) -> None:
-        plan = self._plan
-        budget = self._budget = Budget(plan.budget_s)
-        with open_servers(scenario, server=self._order.server, allow_missing=False) as servers:
+    def _seek(self) -> None:
+        budget = self._budget = Budget(self._plan.budget_s)
+        with open_servers(self._scenario, server=self._order.server, allow_missing=False) as self._servers:
             self._experiment.raising = False
-            findings.fleet = servers.section()
+            self._findings.fleet = self._servers.section()
             try:
-                self._start(scenario, servers, findings)
-                self._search(scenario, servers, findings)
+                self._start()
+                self._search()
             except OutOfTime:
-                findings.unmeasured.append(budget.spent(f"the search ended after {len(findings.probes)} probes"))
+                spent = budget.spent(f"the search ended after {len(self._findings.probes)} probes")
+                self._findings.unmeasured.append(spent)
 
-    def _start(self, scenario: Scenario, servers: Servers, findings: Findings) -> None:
-        """Closed loops of more and more callers, until more of them make no more."""
-        best = 0.0
-        for users in self._allowed(START_CALLERS, scenario):
+    def _start(self) -> None:
+        """Closed loops of more and more callers, as far as the scenario allows, until more of them make no more."""
+        scenario, best = self._scenario, 0.0
+        most = scenario.users if self._plan.fixed_users else START_CALLERS[-1]
+        most = min(most, scenario.resources) if scenario.skew.kind == "own" else most
+        for users in sorted({max(min(users, most), scenario.processes) for users in START_CALLERS}):
             self._show(f"{self._prefix}start: {users} callers in closed loop")
-            made = self._closed(users, scenario, servers, findings).achieved_per_s or 0.0
-            if findings.violated or made < GROWS * best:
+            duration_ms, warmup_ms = SHORT * scenario.duration_ms, SHORT * scenario.warmup_ms
+            result, _ = self._run(replace(scenario, users=users, duration_ms=duration_ms, warmup_ms=warmup_ms))
+            loop = ClosedLoop(
+                users=users,
+                achieved_per_s=result.rate.achieved_per_s,
+                acquire_s=result.latency_s.acquire,
+                generator_cpu_ratio=result.generator.cpu_ratio,
+            )
+            self._findings.callers.append(loop)
+            made = loop.achieved_per_s or 0.0
+            if self._findings.violated or made < GROWS * best:
                 return
             best = made
 
-    def _allowed(self, callers: Sequence[int], scenario: Scenario) -> list[int]:
-        """Those of these numbers of callers that the scenario allows."""
-        most = scenario.users if self._plan.fixed_users else callers[-1]
-        most = min(most, scenario.resources) if scenario.skew.kind == "own" else most
-        return sorted({max(min(users, most), scenario.processes) for users in callers})
-
-    def _search(self, scenario: Scenario, servers: Servers, findings: Findings) -> None:
+    def _search(self) -> None:
+        findings, slo = self._findings, self._plan.slo
         if target := self._plan.target_rate_per_s:
             for number in range(TARGET_PROBES):
                 if not findings.violated:
                     self._show(f"{self._prefix}target: probe {number + 1} of {TARGET_PROBES} at {rate_text(target)}/s")
-                    self._probe("target", self._open_loop(scenario, target), servers, findings)
-        found, rate = next_probe(findings, self._plan.slo)
+                    self._probe("target", target, self._open_loop(target))
+        found, rate = next_probe(findings, slo)
         while rate and not findings.violated:
-            wanted = self._open_loop(scenario, rate)
-            self._show(self._progress(wanted, findings, found))
-            self._probe("search", wanted, servers, findings)
-            found, rate = next_probe(findings, self._plan.slo)
+            wanted = self._open_loop(rate)
+            self._show(self._progress(wanted, found))
+            self._probe("search", rate, wanted)
+            found, rate = next_probe(findings, slo)
 
-    def _probe(self, step: str, wanted: Scenario, servers: Servers, findings: Findings) -> None:
-        watch, rate = self._watch(), wanted.rate_per_s or 0.0
-        result = self._run(wanted, servers, findings, watch)
-        busy = watch.used if self._plan.bind is None else None  # this machine makes no load for other hosts' probes
-        findings.probes.append(judge_probe(rate, step, result, self._plan.slo, busy))
+    def _probe(self, step: str, rate: float, wanted: Scenario) -> None:
+        result, busy = self._run(wanted)
+        busy = None if self._plan.bind else busy  # this machine makes no load for other hosts' probes
+        self._findings.probes.append(judge_probe(rate, step, result, self._plan.slo, busy))
 
-    def _progress(self, wanted: Scenario, findings: Findings, found: RateInterval) -> str:
+    def _progress(self, wanted: Scenario, found: RateInterval) -> str:
         """The line that is seen while a probe is made."""
         left_s, lasts_s = self._budget.left_s, self._budget.lasts_s(wanted)
-        done = len(findings.probes)
+        done = len(self._findings.probes)
         more = max(min(int(left_s / lasts_s), found.probes_left(done)), 1)
         count = f"probe {done + 1} of about {done + more}"
         so_far = f"{rate_text(found.low)}–{rate_text(found.high)}/s"
         left = left_text(min(left_s, more * lasts_s))
         return f"{self._prefix}{count} at {rate_text(wanted.rate_per_s)}/s, so far {so_far}, {left}"
 
-    def _open_loop(self, scenario: Scenario, rate: float) -> Scenario:
-        samples_ms = self._plan.slo.least_operations / rate * 1000
+    def _open_loop(self, rate: float) -> Scenario:
+        scenario, slo = self._scenario, self._plan.slo
+        samples_ms = slo.least_operations / rate * 1000
         duration_ms = max(scenario.duration_ms, min(samples_ms, STRETCH * scenario.duration_ms))
-        users = scenario.users if self._plan.fixed_users else callers_for(rate, scenario, self._plan.slo)
+        users = scenario.users if self._plan.fixed_users else callers_for(rate, scenario, slo)
         seed = scenario.seed + self._runs  # else chance would be the same in every probe of a rate
         return replace(scenario, rate_per_s=rate, users=users, duration_ms=duration_ms, seed=seed)
 
-    def _closed(self, users: int, scenario: Scenario, servers: Servers, findings: Findings) -> ClosedLoop:
-        wanted = replace(
-            scenario, users=users, duration_ms=SHORT * scenario.duration_ms, warmup_ms=SHORT * scenario.warmup_ms
-        )
-        result = self._run(wanted, servers, findings, self._watch())
-        loop = ClosedLoop(
-            users=users,
-            achieved_per_s=result.rate.achieved_per_s,
-            acquire_s=result.latency_s.acquire,
-            generator_cpu_ratio=result.generator.cpu_ratio,
-        )
-        findings.callers.append(loop)
-        return loop
-
-    def _watch(self) -> _ProbeWatch:
-        return _ProbeWatch(self._experiment, self._budget, self._plan.bind is not None and not self._runs)
-
-    def _run(self, scenario: Scenario, servers: Servers, findings: Findings, watch: _ProbeWatch) -> RunResult:
-        """One run on the standing servers, stored; drained servers before it."""
-        if self._experiment.is_over:
+    def _run(self, scenario: Scenario) -> tuple[RunResult, float | None]:
+        """One run on the standing servers, drained before it, stored; and the share of this machine's CPU time that was
+        used, by whomever. Raises OutOfTime when its time was up before its end."""
+        experiment, budget, bind = self._experiment, self._budget, self._plan.bind
+        if experiment.is_over:
             raise KeyboardInterrupt
-        self._budget.require(scenario)
-        _drain(servers.urls)
+        budget.require(scenario)
+        _drain(self._servers.urls)
         run_id = f"{self._order.run_id}-{self._runs + 1}"
-        order = Order(scenario, run_id, self._order.command, None, self._order.server, bind=self._plan.bind, more=True)
-        with watch.watching():
-            finished = run_on(servers, order, self._experiment, watch)
-        if finished.result.interrupted:
+        order = Order(scenario, run_id, self._order.command, None, self._order.server, bind=bind, more=True)
+        watch, result = _ProbeWatch(experiment, budget, bind is not None and not self._runs), None
+        try:
+            result = run_on(self._servers, order, experiment, watch).result
+        except KeyboardInterrupt:
+            if not watch.cut:
+                raise
+        finally:
+            experiment.count -= watch.cut
+        if watch.cut and not experiment.is_over:
+            raise OutOfTime
+        if experiment.is_over or result is None or result.interrupted:
             raise KeyboardInterrupt
         self._runs += 1
-        self._budget.ended(scenario)
-        self._store(finished.result)
-        verdict = finished.result.verdict
-        if verdict.status == "violated":
-            rate = scenario.rate_per_s
-            where = f"at {rate:,.0f}/s" if rate else f"closed loop, {scenario.users} callers"
-            findings.violated = f"{where}: {'; '.join(verdict.reasons)}"
-        if verdict.status == "invalid" and finished.result.generator.verdict == "VALID":
-            raise InconclusiveError(f"a probe did not run to its end: {verdict.reasons[0]}")
-        self.warnings += servers.warnings()  # each is told once
-        return finished.result
+        budget.ended(scenario)
+        self._keep(result)
+        return result, mean(watch.busy[1:]) if len(watch.busy) > 1 else None
 
-    def _store(self, result: RunResult) -> None:
-        """Keep a probe's whole result; what cannot be stored costs nothing but itself."""
+    def _keep(self, result: RunResult) -> None:
+        """Store a run's whole result, which costs nothing but itself where it cannot be; note what it warns of."""
         folder = self._order.folder / "probes" / f"{self._runs:02d}"
         try:
             write_result(result, folder)
         except EnvironmentNotReadyError as error:
             self.warnings.append(f"a probe's result could not be stored in {folder} ({error})")
+        verdict, rate = result.verdict, result.scenario.rate_per_s
+        if verdict.status == "violated":
+            where = f"at {rate:,.0f}/s" if rate else f"closed loop, {result.scenario.users} callers"
+            self._findings.violated = f"{where}: {'; '.join(verdict.reasons)}"
+        if verdict.status == "invalid" and result.generator.verdict == "VALID":
+            raise InconclusiveError(f"a probe did not run to its end: {verdict.reasons[0]}")
+        self.warnings += self._servers.warnings()  # each is told once
 
 
 def _drain(urls: Sequence[str]) -> None:

@@ -1,19 +1,17 @@
 """What the probes of a point come to: *rates that held and missed, closed loops → interval, limit, headroom, word*.
 
-The answer
-- An interval by all probes together (model.py). A probe that the generator spoilt bounds the search like a miss; of the
-  servers it says nothing, so the answer leaves it out; where only with such probes it would be narrow, they bound it.
-  An end that fewer than two probes near it bear out is not known, and none lies beyond all of them.
+- The answer is an interval by all probes together (model.py). A probe that the generator spoilt bounds the search like
+  a miss; of the servers it says nothing, so the answer leaves it out; where only with such probes it would be narrow,
+  they bound it. An end that fewer than two probes near it bear out is not known, and none lies beyond all of them.
 - A closed loop that kept the SLO must agree with it, or a sentence says why not: callers who wait for each other never
-  queue, arrivals at random do, and an open loop's latencies begin when the schedule wanted, however late the timer is.
-- One that kept it at twice the rate contradicts it: with a limit of ten service times or more an M/M/1 server keeps
-  half of its rate.
+  queue, arrivals at random do. One that kept it at twice the rate contradicts it: with a limit of ten service times or
+  more an M/M/1 server keeps half of its rate.
 
 Source: p99 of M/M/1 is ln 100 ÷ (μ − λ); Student's t for the latency at the target. Pure.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -61,7 +59,6 @@ LEAST_PROBES, MOST_PROBES = 8, 40
 NEAR, LEAST_NEAR = 1.25, 2  # an end is borne out by so many probes, no further than this factor beyond it
 MORE_BY = 2.0  # a closed loop may be so many times faster than what random arrivals leave room for
 _SAY = (Seen.HELD, Seen.MISSED)  # something of the servers
-_OWN_LIMIT = "the load process may be the limit; give it --processes, cores or hosts of its own"
 DEARER = 1.1  # times the CPU: worth a word
 STUDENT = {2: 12.706, 3: 4.303}  # t, 97.5 %, by the number of values
 
@@ -109,8 +106,7 @@ def reached_by(findings: Findings, slo: Slo) -> Reached:
 
 def next_probe(findings: Findings, slo: Slo) -> tuple[RateInterval, float | None]:
     """Return what is believed so far, whoever is to blame for a miss, and the rate to probe; None: sure enough."""
-    reached = reached_by(findings, slo)
-    looks = [(probe.rate_per_s, probe.seen is Seen.HELD) for probe in findings.probes]
+    reached, looks = reached_by(findings, slo), _looks(findings.probes)
     found = interval_of(reached, looks)
     done = len(looks) >= LEAST_PROBES and found.width <= ENOUGH
     if done or len(looks) >= MOST_PROBES:
@@ -120,9 +116,9 @@ def next_probe(findings: Findings, slo: Slo) -> tuple[RateInterval, float | None
 
 def capacity_of(findings: Findings, slo: Slo) -> Capacity:
     """Return where the capacity of the servers lies."""
-    looks = _of_servers(findings)
-    found, held = interval_of(reached_by(findings, slo), looks), [rate for rate, kept in looks if kept]
-    missed = [rate for rate, kept in looks if not kept]
+    looks = _looks(findings.probes, _SAY)
+    found = interval_of(reached_by(findings, slo), looks)
+    held, missed = ([rate for rate, kept in looks if kept is way] for way in (True, False))
     known = sum(rate * NEAR >= found.low for rate in held) >= LEAST_NEAR
     bound = sum(rate <= found.high * NEAR for rate in missed) >= LEAST_NEAR
     bound = bound and not found.width > USABLE >= next_probe(findings, slo)[0].width
@@ -135,8 +131,8 @@ def capacity_of(findings: Findings, slo: Slo) -> Capacity:
     )
 
 
-def _of_servers(findings: Findings) -> list[Look]:
-    return [(one.rate_per_s, one.seen is Seen.HELD) for one in findings.probes if one.seen in _SAY]
+def _looks(probes: Sequence[Probe], of: Container[Seen] = tuple(Seen)) -> list[Look]:
+    return [(probe.rate_per_s, probe.seen is Seen.HELD) for probe in probes if probe.seen in of]
 
 
 def point_of(point: SweepPoint, findings: Findings, plan: CapacityPlan) -> CapacityPoint:
@@ -145,8 +141,7 @@ def point_of(point: SweepPoint, findings: Findings, plan: CapacityPlan) -> Capac
     held = [probe for probe in findings.probes if probe.seen is Seen.HELD]
     near = at_capacity(findings.probes, capacity)
     best = near if held else None
-    doubts = outrun(capacity, _closed_loops(findings, plan.slo))
-    word, reasons = _word(findings, capacity, doubts, plan)
+    word, reasons = _word(findings, capacity, plan)
     return CapacityPoint(
         variables=dict(point.variables),
         scenario=point.scenario.shown(),
@@ -171,20 +166,18 @@ def _gave_out(findings: Findings) -> str:
     if not spoilt:
         return ""
     first = min(spoilt, key=lambda probe: probe.rate_per_s)
-    health, at = first.generator, f"at {first.rate_per_s:,.0f}/s"
-    if first.is_bound:
-        return f"{percent(health.cpu_ratio, 0)} of a core {at}"
-    return f"its timer woke {latency(health.late_s)} late {at}"
+    health, late = first.generator, f"its timer woke {latency(first.generator.late_s)} late"
+    return f"{f'{percent(health.cpu_ratio, 0)} of a core' if first.is_bound else late} at {first.rate_per_s:,.0f}/s"
 
 
-def _word(findings: Findings, capacity: Capacity, doubts: Sequence[str], plan: CapacityPlan) -> tuple[Word, list[str]]:
+def _word(findings: Findings, capacity: Capacity, plan: CapacityPlan) -> tuple[Word, list[str]]:
     if findings.violated:
         return VIOLATED, [findings.violated]
     if not findings.probes:
         return INCONCLUSIVE, ["no probe was finished", *findings.unmeasured]
-    if capacity.low is None and not doubts:
+    reasons = outrun(capacity, _closed_loops(findings, plan.slo))
+    if capacity.low is None and not reasons:
         return _none_held(findings, min(findings.probes, key=lambda probe: probe.rate_per_s), plan)
-    reasons = [*doubts]
     if capacity.low and capacity.high is None:
         gave_out = _gave_out(findings)
         why = f"the generator gave out first ({gave_out})" if gave_out else "too few probes above it missed"
@@ -213,10 +206,8 @@ def _closed_loops(findings: Findings, slo: Slo) -> Iterator[tuple[int, float, bo
     """Callers, leases/s, and whether the SLO's limits on acquires, as far as closed loops have them, were kept."""
     limits = [one for one in slo.thresholds if one.metric.path[0] == "latency_s"]
     for loop in findings.callers:
-        values = [getattr(loop.acquire_s, one.metric.path[-1], None) for one in limits]
-        kept = bool(limits) and all(
-            value is not None and value <= one.limit for value, one in zip(values, limits, strict=True)
-        )
+        values = [(getattr(loop.acquire_s, one.metric.path[-1], None), one.limit) for one in limits]
+        kept = bool(limits) and all(value is not None and value <= limit for value, limit in values)
         yield loop.users, loop.achieved_per_s or 0.0, kept
 
 
@@ -232,7 +223,7 @@ def _headroom(findings: Findings, capacity: Capacity, plan: CapacityPlan) -> Hea
     target, low, high = plan.target_rate_per_s, capacity.low, capacity.high
     if target is None:
         return None
-    middle = capacity.likely or low
+    middle, model = capacity.likely or low, Model(reached_by(findings, plan.slo), _looks(findings.probes, _SAY))
     there = [probe for probe in findings.probes if probe.rate_per_s == target]
     seen = [getattr(probe.acquire_s, plan.slo.figure) for probe in there]
     late = [probe.generator.late_s for probe in there if probe.generator.late_s is not None]
@@ -240,7 +231,7 @@ def _headroom(findings: Findings, capacity: Capacity, plan: CapacityPlan) -> Hea
         target_rate_per_s=target,
         ratio=middle / target - 1 if middle else None,
         kept=low is not None and low >= target,
-        sure=Model(reached_by(findings, plan.slo), _of_servers(findings)).above(target) if capacity.likely else None,
+        sure=model.above(target) if capacity.likely else None,
         low=low / target - 1 if low else None,
         high=high / target - 1 if high else None,
         figure=plan.slo.figure,
@@ -254,9 +245,8 @@ def mean_latency(values: Sequence[float]) -> Estimate | None:
     if len(values) not in STUDENT:
         return None
     logs = np.log(values)
-    middle, error = float(logs.mean()), float(logs.std(ddof=1)) / math.sqrt(len(values))
-    ends = (middle - STUDENT[len(values)] * error, middle + STUDENT[len(values)] * error)
-    return Estimate(math.exp(middle), *map(math.exp, ends))
+    middle, error = float(logs.mean()), STUDENT[len(values)] * float(logs.std(ddof=1)) / math.sqrt(len(values))
+    return Estimate(*map(math.exp, (middle, middle - error, middle + error)))
 
 
 def agreement(findings: Findings, capacity: Capacity, slo: Slo) -> str | None:
@@ -289,17 +279,14 @@ def _dearer(probe: Probe | None, loop: ClosedLoop) -> str:
 
 def outrun(capacity: Capacity, closed: Iterable[tuple[int, float, bool]]) -> list[str]:
     """Return which closed loops contradict `capacity`: each its callers, leases/s, and whether it kept the SLO."""
-    limit = capacity.high or capacity.low
+    limit, kept = capacity.high or capacity.low, [(rate, users) for users, rate, within in closed if within]
     if limit is None:
-        fast = [(users, rate) for users, rate, kept in closed if kept]
-        return [f"no rate held, yet {users} callers made {rate:,.0f}/s within the SLO" for users, rate in fast[:1]]
-    found = [(rate, users) for users, rate, kept in closed if kept and rate > MORE_BY * limit]
-    if not found:
+        return [f"no rate held, yet {users} callers made {rate:,.0f}/s within the SLO" for rate, users in kept[:1]]
+    rate, users = max(kept, default=(0.0, 0))
+    if rate <= MORE_BY * limit:
         return []
-    rate, users = max(found)
-    return [
-        f"{users} callers in closed loop made {rate:,.0f}/s within the SLO, far more than {limit:,.0f}/s: {_OWN_LIMIT}"
-    ]
+    told = f"{users} callers in closed loop made {rate:,.0f}/s within the SLO, far more than {limit:,.0f}/s"
+    return [f"{told}: the load process may be the limit; give it --processes, cores or hosts of its own"]
 
 
 def judge_capacity(points: Sequence[CapacityPoint], *, stopped: str = "", interrupted: bool = False) -> Verdict:

@@ -29,11 +29,8 @@ SURE = 0.95
 ENOUGH, USABLE = 0.10, 0.25  # half the width of an interval: a search stops at the first, the second is an answer
 MOST_OVER = 4.0
 _STEP = 0.03  # of the grid, in log rate
-_AROUND, _WITHIN, _ANYWHERE = (
-    0.7,
-    0.5,
-    0.02,
-)  # open loop bears less than closed; standard deviation; weight of far rates
+_AROUND = 0.7  # of what the closed loop made: open loop bears less
+_WITHIN, _ANYWHERE = 0.5, 0.02  # standard deviation, in log rate; weight of far rates
 _WIDTHS = np.geomspace(0.02, 0.3, 5)
 _SPOILT, _RARER, _LUCKY = np.array([0.03, 0.1, 0.3]), np.array([4.0, 2.0, 1.0]), 0.01
 _CANDIDATES = 15

@@ -1,19 +1,15 @@
 """One probe of a capacity search: *a run's result and the SLO → held, missed or saturated, and what it used up*.
 
-Rules
 - Held: every expression of the SLO is true and at least 0.99 of the offered operations were completed in time. For an
   upper limit on a percentile of acquire, an operation that got no lease is a miss, however quickly it was refused.
 - A miss is the generator's when it used 0.9 of a core, or when without the operations that its timer began so late
   that not even a median acquire would have been in time it were none: SATURATED, nothing is known of the servers at
   that rate. What held, held whatever the generator did.
-- Attainment: the share of all operations that got their lease within the limit, with its 95 % Wilson interval.
-- The next limit is the resource that was used most, with the rate that takes all of it where use grows with the rate;
-  from 0.7 on it is near. Where the generator gave out first, the servers' limit was not reached.
+- The next limit is the resource that was used most, with the rate that takes all of it where use grows with the rate.
 """
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 
 import numpy as np
 
@@ -102,10 +98,11 @@ def judge_probe(rate: float, step: str, result: RunResult, slo: Slo, busy: float
     """Judge the run `result`, which was offered `rate` (operations/s). `step`: why that rate was tried; `busy`: the
     share of this machine's CPU time that was used meanwhile, by whomever."""
     limits = tuple(_judged(threshold, result) for threshold in slo.thresholds)
+    held = all(one.kept for one in limits) and result.rate.sustained is not False
     return Probe(
         rate_per_s=rate,
         step=step,
-        seen=_seen(limits, result, slo),
+        seen=Seen.HELD if held else Seen.SATURATED if is_saturated(result, slo) else Seen.MISSED,
         achieved_per_s=result.rate.achieved_per_s,
         completed_per_s=result.rate.completed_per_s,
         sustained=result.rate.sustained,
@@ -169,12 +166,6 @@ def _judged(threshold: Threshold, result: RunResult) -> KeptLimit:
     return KeptLimit(expression=entry.expression, value=entry.value, limit=entry.limit, kept=kept, reason=entry.reason)
 
 
-def _seen(limits: Sequence[KeptLimit], result: RunResult, slo: Slo) -> Seen:
-    if all(one.kept for one in limits) and result.rate.sustained is not False:
-        return Seen.HELD
-    return Seen.SATURATED if is_saturated(result, slo) else Seen.MISSED
-
-
 def _is_acquire_limit(threshold: Threshold) -> bool:
     path = threshold.metric.path
     return path[:2] == ("latency_s", "acquire_all") and path[-1] in MISS_SHARES and threshold.operator in ("<", "<=")
@@ -192,8 +183,8 @@ def _histogram(name: str, result: RunResult) -> Histogram:
 
 def _up_to(histogram: Histogram, limit_s: float) -> int:
     """How many samples are below the limit, to three digits."""
-    limit_ns = min(max(round(limit_s * 1e9), 0), HIGHEST_NS)
-    return int(histogram.counts[: int(bucket_indices(np.array([limit_ns], np.int64))[0])].sum())
+    limit_ns = np.array([min(max(round(limit_s * 1e9), 0), HIGHEST_NS)], np.int64)
+    return int(histogram.counts[: int(bucket_indices(limit_ns)[0])].sum())
 
 
 def _instance(instance: InstanceReport, result: RunResult) -> ProbedInstance:
@@ -213,19 +204,19 @@ def _instance(instance: InstanceReport, result: RunResult) -> ProbedInstance:
 
 def uses_of(result: RunResult, slo: Slo, busy: float | None = None) -> tuple[Use, ...]:
     """How far one run used each resource, as far as that is known. `busy`: as for `judge_probe`."""
-    found = (_server, _generator, partial(_machine, busy=busy), _hot_key, _callers, _fsync, partial(_network, slo=slo))
-    return tuple(use for find in found if (use := find(result)))
+    own = (_server(result), _generator(result), _machine(result, busy))
+    of_load = (_hot_key(result), _callers(result), _fsync(result), _network(result, slo))
+    return tuple(use for use in (*own, *of_load) if use)
 
 
 def next_limit(uses: Sequence[Use], gave_out: str = "") -> NextLimit:
     """The next limit among them. `gave_out`: how the generator did before any, "" = it did not."""
     if gave_out:
         return NextLimit(GENERATOR, GAVE_OUT.format(gave_out), tuple(uses))
-    known = [use for use in uses if use.ratio is not None]
-    if not known:
+    first = max(uses, key=lambda use: -1.0 if use.ratio is None else use.ratio, default=None)
+    if first is None or first.ratio is None:
         return NextLimit(None, "not known: neither servers nor generator told what they used", tuple(uses))
-    first = max(known, key=lambda use: use.ratio or 0.0)
-    near = "" if (first.ratio or 0.0) >= NEAR else "; nothing was nearer its limit"
+    near = "" if first.ratio >= NEAR else "; nothing was nearer its limit"
     return NextLimit(first.name, first.text + near, tuple(uses), first.full_per_s)
 
 

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from bench.experiments.capacity.result import (
-    Attainment,
     CapacityPoint,
     CapacityResult,
     ClosedLoop,
@@ -20,7 +19,7 @@ from bench.experiments.capacity.result import (
 )
 from bench.report.figures import MISSING, count, counted, decimals, latency, milliseconds, percent
 from bench.report.html.plot import X_RANGE, Y_RANGE, Axes, Band, Column, Data, Figure, Line, Mark, Spot, plot
-from bench.report.html.scale import duration_tick, linear, logarithmic, number_tick
+from bench.report.html.scale import duration_tick, logarithmic, number_tick
 from bench.report.sheet import Case, Columns, Part, Sheet, Suite, made, sheet_of, table
 from bench.scenario.quantity import delay_text, duration_text, skew_text
 
@@ -142,11 +141,11 @@ def _lines(point: CapacityPoint, result: CapacityResult) -> Iterator[tuple[str, 
     if point.agreement:
         yield "closed loop", point.agreement
     if attained:
+        low, high = percent(attained.low, 2), percent(attained.high, 2)
         within = f"{count(attained.operations)} acquires within {latency(attained.limit_s)}"
-        yield "attained", f"{_attained(attained)} of {within}"
+        yield "attained", f"{percent(attained.rate, 2)} (95 % sure: {low} to {high}) of {within}"
     if knee:
-        acquire = knee.acquire_s
-        times = f"p50 {latency(acquire.p50)}, p99 {latency(acquire.p99)}"
+        times = f"p50 {latency(knee.acquire_s.p50)}, p99 {latency(knee.acquire_s.p99)}"
         yield "knee", f"{rate_text(knee.rate_per_s)}/s: most throughput per latency ({times})"
     others = [use for use in limit.uses if use.ratio is not None and use.name != limit.name]
     yield from (("used", f"{use.name}: {use.text}") for use in sorted(others, key=lambda use: -(use.ratio or 0)))
@@ -174,13 +173,6 @@ def _own_share(point: CapacityPoint) -> str:
         return own
     reply_s = min(replies[len(replies) // 2], median)  # of a quorum
     return f"{own}; of the {latency(median)} p50, {latency(reply_s)} are replies, the rest turns of the load process"
-
-
-def _attained(attained: Attainment) -> str:
-    if attained.rate is None:
-        return MISSING
-    low, high = percent(attained.low, 2), percent(attained.high, 2)
-    return f"{percent(attained.rate, 2)} (95 % sure: {low} to {high})"
 
 
 def _headroom(point: CapacityPoint) -> str:
@@ -224,8 +216,7 @@ def _sweep(points: Sequence[CapacityPoint]) -> Part:
 
 
 def _sweep_row(point: CapacityPoint) -> tuple[str, ...]:
-    attained, knee = point.attainment, point.knee
-    near = at_capacity(point.probes, point.capacity)
+    attained, knee, near = point.attainment, point.knee, at_capacity(point.probes, point.capacity)
     return (
         _bracket(point).partition(" leases/s")[0],
         milliseconds(near.acquire_s.p99) if near else MISSING,
@@ -246,12 +237,8 @@ def _sweep_lines(result: CapacityResult) -> Iterator[tuple[str, str]]:
 
 
 def figures(result: CapacityResult) -> list[Figure]:
-    """What each rate did to the latency, and how callers scale, of every point."""
-    pictures = (
-        figure
-        for number, point in enumerate(result.points)
-        for figure in (_search_picture(point, result, number), _callers_picture(point, number))
-    )
+    """What each rate did to the latency, of every point."""
+    pictures = (_search_picture(point, result, number) for number, point in enumerate(result.points))
     return [figure for figure in pictures if figure]
 
 
@@ -282,19 +269,3 @@ def _search_picture(point: CapacityPoint, result: CapacityResult, number: int) -
     rows = [[p.rate_per_s, p.seen.value, p.acquire_s.p99, p.achieved_per_s] for p in point.probes]
     data = Data(tuple(Column(*name) for name in names), rows)
     return plot(f"search-{number}", title, about, axes=axes, marks=marks, data=data)
-
-
-def _callers_picture(point: CapacityPoint, number: int) -> Figure | None:
-    loops = point.callers
-    if len(loops) < 2:
-        return None
-    users, rates = [loop.users for loop in loops], [loop.achieved_per_s or 0.0 for loop in loops]
-    x, y = logarithmic(users, *X_RANGE), linear([max(rates)], *Y_RANGE)
-    marks: list[Mark] = [Spot(n, rate, "c1", "measured") for n, rate in zip(users, rates, strict=True)]
-    title = f"{count(max(rates))} leases/s at most in closed loop, with {users[rates.index(max(rates))]} callers"
-    about = "Leases per second by callers, closed loop; where more callers bring less, they wait for each other"
-    axes = Axes(x, y, "callers (log scale)", "leases per second", number_tick, number_tick)
-    names = (("callers", "count"), ("leases_per_s", "per_s"), ("p50_s", "s"), ("p99_s", "s"))
-    rows = [[loop.users, loop.achieved_per_s, loop.acquire_s.p50, loop.acquire_s.p99] for loop in loops]
-    data = Data(tuple(Column(*name) for name in names), rows, [x(n) for n in users])
-    return plot(f"callers-{number}", title, about, axes=axes, marks=marks, data=data)
