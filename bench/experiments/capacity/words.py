@@ -233,9 +233,6 @@ def _sweep_lines(result: CapacityResult) -> Iterator[tuple[str, str]]:
             yield "target", _headroom(point)
 
 
-# -- pictures ----------------------------------------------------------------------------------------------------------
-
-
 def figures(result: CapacityResult) -> list[Figure]:
     """What each rate did to the latency, of every point."""
     pictures = (_search_picture(point, result, number) for number, point in enumerate(result.points))

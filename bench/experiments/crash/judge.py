@@ -104,9 +104,6 @@ class CutFacts:
         return max(windows, default=None)
 
 
-# -- groups and their cells ------------------------------------------------------------------------------------------
-
-
 def spread(values: Iterable[float]) -> MedianAndMax:
     """Median and maximum; both None of nothing."""
     found = list(values)

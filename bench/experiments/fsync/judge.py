@@ -68,9 +68,6 @@ Rows = Sequence[FsyncRow]
 Loads = Sequence[LoadSeen]
 
 
-# -- rows --------------------------------------------------------------------------------------------------------------
-
-
 def rows_of(visits: Iterable[VisitSeen]) -> list[FsyncRow]:
     """One row per cell and load, in a fixed order."""
     cells: dict[FsyncCell, list[VisitSeen]] = {}
@@ -202,9 +199,6 @@ def _generator(cell: FsyncCell, loads: Loads, p99_ns: int | None) -> LoadProcess
     )
 
 
-# -- prices ------------------------------------------------------------------------------------------------------------
-
-
 def always_costs(rows: Rows) -> list[AlwaysCost]:
     """What always costs: the maximum under everysec ÷ that under it, per N, shape and added latency."""
     found = []
@@ -252,9 +246,6 @@ def rate_interval(row: FsyncRow) -> tuple[float, float] | None:
 def _estimate(logs: Sequence[float]) -> Times:
     shift = paired_shift(logs, CONFIDENCE)
     return Times(math.exp(shift.shift), math.exp(shift.low), math.exp(shift.high), len(logs))
-
-
-# -- findings ----------------------------------------------------------------------------------------------------------
 
 
 def findings_of(rows: Rows) -> list[FsyncFinding]:

@@ -1,19 +1,13 @@
 """The load process of `lockbench fsync`: *an order and phases on stdin → figures on stdout*, a line of JSON each.
 
-    clients × pipeline   so many locks (one connection to each instance), so many callers that share each of them
-    closed loop          every caller acquires and releases its own resource, as fast as it is answered: the maximum
-    hold                 how long a caller works under its lock, drawn as in a run
-    open loop            a Poisson process hands arrivals to free callers: latency from the intended start
+In closed loop every caller acquires and releases a resource of its own as fast as it is answered; in open loop a
+Poisson process hands arrivals to free callers, and latency counts from the intended start. Nobody contends, so what is
+waited for is the servers and their disks; the instance time-out is the longest there is, so that a slow fsync is
+measured. Every caller ends its cycle before a phase ends, so nothing is left on the servers.
 
-Rules
-- Nobody contends for a resource, so what is waited for is the servers and their disks. The instance time-out is the
-  longest there is (a quarter of the TTL), so that a slow fsync is measured. Every caller ends its cycle before a phase
-  ends, so nothing is left on the servers. When the parent goes, so does this process.
-- WAITAOF: a vote needs both, the key was set and WAITAOF's reply counts the local fsync. It answers at its time-out,
-  too, with what it has: the count is checked, never assumed. It causes no fsync, it waits for the server's next one,
-  and blocks its connection meanwhile, so every caller has connections of its own. One that breaks raises.
-
-Source: Redlock on gevent (lockcore), bench.workloads.demand; the reference page of WAITAOF (Redis 7.2, Valkey 8.0).
+WAITAOF: a vote needs both, the key was set and WAITAOF's reply counts the local fsync. It answers at its time-out, too,
+with what it has, so the count is checked. It causes no fsync, it waits for the server's next one, and blocks its
+connection meanwhile, so every caller has connections of its own. Source: the reference page of WAITAOF (Redis 7.2).
 """
 
 from array import array

@@ -1,15 +1,9 @@
 """Speed beside losses: *rows of `lockbench fsync`, a result of `lockbench crash` → the planner's page*. Pure.
 
-    one option = N × policy × how a crashed instance comes back (at once, or only after the longest TTL)
-    speed      maximum and p99 at 80 % of it, of one reference load measured for most options
-    losses     worst of the crash groups of that option: locks lost per crash, double grants, seconds unavailable
-
-Rules
-- Nothing is interpolated: a figure that was not measured is null, and a crash result may be missing altogether.
-- A double grant is counted with clients that trust a restarted instance; a power cut, whole or with a torn tail, is the
-  crash that counts. An option is called safe when cuts were made and none led to a double grant.
-- What a policy costs is the whole range over everything measured, because no single ratio is true; only ratios of pairs
-  with an interval are quoted, never a bound.
+One option = N × policy × how a crashed instance comes back. Speed: the maximum, and p99 at 80 % of it, of one reference
+load measured for most options. Losses: the worst of that option's power cuts, whole or torn, with clients that trust a
+restarted instance. Nothing is interpolated: a figure that was not measured is null. What a policy costs is the whole
+range over everything measured, because no single ratio is true; only ratios with an interval are quoted, never a bound.
 """
 
 import statistics
@@ -152,8 +146,6 @@ def _losses(cells: Sequence[CrashRow], groups: Sequence[CrashGroup]) -> LossesSe
         ),
     )
 
-
-# -- advice ------------------------------------------------------------------------------------------------------------
 
 Way = tuple[Policy, Restart | None]
 

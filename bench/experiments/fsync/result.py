@@ -1,7 +1,5 @@
-"""The result of `lockbench fsync`, part by part: *rows of cells, what always costs, findings, the planner's page*.
-
-Rules: values and their names only. A figure of repeats is a `Spread`; null = not known, or not applicable. What a visit
-leaves in the journal is here, too, for the rows are made of it.
+"""The result of `lockbench fsync`, part by part: *visits in the journal, rows of cells, what always costs, findings,
+the planner's page*. A figure of repeats is a `Spread`; null = not known, or not applicable.
 """
 
 from collections.abc import Iterable
@@ -74,9 +72,6 @@ def server_policy(policy: Policy) -> str:
     return "everysec" if policy == "waitaof" else policy
 
 
-# -- what a visit leaves in the journal --------------------------------------------------------------------------------
-
-
 class WaitaofCounts(Section, frozen=True, kw_only=True):
     """Replies of WAITAOF."""
 
@@ -138,9 +133,6 @@ class VisitSeen(Section, frozen=True, kw_only=True):
     cell: Annotated[FsyncCell, says("what was visited")]
     disk: Annotated[SyncLatency | None, says("null where it cannot be measured")]
     loads: Annotated[dict[LoadName, LoadSeen], says("by name")]
-
-
-# -- rows and findings -------------------------------------------------------------------------------------------------
 
 
 class DiskFigures(Section, frozen=True, kw_only=True):
@@ -251,9 +243,6 @@ class FsyncFinding(Section, frozen=True):
     verdict: Annotated[Word, says("what it comes to")]
 
 
-# -- the planner's page ------------------------------------------------------------------------------------------------
-
-
 class ReferenceLoad(Setup, frozen=True, kw_only=True):
     """The load whose figures stand in the options."""
 
@@ -323,9 +312,6 @@ class PlannerPage(Section, frozen=True, kw_only=True):
     warnings: Annotated[tuple[str, ...], says("what must be known before both are read together")] = ()
     unmeasured: Annotated[tuple[str, ...], says("what nothing is known of, and what to type")] = ()
     advice: Annotated[tuple[str, ...], says("sentences, the recommendation first")] = ()
-
-
-# -- the document ------------------------------------------------------------------------------------------------------
 
 
 class FsyncFleet(Section, frozen=True, kw_only=True):

@@ -53,7 +53,8 @@ def beside(result: FsyncResult, folder: Path) -> FsyncResult:
 def sheet(result: FsyncResult, place: str = "") -> Sheet:
     """Return the planner's page, then the figures it rests on; `result` is stored at `place` ("" = nowhere)."""
     page = result.planner
-    own = [("advice", page.advice[0]), *_planner_lines(page), *_lines(result)]
+    expected = [("as expected", finding.text) for finding in result.findings if finding.verdict == "as expected"]
+    own = [("advice", page.advice[0]), *_planner_lines(page), *expected]
     return sheet_of(
         result, place, kind="fsync", headline=_headline(page, len(result.rows)), conditions=_conditions(result),
         parts=(_options(page), _prices(result), _measured(result)), lines=dict.fromkeys(own),
@@ -62,22 +63,17 @@ def sheet(result: FsyncResult, place: str = "") -> Sheet:
 
 def planner_sheet(result: FsyncResult) -> Sheet:
     """Return the planner's page alone, its advice first."""
-    page = result.planner
+    page, verdict = result.planner, result.verdict
     conditions = f"{_server(result) or 'your servers'} · p99 from the intended start"
-    lines = tuple(Sentence(*line) for line in _planner_lines(page))
+    lines = [*_planner_lines(page)]
     if result.conditions.scenario:
-        lines += (Sentence("of", result.conditions.scenario),)
-    verdict = result.verdict
-    certain = (
-        verdict.status == "pass"
-        and not page.warnings
-        and any(option.crash and option.crash.is_safe for option in page.options)
-    )
+        lines.append(("of", result.conditions.scenario))
     if verdict.status != "pass":
-        lines += (Sentence("warning", f"the speed is {verdict.word or 'in doubt'}: {'; '.join(verdict.reasons[:1])}"),)
-    return Sheet(
-        "PLANNER", GOOD if certain else DOUBTFUL, page.advice[0], conditions, (_options(page), _prices(result)), lines
-    )
+        lines.append(("warning", f"the speed is {verdict.word or 'in doubt'}: {'; '.join(verdict.reasons[:1])}"))
+    safe = any(option.crash.is_safe for option in page.options if option.crash)
+    style = GOOD if verdict.status == "pass" and safe and not page.warnings else DOUBTFUL
+    parts = (_options(page), _prices(result))
+    return Sheet("PLANNER", style, page.advice[0], conditions, parts, tuple(Sentence(*line) for line in lines))
 
 
 def suite(result: FsyncResult) -> Suite:
@@ -128,17 +124,9 @@ def _conditions(result: FsyncResult) -> Sequence[str]:
     )
 
 
-def _lines(result: FsyncResult) -> Iterator[tuple[str, str]]:
-    for finding in result.findings:
-        if finding.verdict == "as expected":
-            yield "as expected", finding.text
-
-
 def _disk(row: FsyncRow) -> str:
     return ("none" if row.policy == "none" else disk_name(row)) + _REWRITTEN[row.rewrite]
 
-
-# -- tables ------------------------------------------------------------------------------------------------------------
 
 Measured = tuple[FsyncRow, FsyncRow | None]  # of a cell its maximum, and the open loop at 80 % of that
 _ROWS: Columns[Measured] = (
@@ -179,14 +167,10 @@ def _prices(result: FsyncResult) -> Part:
 
 
 def _measured(result: FsyncResult) -> Part:
-    opened = {_key(row): row for row in result.rows if row.load == "80%"}
-    pairs = [(row, opened.get(_key(row))) for row in result.rows if row.load == "max"]
+    opened = {str(row): row for row in result.rows if row.load == "80%"}
+    pairs = [(row, opened.get(str(row))) for row in result.rows if row.load == "max"]
     about = "locks/s in closed loop, latency at 80 % of it; R: while the AOF is rewritten, R!: and not synced"
     return table("measured", about, _ROWS, pairs, (1, 2, 3))
-
-
-def _key(row: FsyncRow) -> tuple[object, ...]:
-    return row.instances, row.shape, row.injected_ms, row.rewrite, row.policy
 
 
 def _took(opened: FsyncRow | None, figure: str) -> str:
@@ -209,13 +193,9 @@ def _interval(interval: tuple[float, float] | None, *, bound: bool | None) -> st
     return MISSING if interval is None or bound else f"{count(round(interval[0]))}–{count(round(interval[1]))}"
 
 
-# -- the planner's page ------------------------------------------------------------------------------------------------
-
-
 def _planner_lines(page: PlannerPage) -> Iterator[tuple[str, str]]:
-    yield from (("seen", text) for text in page.advice[1:])
-    yield from (("not known", text) for text in page.unmeasured)
-    yield from (("warning", warning) for warning in page.warnings)
+    for label, texts in (("seen", page.advice[1:]), ("not known", page.unmeasured), ("warning", page.warnings)):
+        yield from ((label, text) for text in texts)
     yield "disk", disk_text(page.disk_fdatasync_s)
     yield "beware", CARRY_OVER
     if page.sources.crash:
@@ -231,12 +211,9 @@ def _options(page: PlannerPage) -> Part:
     return table("policies", f"{at}lost and no lock: per crash", _OPTIONS, page.options, (1, 2))
 
 
-# -- pictures ----------------------------------------------------------------------------------------------------------
-
-
 def figures(result: FsyncResult) -> list[Figure]:
     """What always costs, cell by cell, as far as it is known."""
-    known = [cost for cost in result.costs if cost.is_known]
+    known = sorted((cost for cost in result.costs if cost.is_known), key=lambda cost: cost.ratio)
     if not known:
         return []
     bars = [
@@ -244,10 +221,9 @@ def figures(result: FsyncResult) -> list[Figure]:
             f"N={cost.instances}, {cost.shape}, {disk_name(cost)}", cost.ratio, cost.low, cost.high, cost.price,
             *(("bad", "costs, 95 % sure") if (cost.low or 0) > 1 else ("c5", "may cost nothing")),
         )
-        for cost in known
+        for cost in result.costs if cost.is_known
     ]  # fmt: skip
-    ends = (pick(known, key=lambda cost: cost.ratio) for pick in (min, max))
-    cheap, dear = (f"{cost.price} ({counted(cost.callers, 'caller')})" for cost in ends)
+    cheap, dear = (f"{cost.price} ({counted(cost.callers, 'caller')})" for cost in (known[0], known[-1]))
     title = f"always costs between {cheap} and {dear}"
     about = (
         "Acquires/s with everysec ÷ with always, log scale, 95 % sure; by N, connections × callers of each, hold, fsync"
