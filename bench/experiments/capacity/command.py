@@ -54,34 +54,19 @@ def _budget_s(text: str) -> float:
     return ms / 1000
 
 
-@click.command(
-    cls=Grouped,
-    epilog="A point takes 6 minutes at most, with --quick 2; servers are started and stopped.",
-)
+_TAKES = "A point takes 6 minutes at most, with --quick 2; servers are started and stopped."
+_SLO = "like 'acquire.p99 < 10ms' (repeatable)"
+_SWEPT = Offered(lambda: [f"{name}=" for name in BY_NAME if name not in NOT_SWEPT])
+_OVER = "a table over these values of a scenario key (repeatable)"
+_SPENT = f"how long a point may take; what was not measured then is said  [{FULL_BUDGET}; --quick {QUICK_BUDGET}]"
+
+
+@click.command(cls=Grouped, epilog=_TAKES)
 @click.argument("scenario", required=False, type=ScenarioPlace())
-@click.option(
-    "--slo", metavar="EXPR", type=METRIC, multiple=True, required=True, help="like 'acquire.p99 < 10ms' (repeatable)"
-)
-@click.option(
-    "--target-rate",
-    metavar="R",
-    type=FiniteRange(min=0, min_open=True),
-    help="to plan for: latency, headroom",
-)
-@click.option(
-    "--sweep",
-    "sweeps",
-    metavar="KEY=A,B",
-    type=Offered(lambda: [f"{name}=" for name in BY_NAME if name not in NOT_SWEPT]),
-    multiple=True,
-    help="a table over these values of a scenario key (repeatable)",
-)
-@click.option(
-    "--budget",
-    metavar="DURATION",
-    type=Read("DURATION", _budget_s),
-    help=f"how long a point may take; what was not measured then is said  [{FULL_BUDGET}; --quick {QUICK_BUDGET}]",
-)
+@click.option("--slo", metavar="EXPR", type=METRIC, multiple=True, required=True, help=_SLO)
+@click.option("--target-rate", metavar="R", type=FiniteRange(min=0, min_open=True), help="to plan for")
+@click.option("--sweep", "sweeps", metavar="KEY=A,B", type=_SWEPT, multiple=True, help=_OVER)
+@click.option("--budget", metavar="DURATION", type=Read("DURATION", _budget_s), help=_SPENT)
 @click.option("--quick", is_flag=True, help="a glance: short probes")
 @hosts_options
 @scenario_options(refused=SEARCHED, usual={key: f"{FULL[key]}; --quick {QUICK[key]}" for key in FULL})

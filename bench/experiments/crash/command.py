@@ -24,36 +24,19 @@ _KINDS = ("shutdown", "kill", "kill-slow-fsync", "power-cut", "power-cut-torn")
 _USUAL = {"rate": LOCKS_PER_S, "seed": SEED, "quick": False} | dict.fromkeys(("instances", "policies", "kinds", "cuts"))
 
 
-@click.command(
-    cls=Grouped, epilog="Servers are started on loopback and stopped; --quick takes less than 6 minutes on two cores."
-)
-@click.option(
-    "--instances", metavar="N,…", type=Several(click.IntRange(1, 9)), help="fleets of so many servers  [1,3,5]"
-)
-@click.option(
-    "--fsync",
-    "policies",
-    metavar="P,…",
-    type=Several(click.Choice(_POLICIES)),
-    help=f"only these: {', '.join(_POLICIES)}",
-)
-@click.option(
-    "--kind", "kinds", metavar="K,…", type=Several(click.Choice(_KINDS)), help=f"only these: {', '.join(_KINDS)}"
-)
+_N, _EACH, _ENDS = Several(click.IntRange(1, 9)), Several(click.Choice(_POLICIES)), Several(click.Choice(_KINDS))
+_TAKES = "Servers are started on loopback and stopped; --quick takes less than 6 minutes on two cores."
+_AT_ONCE = f"at once  [{FLEETS_PER_CORE} per core, {MOST_FLEETS} at most]"
+_OFFERED = f"locks/s per fleet  [{LOCKS_PER_S}]"
+
+
+@click.command(cls=Grouped, epilog=_TAKES)
+@click.option("--instances", metavar="N,…", type=_N, help="fleets of so many servers  [1,3,5]")
+@click.option("--fsync", "policies", metavar="P,…", type=_EACH, help=f"only these: {', '.join(_POLICIES)}")
+@click.option("--kind", "kinds", metavar="K,…", type=_ENDS, help=f"only these: {', '.join(_KINDS)}")
 @click.option("--repeats", "--cuts", "cuts", metavar="C", type=click.IntRange(1, 10_000), help="cuts per cell  [20]")
-@click.option(
-    "--rate",
-    metavar="L",
-    type=click.IntRange(20, 5000),
-    default=LOCKS_PER_S,
-    help=f"locks/s per fleet  [{LOCKS_PER_S}]",
-)
-@click.option(
-    "--fleets",
-    metavar="F",
-    type=click.IntRange(1, 64),
-    help=f"at once  [{FLEETS_PER_CORE} per core, {MOST_FLEETS} at most]",
-)
+@click.option("--rate", metavar="L", type=click.IntRange(20, 5000), default=LOCKS_PER_S, help=_OFFERED)
+@click.option("--fleets", metavar="F", type=click.IntRange(1, 64), help=_AT_ONCE)
 @click.option("--quick", is_flag=True, help="N=3 in depth, the main crashes of the other N")
 @experiment_options("crash", seed=SEED, resumes=True)
 def crash(**values: Any) -> int:

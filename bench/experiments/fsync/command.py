@@ -35,6 +35,12 @@ MOST_DELAY_MS = 1000.0
 MOST_CALLERS = 65_536
 _CALLERS = Several(click.IntRange(1, MOST_CALLERS))
 _POLICIES = ("none", "no", "everysec", "always", "waitaof")
+_EACH = Several(click.Choice(_POLICIES))
+_TAKES = "Servers are started on loopback and stopped. --quick takes less than five minutes, all of it less than 35."
+_COUNTS = Several(click.IntRange(1, 15))
+_OFTEN = f"turns of each policy  [{REPEATS}; quick, scenario {QUICK_REPEATS}]"
+_LONG = f"per load  [{SECONDS:g}s; of a scenario {SCENARIO_SECONDS:g}s]"
+_HELD = "what this machine can drive: 1 caller, and 16 that hold a lock for 5 ms"
 
 
 def _delay(text: str) -> float:
@@ -51,20 +57,10 @@ def _load_s(text: str) -> float:
     return seconds
 
 
-@click.command(
-    cls=Grouped,
-    epilog="Servers are started on loopback and stopped. --quick takes less than five minutes, all of it less than 35.",
-)
+@click.command(cls=Grouped, epilog=_TAKES)
 @click.argument("scenario", required=False, type=ScenarioPlace())
-@click.option(
-    "--fsync", "policies", metavar="P,…", type=Several(click.Choice(_POLICIES)), help=f"{', '.join(_POLICIES)}  [all]"
-)
-@click.option(
-    "--instances",
-    metavar="N,…",
-    type=Several(click.IntRange(1, 15)),
-    help="how many servers  [1,3; with --target: all of them]",
-)
+@click.option("--fsync", "policies", metavar="P,…", type=_EACH, help=f"{', '.join(_POLICIES)}  [all]")
+@click.option("--instances", metavar="N,…", type=_COUNTS, help="how many servers  [1,3; with --target: all of them]")
 @click.option(
     "--users",
     "--clients",
@@ -74,26 +70,10 @@ def _load_s(text: str) -> float:
     help="callers, each with a connection to every instance  [1,16]",
 )
 @click.option("--pipeline", metavar="P,…", type=_CALLERS, help="instead so many callers on each of these  [1]")
-@click.option(
-    "--latency",
-    metavar="TIME,…",
-    type=Several(_delay),
-    help="added to every fsync; raw = the disk as it is  [raw,2ms]",
-)
-@click.option(
-    "--repeats",
-    metavar="R",
-    type=click.IntRange(1, 100),
-    help=f"turns of each policy  [{REPEATS}; quick, scenario {QUICK_REPEATS}]",
-)
-@click.option(
-    "--duration",
-    "seconds",
-    metavar="DURATION",
-    type=Read("duration", _load_s),
-    help=f"per load  [{SECONDS:g}s; of a scenario {SCENARIO_SECONDS:g}s]",
-)
-@click.option("--quick", is_flag=True, help="what this machine can drive: 1 caller, and 16 that hold a lock for 5 ms")
+@click.option("--latency", metavar="TIME,…", type=Several(_delay), help="added to every fsync; raw = none  [raw,2ms]")
+@click.option("--repeats", metavar="R", type=click.IntRange(1, 100), help=_OFTEN)
+@click.option("--duration", "seconds", metavar="DURATION", type=Read("duration", _load_s), help=_LONG)
+@click.option("--quick", is_flag=True, help=_HELD)
 @click.option(
     "--target",
     "targets",
@@ -147,12 +127,12 @@ def fsync_plan_of(values: Values) -> FsyncPlan:
 
 def _left_out(values: Values) -> str:
     """What the matrix of the README lacks here, in a sentence; "" = nothing."""
-    from bench.experiments.fsync.plan import FEW_CORES, MANY
+    from bench.experiments.fsync.plan import FEW_CORES
 
     cores = len(os.sched_getaffinity(0))
     if cores > FEW_CORES or values["targets"] or any(values[name] for name in _LISTS[1:5]):
         return ""
-    but = "" if values["quick"] else f" but for {MANY[0][0]}×{MANY[0][1]} callers that hold their locks for 50 ms"
+    but = "" if values["quick"] else " but for callers that hold their locks for 50 ms"
     return f"{cores} cores do not drive five servers to their maximum: N=5 is not measured{but}"
 
 
