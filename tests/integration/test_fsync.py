@@ -13,9 +13,9 @@ import redis
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.fsync.cell_servers import BorrowedPolicy, OwnServers, set_policy, without_waitaof
+from bench.experiments.fsync.experiment import fill, load_process, rewrite_now, waitaof_truth
 from bench.experiments.fsync.plan import LoadOrder, Phase
 from bench.experiments.fsync.result import FsyncCell, FsyncResult, PhaseFigures, Policy, Rewrite, WaitaofCounts
-from bench.experiments.fsync.visit import fill, load_process, rewrite_now, waitaof_truth
 from bench.measure.run_result import ServerBinary
 from bench.run.journal import JOURNAL_NAME
 from bench.topology.fleet import Fleet, start_fleet

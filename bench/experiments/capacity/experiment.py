@@ -72,14 +72,14 @@ class Budget:
     """`wanted_s`: from now on."""
 
     def __init__(self, wanted_s: float, now_s: Callable[[], float] = time.monotonic) -> None:
-        self._wanted_s, self._now_s = wanted_s, now_s
+        self.wanted_s, self._now_s = wanted_s, now_s
         self._overhead_s = FIRST_OVERHEAD_S
         self.restart()
 
     def restart(self) -> None:
         """From now on."""
         self._began_s = self._now_s()
-        self._over_s = self._began_s + (1 - RESERVE) * self._wanted_s
+        self._over_s = self._began_s + (1 - RESERVE) * self.wanted_s
 
     @property
     def left_s(self) -> float:
@@ -99,10 +99,6 @@ class Budget:
     def ended(self, scenario: Scenario) -> None:
         """The run that began last is over."""
         self._overhead_s = (self._overhead_s + self._now_s() - self._began_s - _asked_s(scenario)) / 2
-
-    def spent(self, what: str) -> str:
-        """The sentence that says what the budget left undone."""
-        return f"the time budget of {duration_text(self._wanted_s * 1000)} (--budget) was spent: {what}"
 
 
 def _asked_s(scenario: Scenario) -> float:
@@ -176,8 +172,9 @@ class _Seeker:
                 self._start()
                 self._search()
             except OutOfTime:
-                spent = budget.spent(f"the search ended after {len(self._findings.probes)} probes")
-                self._findings.unmeasured.append(spent)
+                spent = f"the time budget of {duration_text(budget.wanted_s * 1000)} (--budget) was spent"
+                done = f"the search ended after {len(self._findings.probes)} probes"
+                self._findings.unmeasured.append(f"{spent}: {done}")
 
     def _start(self) -> None:
         """Closed loops of more and more callers, as far as the scenario allows, until more of them make no more."""

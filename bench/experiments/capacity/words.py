@@ -79,15 +79,15 @@ def suite(result: CapacityResult) -> Suite:
 
 def answer(point: CapacityPoint, result: CapacityResult) -> str:
     """The planning question answered in one sentence."""
-    scenario = point.scenario
-    load = [f"N={scenario.instances}"]
-    load += ["own targets"] if scenario.targets else [f"fsync {scenario.fsync}"]
-    users = at_capacity(point.probes, point.capacity)
-    load += [counted(users.users, "user")] if users else []
-    skew = skew_text(scenario.skew)
-    load.append(f"{count(scenario.resources)} keys{'' if skew == 'uniform' else f' {skew}'}")
-    hold = delay_text(scenario.hold).removeprefix("fixed:")
-    load.append("no hold" if hold == "0" else f"{hold} hold")
+    scenario, near = point.scenario, at_capacity(point.probes, point.capacity)
+    skew, hold = skew_text(scenario.skew), delay_text(scenario.hold).removeprefix("fixed:")
+    load = (
+        f"N={scenario.instances}",
+        "own targets" if scenario.targets else f"fsync {scenario.fsync}",
+        *([counted(near.users, "user")] if near else []),
+        f"{count(scenario.resources)} keys{'' if skew == 'uniform' else f' {skew}'}",
+        "no hold" if hold == "0" else f"{hold} hold",
+    )
     found = f"{_bracket(point)} at {' and '.join(result.slo)}"
     return f"{', '.join(load)}: {found}; next limit: {_limit(point.next_limit)}"
 
@@ -102,14 +102,14 @@ def _limit(limit: NextLimit) -> str:
 
 def _bracket(point: CapacityPoint) -> str:
     capacity = point.capacity
-    sure = f", {percent(capacity.sure, 0)} sure," if capacity.sure else ""
+    low, high = rate_text(capacity.low), rate_text(capacity.high)
     if not point.probes:
         return "no probe was finished"
-    if capacity.low is None:
-        return f"at most {rate_text(capacity.high)} leases/s{sure}" if capacity.high else "no rate is known to hold"
-    if capacity.at_least or capacity.high is None:
-        return f"≥ {rate_text(capacity.low)} leases/s{sure}"
-    return f"{rate_text(capacity.low)}–{rate_text(capacity.high)} leases/s{sure}"
+    if capacity.low is None and capacity.high is None:
+        return "no rate is known to hold"
+    at_least = capacity.at_least or capacity.high is None
+    ends = f"at most {high}" if capacity.low is None else f"≥ {low}" if at_least else f"{low}–{high}"
+    return f"{ends} leases/s" + (f", {percent(capacity.sure, 0)} sure," if capacity.sure else "")
 
 
 def rate_text(rate: float | None) -> str:

@@ -39,10 +39,9 @@ class Ledger:
 
     def explains(self, window_s: float | None) -> bool:
         """Whether writes may have been postponed for a sync: one that ran, had just ended, or waited for its thread."""
-        if self.in_flight or self.synced_after_write:
-            return True
-        asked_for = self.since_write_s is not None and self.since_write_s <= ASKED_FOR_S
-        return asked_for and window_s is not None and window_s <= self.since_write_s  # type: ignore[operator]
+        since_s = self.since_write_s
+        asked_for = since_s is not None and window_s is not None and window_s <= since_s <= ASKED_FOR_S
+        return self.in_flight > 0 or self.synced_after_write or asked_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +95,14 @@ class CutFacts:
         """What became of one margin's locks, or of all (told as margin 0), each counted once."""
         found = [loss for loss in self.losses if loss.instance is None and margin in (None, loss.margin)]
         at_stake, lost = sum(loss.at_stake for loss in found), sum(loss.lost for loss in found)
-        windows = [loss.window_s for loss in found if loss.window_s is not None]
-        return Loss(margin or 0, None, at_stake, lost, max(windows, default=None))
+        return Loss(margin or 0, None, at_stake, lost, _longest(found))
 
     def _window_of(self, instance: int) -> float | None:
-        windows = [loss.window_s for loss in self.losses if loss.instance == instance and loss.window_s is not None]
-        return max(windows, default=None)
+        return _longest(loss for loss in self.losses if loss.instance == instance)
+
+
+def _longest(losses: Iterable[Loss]) -> float | None:
+    return max((loss.window_s for loss in losses if loss.window_s is not None), default=None)
 
 
 def spread(values: Iterable[float]) -> MedianAndMax:

@@ -46,15 +46,13 @@ class CrashPlan(Section, frozen=True):
 
 def load_range_s(crash: Crash) -> tuple[float, float]:
     """Between which times (s) the load before a cut lasts, so that the cut falls anywhere between two syncs."""
-    cycle_s = SLOW_SYNC_S if crash.kind == "kill-slow-fsync" else CYCLE_S
-    return SETTLE_S, SETTLE_S + cycle_s
+    return SETTLE_S, SETTLE_S + (SLOW_SYNC_S if crash.kind == "kill-slow-fsync" else CYCLE_S)
 
 
 def sync_delay_s(crash: Crash) -> float:
     """How much longer every sync takes under this kind of crash."""
-    if crash.kind != "kill-slow-fsync":
-        return 0.0
-    return SLOW_ALWAYS_S if crash.policy == "always" else SLOW_SYNC_S
+    slow_s = SLOW_ALWAYS_S if crash.policy == "always" else SLOW_SYNC_S
+    return slow_s if crash.kind == "kill-slow-fsync" else 0.0
 
 
 def lanes_of(crash: Crash) -> float:

@@ -38,21 +38,10 @@ _LOST: Columns[CrashGroup] = (
 )
 _WORDS = frozenset({1, 2})
 _LEGEND = (
-    (
-        "power cut",
-        "the shim's worst case: exactly what was synced is kept. A kernel writes back by itself after some 30 s: `no` "
-        "loses less on most machines",
-    ),
+    ("power cut", "the shim's worst case: exactly what was synced is kept; a kernel writes back after some 30 s"),
     ("slow", "every fsync takes 1.5 s; under `always` 0.2 s, as an acquire may wait a quarter of its TTL"),
-    (
-        "in flight",
-        "everysec puts writes off while an fsync runs: kill -9 may lose them then; such cuts stand apart",
-    ),
-    (
-        "no lock",
-        "seconds from the crash to the next grant of a free lock, most of all cuts; a client reconnects with a "
-        "back-off that doubles (up to 2 s), which adds to the time that the servers were away",
-    ),
+    ("in flight", "everysec puts writes off while an fsync runs: kill -9 may lose them then; such cuts stand apart"),
+    ("no lock", "seconds from the crash to the next grant of a free lock, with the back-off of reconnecting clients"),
 )
 
 
@@ -65,21 +54,21 @@ def sheet(result: CrashResult, place: str = "") -> Sheet:
 
 
 def _headline(result: CrashResult) -> str:
-    groups = result.groups
-    told = []
+    def lost(groups: Sequence[CrashGroup]) -> tuple[str, str]:
+        return _total(row.lost_total for row in groups), f"in {_total(row.cuts for row in groups)} cuts"
+
+    groups, told = result.groups, []
     if always := [row for row in groups if row.policy == "always"]:
-        told.append(
-            f"always lost {_total(row.lost_total for row in always)} in {_total(row.cuts for row in always)} cuts"
-        )
+        told.append(f"always lost {' '.join(lost(always))}")
     if cut := [row for row in groups if row.policy == "everysec" and row.kind == "power-cut"]:
         most, window = _most(row.lost_per_cut.max for row in cut), _most(row.lost_window_s.max for row in cut)
         told.append(f"everysec up to {count(most)} locks, {decimals(window)} s, at a power cut")
-    if delayed := [row for row in result.rows if row.restart == "delayed"]:
-        cuts = _total(row.cuts for row in groups if row.restart == "delayed")
-        told.append(f"delayed restart: {_total(row.double_grants for row in delayed)} double grants in {cuts} cuts")
+    if delayed := [row for row in groups if row.restart == "delayed"]:
+        twice = _total(row.double_grants for row in result.rows if row.restart == "delayed")
+        told.append(f"delayed restart: {twice} double grants {lost(delayed)[1]}")
     if groups and not told:
-        lost, at_stake = _total(row.lost_total for row in groups), _total(row.at_stake for row in groups)
-        told.append(f"{lost} of {at_stake} locks lost in {_total(row.cuts for row in groups)} cuts")
+        gone, cuts = lost(groups)
+        told.append(f"{gone} of {_total(row.at_stake for row in groups)} locks lost {cuts}")
     return " · ".join(told) or "nothing finished"
 
 

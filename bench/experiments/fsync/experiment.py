@@ -1,42 +1,70 @@
 """What an fsync policy costs: *a matrix of cells → visited in random order, turn by turn → a judged, written result*.
 
     plan → blocks (shuffled) → visits, a piece each in the journal → rows, findings, planner's page
+    rewrite   the servers are given something to rewrite; BGREWRITEAOF in the middle of each load, and the fsyncs made
+              meanwhile: under `no-appendfsync-on-rewrite` even `always` makes none, and says nothing
+    waitaof   once WAITAOF has counted the local fsync, the shim's ledger must hold every byte the file had when the SET
+              was answered. Redis 7.4 (repaired later) and Valkey 9.1.2 say so too early under everysec, as long as the
+              last fsync is less than a second old (redis/redis#13793)
 
 Rules: a block that was finished is in the journal before the next begins, so a cut matrix goes on where it stopped, on
-the same server only. Ctrl-C keeps what was measured. The user's servers get their setting back however this ends.
+the same server only. The user's servers get their setting back however this ends. In a block the policies take turns
+there and back, so each turn makes pairs; then the open loop asks of each for 80 % of what it reached *here*, and stands
+with its first visit. The counters of the servers around a load cover its warm-up and drain, too, as do the leases they
+are divided by.
 """
 
 import time
+from collections import Counter
 from collections.abc import Container, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import msgspec
+import redis
+from msgspec import structs
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.fsync.cell_servers import FsyncServers, OwnServers, UserServers, lent
-from bench.experiments.fsync.judge import always_costs, findings_of, judge_fsync, rows_of
-from bench.experiments.fsync.plan import Block, FsyncPlan
+from bench.experiments.fsync.cell_servers import CellServers, FsyncServers, OwnServers, UserServers, lent
+from bench.experiments.fsync.judge import always_costs, findings_of, judge_fsync, rows_of, warnings_of
+from bench.experiments.fsync.plan import OPEN_SHARE, OPEN_TIMES, WAITAOF_MS, Block, FsyncPlan, LoadOrder, Phase
 from bench.experiments.fsync.planner import plan_page
 from bench.experiments.fsync.result import (
     FsyncCell,
     FsyncConditions,
-    FsyncFinding,
     FsyncResult,
-    FsyncRow,
     FsyncTimes,
+    LoadName,
+    LoadSeen,
+    PhaseFigures,
+    RewriteSeen,
     VisitSeen,
+    WaitaofCounts,
+    known_sum,
 )  # fmt: skip
-from bench.experiments.fsync.visit import BlockMeasurement, NothingGrantedError
 from bench.experiments.fsync.words import beside
 from bench.measure.environment import describe_environment
+from bench.measure.run_result import InfoDelta
 from bench.measure.section import builtins_of
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show, left_text
 from bench.run.journal import Journal, open_journal
+from bench.topology.child import Child
 from bench.topology.fleet import require_descriptors
+from bench.topology.probe import InfoSnapshot, LatencyMonitor, delta, info_snapshot
 from bench.topology.server import find_server
+from bench.topology.target import client_of, parse_targets
 
+REWRITE_AT = 0.3  # of the measured window
+FILLERS, FILLER_BYTES = 200_000, 100
+LONGEST_REWRITE_S = 30.0
+WAITAOF_PROBES = 2
+PATIENCE_S = 60.0  # for an answer of the load process, beyond what a phase itself takes
+_TIMEOUT_S = 20.0
+_LOOK_S = 0.002
+_FILL = """
+for i = 1, tonumber(ARGV[1]) do redis.call('set', ARGV[3] .. i, string.rep('x', tonumber(ARGV[2]))) end
+return 1
+"""
 MOST_BARREN = 3  # blocks without one lock, beyond those with some: then something else is wrong
 
 
@@ -69,7 +97,7 @@ def run_fsync(order: ExperimentOrder[FsyncMatrix], show: Show) -> Done[FsyncResu
             experiment.require(journal.pieces)
             result = beside(visits.result(experiment), order.folder.absolute().parent)
             if trouble := servers.close():  # it must be said, and nothing measured be lost for it
-                result = msgspec.structs.replace(result, warnings=(*result.warnings, trouble))
+                result = structs.replace(result, warnings=(*result.warnings, trouble))
             if result.interrupted:
                 return experiment.unfinished(result)
             done = experiment.store(result)
@@ -117,7 +145,9 @@ class _Visits:
             pace = (time.monotonic() - begun_s) / done_s if done_s else 1.0
             place, all_ = number + len(self._blocks) - len(missing), len(self._blocks)
             left = f"{place * 10 // all_ * 10} % done: about {left_text(pace * (total_s - done_s))}"
-            self._show(f"{left}, block {place + 1} of {all_}: {_named(block)}")
+            policies = "/".join(cell.policy for cell in block)
+            named = str(block[0]).replace(block[0].policy, policies, 1)
+            self._show(f"{left}, block {place + 1} of {all_}: {named}")
             self._visit(block, found)
             done_s += plan.block_s(block)
 
@@ -167,23 +197,145 @@ class _Visits:
             yield f"blocks in which no lock was granted, and nothing measured: {len(self._barren)}, {self._barren[0]}"
 
 
-def warnings_of(rows: Sequence[FsyncRow], findings: Sequence[FsyncFinding]) -> Iterator[str]:
-    """What qualifies these figures."""
-    if bound := sum(row.generator.bound and row.load == "max" for row in rows):
-        yield (
-            f"generator-bound maxima (≥ 0.9 of a core), marked ≥: {bound}; lower bounds, what a policy costs there is "
-            "understated"
+class NothingGrantedError(EnvironmentNotReadyError):
+    """The machine, or a server, did not get one lock done: nothing is known of the cell."""
+
+
+@dataclass(slots=True)
+class BlockMeasurement:
+    """A block on servers that stand."""
+
+    plan: FsyncPlan
+    block: Block
+    servers: CellServers
+    key_prefix: str
+
+    def measure(self) -> list[VisitSeen]:
+        """All loads of the block, turn by turn. Raises NothingGrantedError; EnvironmentNotReadyError:
+        load or server ended early."""
+        block, servers = self.block, self.servers
+        cell = block[0]
+        if cell.rewrite != "off" and servers.own:
+            fill(servers.urls, self.key_prefix)
+        truth = waitaof_truth(servers, self.key_prefix) if cell.policy == "waitaof" else WaitaofCounts()
+        with load_process(LoadOrder(servers.urls, self.key_prefix, cell, self.plan.seed)) as child:
+            turns = [
+                (number, cell, self._load(child, cell))
+                for number in range(self.plan.repeats)
+                for cell in (block if number % 2 == 0 else block[::-1])
+            ]
+            rates_per_s = {cell: self._open_rate(cell, turns) for cell in block}
+            kept = {cell: self._load(child, cell, rate_per_s) for cell, rate_per_s in rates_per_s.items()}
+        seen = []
+        for number, cell, most in turns:
+            loads: dict[LoadName, LoadSeen] = {"max": most}
+            if not number:
+                waited = WaitaofCounts.sum_of([most.waitaof, truth]) if most.waitaof else None
+                loads = {"max": structs.replace(most, waitaof=waited), "80%": kept[cell]}
+            seen.append(VisitSeen(repeat=number, cell=cell, disk=servers.disk, loads=loads))
+        return seen
+
+    def _open_rate(self, cell: FsyncCell, turns: Sequence[tuple[int, FsyncCell, LoadSeen]]) -> float:
+        loads = [load for _, visited, load in turns if visited == cell]
+        if granted := sum(load.granted for load in loads):
+            return OPEN_SHARE * granted / sum(load.seconds for load in loads)
+        denied = sum((Counter(load.denied) for load in loads), Counter())
+        told = ", ".join(f"{outcome} {count:,}" for outcome, count in denied.items())
+        raise NothingGrantedError(f"{cell}: no lock was granted in {self.plan.repeats} loads ({told or 'no answer'})")
+
+    def _load(self, child: Child, cell: FsyncCell, rate_per_s: float | None = None) -> LoadSeen:
+        servers, seconds = self.servers, self.plan.seconds_of(cell) * (OPEN_TIMES if rate_per_s else 1)
+        phase = Phase(self.plan.warmup_s, seconds, rate_per_s)
+        servers.become(cell.policy)
+        monitor = LatencyMonitor(servers.urls, own=servers.own)
+        before, syncs = info_snapshot(servers.urls), servers.syncs
+        child.tell(phase)
+        rewrite = None
+        if cell.rewrite != "off":
+            time.sleep(phase.warmup_s + REWRITE_AT * phase.seconds)
+            rewrite = rewrite_now(servers)
+        figures = child.hear(PhaseFigures, phase.warmup_s + phase.seconds + PATIENCE_S)
+        after, fsyncs = info_snapshot(servers.urls), servers.syncs_since(syncs)
+        did = servers_did(before, after)
+        return LoadSeen(
+            **structs.asdict(figures),
+            rate_per_s=phase.rate_per_s,
+            fsyncs=fsyncs,
+            latency_events=monitor.events(),
+            rewrite=rewrite,
+            elapsed_s=max(one.elapsed_s for one in did),
+            server_cpu_s=known_sum(one.cpu_s for one in did),
+            aof_delayed_fsync=known_sum(one.delayed_fsyncs for one in did),
         )
-    if behind := sum(row.sustained is False for row in rows):
-        yield f"open loads that were not sustained: {behind}; their latencies are those of a growing queue"
-    if invalid := [row.generator.reason for row in rows if row.generator.reason]:
-        yield f"loads that were not what they claim: {len(invalid)}, the first: {invalid[0]}"
-    if denied := sum(sum(row.denied.values()) for row in rows):
-        failed = sum(row.release_failures for row in rows)
-        yield f"{denied:,} acquires were denied and {failed:,} releases failed"
-    yield from (finding.text for finding in findings if finding.verdict in ("not judged", "server fault"))
 
 
-def _named(block: Block) -> str:
-    cell = block[0]
-    return str(cell).replace(cell.policy, "/".join(one.policy for one in block), 1)
+@contextmanager
+def load_process(order: LoadOrder) -> Iterator[Child]:
+    """A connected load process, to be told a Phase and heard PhaseFigures from. Raises EnvironmentNotReadyError."""
+    with Child("the load process", "bench.experiments.fsync.load_process") as child:
+        child.tell(order)
+        child.hear(str, PATIENCE_S)
+        yield child
+
+
+def servers_did(before: Sequence[InfoSnapshot], after: Sequence[InfoSnapshot]) -> list[InfoDelta]:
+    """What each did meanwhile. Raises EnvironmentNotReadyError when one did not live through the load."""
+    deltas = [delta(old, new) for old, new in zip(before, after, strict=True)]
+    for old, change in zip(before, deltas, strict=True):
+        if change.warning and old.values is not None:  # it did answer: it has gone, or is another one now
+            raise EnvironmentNotReadyError(
+                f"{change.address} did not live through the load ({change.warning}); see why, and measure again"
+            )
+    return deltas
+
+
+@contextmanager
+def _clients(urls: Sequence[str], aim: str) -> Iterator[list[redis.Redis]]:
+    """A client of each. Raises EnvironmentNotReadyError: why the `aim` cannot be reached."""
+    with ExitStack() as stack:
+        clients = [stack.enter_context(client_of(target, _TIMEOUT_S)) for target in parse_targets(urls)]
+        try:
+            yield clients
+        except (redis.RedisError, OSError) as error:
+            raise EnvironmentNotReadyError(f"{aim}: {error}") from None
+
+
+def fill(urls: Sequence[str], key_prefix: str) -> None:
+    """Give each server `FILLERS` keys, so that a rewrite takes a while. For servers of our own."""
+    with _clients(urls, "a server cannot be filled") as clients:
+        for client in clients:
+            client.eval(_FILL, 0, str(FILLERS), str(FILLER_BYTES), f"{key_prefix}filler:")
+
+
+def rewrite_now(servers: CellServers) -> RewriteSeen:
+    """Rewrite on all servers at once; return when all have ended. Raises EnvironmentNotReadyError."""
+
+    def rewrites(client: redis.Redis) -> bool:
+        state = client.info("persistence")
+        return bool(state["aof_rewrite_in_progress"] or state["aof_rewrite_scheduled"])
+
+    with _clients(servers.urls, "the append-only file cannot be rewritten") as clients:
+        before, begun_s, running = servers.syncs, time.monotonic(), clients
+        for client in clients:
+            client.bgrewriteaof()
+        while running and time.monotonic() < begun_s + LONGEST_REWRITE_S:
+            running = [client for client in running if rewrites(client)]
+            time.sleep(_LOOK_S)  # no server tells when it has ended
+        took_s = time.monotonic() - begun_s
+        return RewriteSeen(took_s=None if running else took_s, fsyncs=servers.syncs_since(before))
+
+
+def waitaof_truth(servers: CellServers, key_prefix: str) -> WaitaofCounts:
+    """Single tries that the first server confirmed, and how many of those were untrue; none without a shim."""
+    probes = untrue = 0
+    for control, folder in list(zip(servers.controls, servers.folders, strict=True))[:1]:
+        with _clients(servers.urls[:1], "WAITAOF cannot be tried") as (client,):
+            for number in range(WAITAOF_PROBES):
+                key = f"{key_prefix}truth:{number}"
+                client.set(key, "held", px=10_000)
+                sizes = {path: path.stat().st_size for path in folder.glob("appendonlydir/*.incr.aof")}
+                if client.waitaof(1, 0, WAITAOF_MS)[0] >= 1:
+                    probes += 1
+                    untrue += any(control.synced(path).durable_bytes < sizes[path] for path in sizes if path.exists())
+                client.delete(key)
+    return WaitaofCounts(probes=probes, untrue=untrue)

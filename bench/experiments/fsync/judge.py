@@ -348,3 +348,20 @@ def _refusals(rows: Rows) -> Iterator[FsyncFinding]:
     unexplained = any(row.refusals and not row.release_failures for row in rows)
     text = f"{leases:,} leases, {refused:,} refused though nobody else wanted them"
     yield FsyncFinding("no-refusal", "all", text, "violated" if unexplained else "as expected")
+
+
+def warnings_of(rows: Sequence[FsyncRow], findings: Sequence[FsyncFinding]) -> Iterator[str]:
+    """What qualifies these figures."""
+    if bound := sum(row.generator.bound and row.load == "max" for row in rows):
+        yield (
+            f"generator-bound maxima (≥ 0.9 of a core), marked ≥: {bound}; lower bounds, what a policy costs there is "
+            "understated"
+        )
+    if behind := sum(row.sustained is False for row in rows):
+        yield f"open loads that were not sustained: {behind}; their latencies are those of a growing queue"
+    if invalid := [row.generator.reason for row in rows if row.generator.reason]:
+        yield f"loads that were not what they claim: {len(invalid)}, the first: {invalid[0]}"
+    if denied := sum(sum(row.denied.values()) for row in rows):
+        failed = sum(row.release_failures for row in rows)
+        yield f"{denied:,} acquires were denied and {failed:,} releases failed"
+    yield from (finding.text for finding in findings if finding.verdict in ("not judged", "server fault"))

@@ -108,14 +108,13 @@ def full_cells(policies: Iterable[Policy], cores: int) -> tuple[FsyncCell, ...]:
     """All that so many cores can drive: one caller, 16 that hold their locks for 5 ms and 64 that hold them for 50,
     on four disks; five servers on two cores under the last of these only. Rewrites and WAITAOF on one slow disk."""
     policies, delays_ms, slow_ms = list(policies), (0.0, 0.5, 2.0, 10.0), (2.0,)
-    shapes: tuple[tuple[CallerShape, str], ...] = ((ONE_CALLER, "0"), (QUICK_CALLERS, QUICK_HOLD), MANY)
-    cells: list[FsyncCell] = []
-    for shape, hold in shapes:
+    plain = [policy for policy in policies if policy != "waitaof"]
+    waiting = [policy for policy in policies if policy == "waitaof"]
+    cells = list(product_cells(plain, (1, 3, 5) if cores > FEW_CORES else (1, 3), [ONE_CALLER], delays_ms))
+    for shape, hold in ((QUICK_CALLERS, QUICK_HOLD), MANY):
         counts = (1, 3, 5) if cores > FEW_CORES or (shape, hold) == MANY else (1, 3)
-        plain = [policy for policy in policies if policy != "waitaof"]
         cells += product_cells(plain, counts, [shape], delays_ms, hold=hold)
-        if "waitaof" in policies and shape != ONE_CALLER:
-            cells += product_cells(["waitaof"], counts, [shape], slow_ms, hold=hold)
+        cells += product_cells(waiting, counts, [shape], slow_ms, hold=hold)
     rewritten = [policy for policy in policies if policy in TAKING_TURNS]
     cells += product_cells(rewritten, (1, 3), [QUICK_CALLERS], slow_ms, REWRITES[1:], hold=QUICK_HOLD)
     return tuple(cells)

@@ -9,9 +9,8 @@ import pytest
 
 from bench.experiments.fsync import experiment
 from bench.experiments.fsync.command import fsync, fsync_plan_of
-from bench.experiments.fsync.experiment import MOST_BARREN, FsyncMatrix
+from bench.experiments.fsync.experiment import MOST_BARREN, FsyncMatrix, NothingGrantedError
 from bench.experiments.fsync.plan import Block
-from bench.experiments.fsync.visit import NothingGrantedError
 from bench.run.experiment import ExperimentOrder
 
 PLAN = fsync_plan_of(dict(fsync.make_context("fsync", ["--quick"]).params))

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from bench.errors import EnvironmentNotReadyError
+from bench.experiments.fsync.experiment import servers_did
 from bench.experiments.fsync.result import known_sum
-from bench.experiments.fsync.visit import servers_did
 from bench.topology.probe import InfoSnapshot
 
 
