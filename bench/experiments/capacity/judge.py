@@ -17,17 +17,8 @@ from statistics import median
 
 import numpy as np
 
-from bench.experiments.capacity.model import (
-    ENOUGH,
-    LEAST_RATE,
-    SURE,
-    USABLE,
-    Look,
-    Model,
-    RateInterval,
-    Reached,
-    interval_of,
-)
+from bench.experiments.capacity import model
+from bench.experiments.capacity.model import LEAST_RATE, USABLE, Look, RateInterval, Reached
 from bench.experiments.capacity.probe import Slo, next_limit
 from bench.experiments.capacity.result import (
     Capacity,
@@ -40,18 +31,9 @@ from bench.experiments.capacity.result import (
     Seen,
     at_capacity,
 )
+from bench.measure import verdict as words
 from bench.measure.run_result import FleetFacts
-from bench.measure.verdict import (
-    FOUND,
-    INCONCLUSIVE,
-    INTERRUPTED,
-    NOT_KEPT,
-    VIOLATED,
-    Evidence,
-    Verdict,
-    Word,
-    conclude,
-)
+from bench.measure.verdict import Evidence, Verdict, Word, conclude
 from bench.report.figures import latency, percent
 from bench.scenario import Scenario
 
@@ -59,7 +41,6 @@ LEAST_PROBES, MOST_PROBES = 8, 40
 NEAR, LEAST_NEAR = 1.25, 2  # an end is borne out by so many probes, no further than this factor beyond it
 MORE_BY = 2.0  # a closed loop may be so many times faster than what random arrivals leave room for
 _SAY = (Seen.HELD, Seen.MISSED)  # something of the servers
-DEARER = 1.1  # times the CPU: worth a word
 STUDENT = {2: 12.706, 3: 4.303}  # t, 97.5 %, by the number of values
 
 
@@ -107,17 +88,17 @@ def reached_by(findings: Findings, slo: Slo) -> Reached:
 def next_probe(findings: Findings, slo: Slo) -> tuple[RateInterval, float | None]:
     """Return what is believed so far, whoever is to blame for a miss, and the rate to probe; None: sure enough."""
     reached, looks = reached_by(findings, slo), _looks(findings.probes)
-    found = interval_of(reached, looks)
-    done = len(looks) >= LEAST_PROBES and found.width <= ENOUGH
+    found = model.interval_of(reached, looks)
+    done = len(looks) >= LEAST_PROBES and found.width <= model.ENOUGH
     if done or len(looks) >= MOST_PROBES:
         return found, None
-    return found, float(f"{Model(reached, looks).next_rate():.3g}")
+    return found, float(f"{model.Model(reached, looks).next_rate():.3g}")
 
 
 def capacity_of(findings: Findings, slo: Slo) -> Capacity:
     """Return where the capacity of the servers lies."""
     looks = _looks(findings.probes, _SAY)
-    found = interval_of(reached_by(findings, slo), looks)
+    found = model.interval_of(reached_by(findings, slo), looks)
     held, missed = ([rate for rate, kept in looks if kept is way] for way in (True, False))
     known = sum(rate * NEAR >= found.low for rate in held) >= LEAST_NEAR
     bound = sum(rate <= found.high * NEAR for rate in missed) >= LEAST_NEAR
@@ -127,7 +108,7 @@ def capacity_of(findings: Findings, slo: Slo) -> Capacity:
         high=max(found.high, min(missed)) if bound else None,
         at_least=known and not bound,
         likely=found.likely if known and bound else None,
-        sure=SURE,
+        sure=model.SURE,
     )
 
 
@@ -172,9 +153,9 @@ def _gave_out(findings: Findings) -> str:
 
 def _word(findings: Findings, capacity: Capacity, plan: CapacityPlan) -> tuple[Word, list[str]]:
     if findings.violated:
-        return VIOLATED, [findings.violated]
+        return words.VIOLATED, [findings.violated]
     if not findings.probes:
-        return INCONCLUSIVE, ["no probe was finished", *findings.unmeasured]
+        return words.INCONCLUSIVE, ["no probe was finished", *findings.unmeasured]
     reasons = outrun(capacity, _closed_loops(findings, plan.slo))
     if capacity.low is None and not reasons:
         return _none_held(findings, min(findings.probes, key=lambda probe: probe.rate_per_s), plan)
@@ -187,19 +168,19 @@ def _word(findings: Findings, capacity: Capacity, plan: CapacityPlan) -> tuple[W
             f"the interval is ±{percent(capacity.width, 0)}, and an answer takes ±{percent(USABLE, 0)}: "
             "repeat it on a quieter machine, or with a longer --budget"
         )
-    return (INCONCLUSIVE, [*reasons, *findings.unmeasured]) if reasons else (FOUND, [])
+    return (words.INCONCLUSIVE, [*reasons, *findings.unmeasured]) if reasons else (words.FOUND, [])
 
 
 def _none_held(findings: Findings, lowest: Probe, plan: CapacityPlan) -> tuple[Word, list[str]]:
     """What to say where too few probes held: no rate does only where rates next to none missed, and none held."""
     if lowest.seen is Seen.SATURATED:
         spoilt = f"the generator was saturated at {lowest.rate_per_s:,.2f}/s, the lowest rate tried"
-        return INCONCLUSIVE, [spoilt, *findings.unmeasured]
+        return words.INCONCLUSIVE, [spoilt, *findings.unmeasured]
     reason = f"no rate that was tried surely holds {plan.slo.text}: {lowest.rate_per_s:,.2f}/s did not"
     missed = sum(probe.seen is Seen.MISSED and probe.rate_per_s <= 2 * LEAST_RATE for probe in findings.probes)
     if missed >= LEAST_NEAR and not any(probe.seen is Seen.HELD for probe in findings.probes):
-        return NOT_KEPT, [reason]
-    return INCONCLUSIVE, [f"{reason}; too few lower ones were tried", *findings.unmeasured]
+        return words.NOT_KEPT, [reason]
+    return words.INCONCLUSIVE, [f"{reason}; too few lower ones were tried", *findings.unmeasured]
 
 
 def _closed_loops(findings: Findings, slo: Slo) -> Iterator[tuple[int, float, bool]]:
@@ -223,7 +204,10 @@ def _headroom(findings: Findings, capacity: Capacity, plan: CapacityPlan) -> Hea
     target, low, high = plan.target_rate_per_s, capacity.low, capacity.high
     if target is None:
         return None
-    middle, model = capacity.likely or low, Model(reached_by(findings, plan.slo), _looks(findings.probes, _SAY))
+    middle, believed = (
+        capacity.likely or low,
+        model.Model(reached_by(findings, plan.slo), _looks(findings.probes, _SAY)),
+    )
     there = [probe for probe in findings.probes if probe.rate_per_s == target]
     seen = [getattr(probe.acquire_s, plan.slo.figure) for probe in there]
     late = [probe.generator.late_s for probe in there if probe.generator.late_s is not None]
@@ -231,7 +215,7 @@ def _headroom(findings: Findings, capacity: Capacity, plan: CapacityPlan) -> Hea
         target_rate_per_s=target,
         ratio=middle / target - 1 if middle else None,
         kept=low is not None and low >= target,
-        sure=model.above(target) if capacity.likely else None,
+        sure=believed.above(target) if capacity.likely else None,
         low=low / target - 1 if low else None,
         high=high / target - 1 if high else None,
         figure=plan.slo.figure,
@@ -252,12 +236,11 @@ def mean_latency(values: Sequence[float]) -> Estimate | None:
 def agreement(findings: Findings, capacity: Capacity, slo: Slo) -> str | None:
     """Return whether the fastest closed loop within the SLO made what the open loop bears, or why it did not; None
     without such a loop or an interval."""
-    looked = zip(_closed_loops(findings, slo), findings.callers, strict=True)
-    kept = [(rate, loop) for (_, rate, within), loop in looked if within]
+    kept = [(rate, users) for users, rate, within in _closed_loops(findings, slo) if within]
     if not kept or capacity.low is None:
         return None
-    rate, loop = max(kept, key=lambda one: one[0])
-    made = f"{loop.users} callers in closed loop made {rate:,.0f}/s within the SLO"
+    rate, users = max(kept)
+    made = f"{users} callers in closed loop made {rate:,.0f}/s within the SLO"
     if capacity.low <= rate <= (capacity.high or MORE_BY * capacity.low):
         return f"{made}: they agree"
     if rate < capacity.low:
@@ -265,16 +248,7 @@ def agreement(findings: Findings, capacity: Capacity, slo: Slo) -> str | None:
     near = at_capacity(findings.probes, capacity)
     late_s = near.generator.late_s if near else None
     waking = f", and start up to {latency(late_s)} late when this machine wakes late" if late_s else ""
-    return f"{made}, more: they wait for each other and never queue; arrivals at random do{waking}{_dearer(near, loop)}"
-
-
-def _dearer(probe: Probe | None, loop: ClosedLoop) -> str:
-    """What a lease costs the load process in open loop, against closed loop."""
-    cpu, rate = (probe.generator.cpu_ratio, probe.achieved_per_s) if probe else (None, None)
-    if not cpu or not rate or not loop.generator_cpu_ratio or not loop.achieved_per_s:
-        return ""
-    times = cpu / rate / (loop.generator_cpu_ratio / loop.achieved_per_s)
-    return f"; a lease costs the load process {times:.1f} times the CPU there" if times > DEARER else ""
+    return f"{made}, more: they wait for each other and never queue; arrivals at random do{waking}"
 
 
 def outrun(capacity: Capacity, closed: Iterable[tuple[int, float, bool]]) -> list[str]:
@@ -291,14 +265,14 @@ def outrun(capacity: Capacity, closed: Iterable[tuple[int, float, bool]]) -> lis
 
 def judge_capacity(points: Sequence[CapacityPoint], *, stopped: str = "", interrupted: bool = False) -> Verdict:
     """Return the verdict over all points."""
-    found: dict[Word, list[str]] = {word: [] for word in (VIOLATED, NOT_KEPT, INCONCLUSIVE)}
+    found: dict[Word, list[str]] = {word: [] for word in (words.VIOLATED, words.NOT_KEPT, words.INCONCLUSIVE)}
     for point in points:
         for word in found:
             found[word] += point.reasons if point.status == word.status else ()
-    found[INCONCLUSIVE] += [stopped] if stopped else []
-    cut = {INTERRUPTED: ["interrupted: what was not probed is missing"]} if interrupted else {}
+    found[words.INCONCLUSIVE] += [stopped] if stopped else []
+    cut = {words.INTERRUPTED: ["interrupted: what was not probed is missing"]} if interrupted else {}
     evidence = [
         Evidence("probes that held or missed", sum(one.seen in _SAY for one in point.probes), LEAST_PROBES)
         for point in points
     ]
-    return conclude(FOUND, evidence, {**found, **cut}, thin=INCONCLUSIVE)
+    return conclude(words.FOUND, evidence, {**found, **cut}, thin=words.INCONCLUSIVE)

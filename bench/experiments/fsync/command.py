@@ -40,6 +40,8 @@ _TAKES = "Servers are started on loopback and stopped. --quick takes less than f
 _COUNTS = Several(click.IntRange(1, 15))
 _OFTEN = f"turns of each policy  [{REPEATS}; quick, scenario {QUICK_REPEATS}]"
 _LONG = f"per load  [{SECONDS:g}s; of a scenario {SCENARIO_SECONDS:g}s]"
+_CALLING = "callers, each with a connection to every instance  [1,16]"
+_URL = Read("URL", parse_target)
 _HELD = "what this machine can drive: 1 caller, and 16 that hold a lock for 5 ms"
 
 
@@ -61,27 +63,13 @@ def _load_s(text: str) -> float:
 @click.argument("scenario", required=False, type=ScenarioPlace())
 @click.option("--fsync", "policies", metavar="P,…", type=_EACH, help=f"{', '.join(_POLICIES)}  [all]")
 @click.option("--instances", metavar="N,…", type=_COUNTS, help="how many servers  [1,3; with --target: all of them]")
-@click.option(
-    "--users",
-    "--clients",
-    "clients",
-    metavar="C,…",
-    type=_CALLERS,
-    help="callers, each with a connection to every instance  [1,16]",
-)
+@click.option("--users", "--clients", "clients", metavar="C,…", type=_CALLERS, help=_CALLING)
 @click.option("--pipeline", metavar="P,…", type=_CALLERS, help="instead so many callers on each of these  [1]")
 @click.option("--latency", metavar="TIME,…", type=Several(_delay), help="added to every fsync; raw = none  [raw,2ms]")
 @click.option("--repeats", metavar="R", type=click.IntRange(1, 100), help=_OFTEN)
 @click.option("--duration", "seconds", metavar="DURATION", type=Read("duration", _load_s), help=_LONG)
 @click.option("--quick", is_flag=True, help=_HELD)
-@click.option(
-    "--target",
-    "targets",
-    metavar="URL",
-    type=Read("URL", parse_target),
-    multiple=True,
-    help="measure a server of your own (repeatable)",
-)
+@click.option("--target", "targets", metavar="URL", type=_URL, multiple=True, help="your own server (repeatable)")
 @click.option("--allow-config", is_flag=True, help="let it CONFIG SET appendfsync there; it is put back")
 @click.option("--disk", metavar="DIR", type=PLACE, help="where started servers keep their files  [TMPDIR]")
 @experiment_options("fsync", seed=SEED, resumes=True)

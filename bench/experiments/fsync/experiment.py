@@ -55,16 +55,12 @@ from bench.topology.server import find_server
 from bench.topology.target import client_of, parse_targets
 
 REWRITE_AT = 0.3  # of the measured window
-FILLERS, FILLER_BYTES = 200_000, 100
 LONGEST_REWRITE_S = 30.0
 WAITAOF_PROBES = 2
 PATIENCE_S = 60.0  # for an answer of the load process, beyond what a phase itself takes
 _TIMEOUT_S = 20.0
 _LOOK_S = 0.002
-_FILL = """
-for i = 1, tonumber(ARGV[1]) do redis.call('set', ARGV[3] .. i, string.rep('x', tonumber(ARGV[2]))) end
-return 1
-"""
+_FILL = "for i = 1, 200000 do redis.call('set', ARGV[1] .. i, string.rep('x', 100)) end return 1"
 MOST_BARREN = 3  # blocks without one lock, beyond those with some: then something else is wrong
 
 
@@ -78,6 +74,13 @@ class FsyncMatrix:
     targets: tuple[str, ...] = ()
     allow_config: bool = False
 
+    def servers(self, server: str | None) -> FsyncServers:
+        """Ask the user's, or find the program `server` for our own. Raises UsageError, EnvironmentNotReadyError."""
+        if not self.targets:
+            return OwnServers(find_server(server), self.disk)
+        policies = list(dict.fromkeys(cell.policy for cell in self.plan.cells))
+        return UserServers(self.targets, policies, allow_config=self.allow_config)
+
 
 def run_fsync(order: ExperimentOrder[FsyncMatrix], show: Show) -> Done[FsyncResult]:
     """Measure what is missing of `order`, showing progress; the result is written when all is there.
@@ -85,11 +88,10 @@ def run_fsync(order: ExperimentOrder[FsyncMatrix], show: Show) -> Done[FsyncResu
     Raises BenchError when it cannot be measured here or something broke, KeyboardInterrupt when it was cut before its
     first cell. Finished cells are in the journal in all these cases.
     """
-    with Experiment(order) as experiment, lent(_servers(order)) as servers:
-        plan = {"experiment": "fsync", **builtins_of(order.plan.plan)}
+    with Experiment(order) as experiment, lent(order.plan.servers(order.server)) as servers:
         machine = describe_environment()
-        cores = f"{machine.usable_cores} of {machine.cores} cores"
-        plan |= {"servers": servers.identity, "machine": f"{machine.cpu_model}, {cores}"}
+        place = f"{machine.cpu_model}, {machine.usable_cores} of {machine.cores} cores"
+        plan = {"experiment": "fsync", **builtins_of(order.plan.plan), "servers": servers.identity, "machine": place}
         with open_journal(order.folder, plan, VisitSeen, lambda piece: rows_of([piece])) as journal:
             visits = _Visits(order, servers, journal, show)
             with experiment.cuttable():
@@ -105,14 +107,6 @@ def run_fsync(order: ExperimentOrder[FsyncMatrix], show: Show) -> Done[FsyncResu
                 with suppress(OSError):
                     journal.path.unlink()
     return replace(done, exit_code=EnvironmentNotReadyError.exit_code) if trouble else done
-
-
-def _servers(order: ExperimentOrder[FsyncMatrix]) -> FsyncServers:
-    matrix = order.plan
-    if matrix.targets:
-        policies = list(dict.fromkeys(cell.policy for cell in matrix.plan.cells))
-        return UserServers(matrix.targets, policies, allow_config=matrix.allow_config)
-    return OwnServers(find_server(order.server), matrix.disk)
 
 
 class _Visits:
@@ -301,10 +295,10 @@ def _clients(urls: Sequence[str], aim: str) -> Iterator[list[redis.Redis]]:
 
 
 def fill(urls: Sequence[str], key_prefix: str) -> None:
-    """Give each server `FILLERS` keys, so that a rewrite takes a while. For servers of our own."""
+    """Give each server 200,000 keys of 100 bytes, so that a rewrite takes a while. For servers of our own."""
     with _clients(urls, "a server cannot be filled") as clients:
         for client in clients:
-            client.eval(_FILL, 0, str(FILLERS), str(FILLER_BYTES), f"{key_prefix}filler:")
+            client.eval(_FILL, 0, f"{key_prefix}filler:")
 
 
 def rewrite_now(servers: CellServers) -> RewriteSeen:

@@ -303,14 +303,11 @@ def _always_slowest(rows: Rows) -> Iterator[FsyncFinding]:
         verdict: Word = "as expected" if times.low > 1 else "not shown" if times.high < 1 + NOISE else "not known"
         if verdict == "as expected" and slow.generator.bound:
             verdict, text = "not judged", f"{text}: the load process was the limit"
-        if verdict != "as expected" and _syncs_for_nothing(slow, fastest):
+        disk = slow.disk_fdatasync_s
+        for_nothing = not slow.injected_ms and (disk is None or 2 * disk.p50 * fastest < CHEAP_SYNC)
+        if verdict != "as expected" and for_nothing:
             verdict, text = "not judged", f"{text}: this disk syncs for nearly nothing"
         yield FsyncFinding("always-slowest", where, text, verdict)
-
-
-def _syncs_for_nothing(row: FsyncRow, fastest_per_s: float) -> bool:
-    disk = row.disk_fdatasync_s
-    return not row.injected_ms and (disk is None or 2 * disk.p50 * fastest_per_s < CHEAP_SYNC)
 
 
 def _rewrites(rows: Rows) -> Iterator[FsyncFinding]:

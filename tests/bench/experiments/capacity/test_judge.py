@@ -144,7 +144,7 @@ def test_the_latency_at_the_target_has_the_interval_of_student_s_t() -> None:
     [
         (1_000.0, "they agree"),
         (1_700.0, "callers in closed loop made 1,700/s within the SLO, more: they wait for each other and never queue"),
-        (1_700.0, "3.10 ms late when this machine wakes late; a lease costs the load process 2.5 times the CPU there"),
+        (1_700.0, "3.10 ms late when this machine wakes late"),
         (400.0, "fewer than open loop"),
     ],
 )
