@@ -1,9 +1,7 @@
 """`lockbench compare` and `lockbench gate`: *stored results, scenarios, recipes, revisions → ratios, and one word*.
 
-Rules
-- What is wrong is refused before anything starts; what was named and is not there is a mistake (2), never noise (4).
-- Stored results are refused when more than the declared variable differs. What is run now is run in turn; a comparison
-  runs the first side once more in every round, as a measure of the noise (A/A).
+Rules: what is wrong is refused before anything starts; what was named and is not there is a mistake (2), never noise
+(4). A comparison runs the first side once more in every round, as a measure of the noise (A/A).
 """
 
 from __future__ import annotations
@@ -73,46 +71,32 @@ SHARE = Read("SHARE", _share)
 
 
 def _options(command: Command, kind: Kind) -> Command:
-    pairs = PAIRS[kind]
     options = together(
         click.option(
-            "--pairs",
-            "--repeats",
-            "pairs",
-            metavar="N",
-            type=click.IntRange(1, MOST_PAIRS),
-            default=pairs,
-            help=f"{_PAIRS[kind]}  [{pairs}]",
+            *("--pairs", "--repeats", "pairs"), metavar="N", type=click.IntRange(1, MOST_PAIRS), default=PAIRS[kind],
+            help=f"{_PAIRS[kind]}  [{PAIRS[kind]}]",
         ),
         click.option("--tolerance", type=SHARE, default="10%", help="how much worse is still the same  [10%]"),
-        click.option(
-            "--metric", "metrics", metavar="M", type=METRIC, multiple=True, help="judge by this figure (repeatable)"
-        ),
+        click.option("--metric", "metrics", metavar="M", type=METRIC, multiple=True, help="judge by it (repeatable)"),
         click.option("--variable", "variables", metavar=_KEY[kind], type=KEY, multiple=True, help=_VARIABLE[kind]),
         hosts_options,
         scenario_options("recipe", usual={"duration": "1.5s at most", "warmup": "0.3s at most"}),
         click.option("--allow-missing", is_flag=True, help="go on when a minority of the targets cannot be reached"),
         click.option("--allow-skipped", is_flag=True, help="go on without faults that cannot take place here"),
         experiment_options(kind, seed=None),
-    )
+    )  # fmt: skip
     return options(command)
 
 
-@click.command(
-    cls=Grouped,
-    epilog="A, B: result folders (or folders of several runs), or scenarios; the first is compared with.",
-)
+@click.command(cls=Grouped, epilog="A, B: results, folders of results, or scenarios; the first is compared with.")
 @click.argument("things", metavar="[A B …]", type=click.Path(), nargs=-1)
-@click.option(
-    "--recipe", "recipes", metavar="NAME", type=RECIPE, multiple=True, help="run this recipe now (repeatable)"
-)
+@click.option("--recipe", "recipes", metavar="NAME", type=RECIPE, multiple=True, help="run it now (repeatable)")
 @partial(_options, kind="compare")
 def compare(things: tuple[str, ...], **values: Any) -> int:
     """Which is faster, by how much, and is it certain?
 
     Ratio per metric with a 95 % interval, the noise of two equal runs on this machine, and one word: different
-    (better, worse), same (within the tolerance) or inconclusive.
-    """
+    (better, worse), same (within the tolerance) or inconclusive."""
     from bench.experiments.compare.pairs import Side
     from bench.experiments.compare.sides import is_stored, opened, read_named, shortened
 
@@ -138,19 +122,13 @@ def compare(things: tuple[str, ...], **values: Any) -> int:
         return _now("compare", sides, values)
 
 
-@click.command(
-    cls=Grouped,
-    epilog="X and Y: a result folder, a scenario file, git:REV (or a revision), lib:DIR (installed packages).",
-)
+@click.command(cls=Grouped, epilog="X, Y: a result folder, a scenario, git:REV (or a revision), lib:DIR (packages).")
 @click.argument("scenario", required=False, type=ScenarioPlace())
 @click.option("--baseline", metavar="X", type=click.Path(), default="", help="what it must not be worse than")
 @click.option(
-    "--candidate",
-    metavar="Y",
-    type=click.Path(),
-    default="",
+    "--candidate", metavar="Y", type=click.Path(), default="",
     help="what is judged  [beside a revision: the code as it is here]",
-)
+)  # fmt: skip
 @click.option("--recipe", metavar="NAME", type=RECIPE, default=None, help="which lock to load  [redlock]")
 @click.option("--repo", metavar="DIR", type=click.Path(path_type=Path), default=Path(), help="where revisions are  [.]")
 @partial(_options, kind="gate")
@@ -182,11 +160,11 @@ def gate(scenario: Path | None, **values: Any) -> int:
 
 
 def _now(kind: Kind, sides: list[Side], values: Values) -> int:
-    """Run the sides in turn and answer."""
     from bench.experiments.compare.experiment import Question, compare_now
-    from bench.experiments.compare.judge import gate_looks, gate_pairs
+    from bench.experiments.compare.judge import gate_confidence, gate_looks
     from bench.experiments.compare.pairs import PairsOrder, take_turns
     from bench.experiments.compare.sides import require_declared, scenario_settings
+    from bench.measure.statistics import least_pairs
 
     if values["expect_workers"] and any(side.python_path for side in sides):
         raise UsageError(
@@ -197,10 +175,8 @@ def _now(kind: Kind, sides: list[Side], values: Values) -> int:
     sides = [replace(side, scenario=scenario) for side, scenario in zip(sides, scenarios, strict=True)]
     first = sides[0].scenario
     judged, shown = _metrics(kind, values, is_open=first.rate_per_s is not None)
-    if kind == "gate" and values["pairs"] < (least := gate_pairs(len(judged))):
-        raise UsageError(
-            f"option --pairs: {values['pairs']} can never decide; {len(judged)} metrics take at least {least}"
-        )
+    if kind == "gate" and values["pairs"] < (least := least_pairs(gate_confidence(len(judged)))):
+        raise UsageError(f"option --pairs: {values['pairs']} can never decide; so many metrics take at least {least}")
     if values["variables"]:
         settings = [scenario_settings(side.scenario.shown()) for side in sides]
         require_declared(settings, [side.label for side in sides], values["variables"])
@@ -218,7 +194,6 @@ def _now(kind: Kind, sides: list[Side], values: Values) -> int:
 
 
 def _stored(kind: Kind, given: Sequence[Named], values: Values) -> int:
-    """Answer from what was stored."""
     if values["expect_workers"]:
         raise UsageError("option --expect-workers: what is stored is not run again; leave it out, or name scenarios")
     from bench.experiments.compare.experiment import Question, compare_stored

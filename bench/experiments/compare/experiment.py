@@ -34,11 +34,9 @@ from bench.run.interrupt import Interrupts
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked. `judged`: the figures the verdict rests on; `shown`: others.
-
-    `labels`: of the sides; `again`: the side that is the first one once more, if any; `differs`: what was declared
-    to differ, in words; `looks`: after how many pairs a gate may stop; `sharp`: CPU is judged by less.
-    """
+    """What is asked. `judged`: the figures the verdict rests on; `shown`: others; `again`: the side that is the first
+    one once more, if any; `differs`: what was declared to differ, in words; `looks`: after how many pairs a gate may
+    stop; `sharp`: CPU is judged by less."""
 
     kind: Kind
     labels: Sequence[str]

@@ -14,18 +14,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, exp, expm1, inf, isinf, log
 from statistics import median
-from typing import Literal
 
 from msgspec.structs import asdict, replace
 
-from bench.experiments.compare.result import ComparedRun, ComparedVerdict, Exact, Judged, Kind
+from bench.experiments.compare.result import ComparedRun, ComparedVerdict, Exact, Judged, Kind, Word
 from bench.gates.threshold import Metric, finite, value_of
 from bench.measure.generator import IN_DOUBT
 from bench.measure.run_result import JudgedThreshold
 from bench.measure.statistics import Shift, least_pairs, least_runs, paired_shift, spread, unpaired_shift
 from bench.measure.verdict import COMPARED, FAIL, INCONCLUSIVE, INTERRUPTED, INVALID, PASS, VIOLATED, Evidence, conclude
 
-Word = Literal["pass", "fail", "inconclusive", "different", "same"]  # of one figure
 GOOD = {"gate": PASS, "compare": COMPARED}
 FALSE_ALARM = 0.01  # of a whole gate over identical code, at most
 COMPARE_CONFIDENCE = 0.95
@@ -38,10 +36,7 @@ Values = Sequence[float | None]
 @dataclass(frozen=True, slots=True)
 class Sides:
     """The values of two sides, None where a run has none (0, too, unless they are `shares`), inf where so many acquires
-    failed.
-
-    `paired`: the i-th of both are of one round.
-    """
+    failed. `paired`: the i-th of both are of one round."""
 
     first: Values
     second: Values
@@ -73,11 +68,6 @@ def gate_confidence(metrics: int, looks: int = 1) -> float:
     Biometrika 70 (1983).
     """
     return 1 - 2 * FALSE_ALARM / (metrics * looks)
-
-
-def gate_pairs(metrics: int) -> int:
-    """Return the least number of pairs with which such a gate can answer at all."""
-    return least_pairs(gate_confidence(metrics))
 
 
 def gate_looks(pairs: int, metrics: int) -> tuple[int, ...]:
@@ -192,10 +182,7 @@ def judge_comparison(
     stopped: str = "",
     interrupted: bool = False,
 ) -> ComparedVerdict:
-    """Return the verdict over all.
-
-    `metrics`: those that count; `stopped`: why not all pairs were run; `interrupted`: by Ctrl-C.
-    """
+    """Return the verdict over all. `metrics`: those that count; `stopped`: why not all pairs were run."""
     invalid = _first(runs, labels, "invalid")
     worse = [f"{one.metric} got worse: {(one.ratio or 0) - 1:+.1%} ({one.label})" for one in _with(metrics, "fail")]
     worse += [f"{one.expression} does not hold" for one in thresholds if one.status == "fail"]
@@ -219,8 +206,7 @@ def judge_comparison(
 
 
 def combine_thresholds(runs: Iterable[ComparedRun]) -> list[JudgedThreshold]:
-    """Return one entry for each threshold over all runs of one side: the run in the middle speaks, of safety the
-    worst."""
+    """One entry for each threshold over all runs of one side: the run in the middle speaks, of safety the worst."""
     combined = []
     for entries in zip(*(run.thresholds for run in runs), strict=True):
         known = sorted((one for one in entries if one.status != "inconclusive"), key=value_of)
@@ -235,16 +221,11 @@ def combine_thresholds(runs: Iterable[ComparedRun]) -> list[JudgedThreshold]:
     return combined
 
 
-def is_late(run: ComparedRun) -> bool:
-    """Whether the latencies of an open loop's run are upper bounds only."""
-    return run.generator in IN_DOUBT
-
-
 def _undecided(kind: Kind, runs: Sequence[ComparedRun], metrics: Sequence[Judged]) -> list[str]:
     if not runs:
         return ["there is no finished pair"]
     unclear = [f"{one.metric}: {one.reason}" for one in _with(metrics, "inconclusive")]
-    late = sum(map(is_late, runs))
+    late = sum(run.generator in IN_DOUBT for run in runs)
     if late and any(one.unit == "s" for one in metrics):
         return [*unclear, f"in {late} of {len(runs)} runs the generator was late: their latencies are upper bounds"]
     # that as many got their lease as before is no comparison: of a healthy lock it is all of them

@@ -28,9 +28,9 @@ from statistics import geometric_mean
 from msgspec import structs
 
 from bench.errors import BenchError
-from bench.experiments.compare.judge import is_late
 from bench.experiments.compare.result import ComparedRun, RunSafety
 from bench.gates.threshold import USUAL, Metric, find_metric, finite
+from bench.measure.generator import IN_DOUBT
 from bench.measure.run_result import RunResult
 from bench.recipes.registry import find_recipe
 from bench.run.experiment import Show
@@ -80,10 +80,8 @@ class PairsOrder:
 
 @dataclass(slots=True)
 class Rounds:
-    """What was run. `runs`: one entry per run of a finished round; `results`: one of each side, to describe it.
-
-    `repeated`: rounds that were thrown away as a run was INVALID; `stopped`: why the rest was not run.
-    """
+    """What was run. `runs`: one entry per run of a finished round; `results`: one of each side, to describe it;
+    `repeated`: rounds that were thrown away as a run was INVALID; `stopped`: why the rest was not run."""
 
     runs: list[ComparedRun]
     results: dict[int, RunResult]
@@ -133,10 +131,8 @@ def take_turns(order: PairsOrder) -> bool:
 def run_pairs(
     order: PairsOrder, say: Show, so_far: Callable[[Rounds], tuple[str, bool]] = lambda _: ("", False)
 ) -> Rounds:
-    """Run all rounds and return them. `so_far`: what is said of them after each, and whether they are enough.
-
-    Raises BenchError when the first round cannot be run, and KeyboardInterrupt when it was cut short before its end.
-    """
+    """Run all rounds and return them. `so_far`: what is said of them after each, and whether they are enough. Raises
+    BenchError when the first round cannot be run, and KeyboardInterrupt when it was cut short before its end."""
     done = Rounds([], {})
     allowed = max(1, order.pairs // REPEATED_SHARE)
     draw, began_s, sides = random.Random(order.seed), time.monotonic(), range(len(order.sides))
@@ -161,7 +157,7 @@ def run_pairs(
                 break
             done.results |= dict(found)
             runs = [entry_of(result, index, number) for index, result in found]
-            if any(run.status == "invalid" or is_late(run) for run in runs) and done.repeated < allowed:
+            if any(run.status == "invalid" or run.generator in IN_DOUBT for run in runs) and done.repeated < allowed:
                 done.repeated += 1
                 continue
             done.runs += [structs.replace(run, position=place) for place, run in enumerate(runs)]

@@ -14,6 +14,7 @@ from bench.measure.verdict import Status, Verdict
 from bench.scenario import Scenario
 
 Kind = Literal["compare", "gate"]
+Word = Literal["pass", "fail", "inconclusive", "different", "same"]  # of one figure
 
 
 class ComparedSide(Section, frozen=True, kw_only=True):
@@ -35,10 +36,7 @@ class Judged(Section, frozen=True, kw_only=True):
 
     side: Annotated[Count, says("index into sides")] = 1
     label: Annotated[str, says("of the side")] = ""
-    role: Annotated[
-        Literal["judged", "shown", "noise"],
-        says("judged: the verdict rests on it; noise: the first side run once more (A/A)"),
-    ] = "judged"
+    role: Annotated[Literal["judged", "shown", "noise"], says("noise: the first side run once more (A/A)")] = "judged"
     metric: Annotated[str, says("name of the figure")]
     unit: Annotated[Unit, says("of first and second")]
     higher_is_better: Annotated[bool, says("of everything else less is better")]
@@ -50,14 +48,9 @@ class Judged(Section, frozen=True, kw_only=True):
     low: Annotated[float | None, says("lower end of its exact interval; null: unbounded")] = None
     high: Annotated[float | None, says("upper end of its exact interval; null: unbounded")] = None
     confidence: Annotated[Share | None, says("of the interval")] = None
-    tolerance_ratio: Annotated[
-        Share | None, says("how much worse is still the same; of a share of acquires, in points")
-    ] = None
+    tolerance_ratio: Annotated[Share | None, says("how much worse is still the same; of shares, in points")] = None
     pair_noise_ratio: Annotated[float | None, says("exp(standard deviation of one pair's log ratio) − 1")] = None
-    verdict: Annotated[
-        Literal["pass", "fail", "inconclusive", "different", "same"],
-        says("gate: pass, fail, inconclusive; compare: different, same, inconclusive"),
-    ]
+    verdict: Annotated[Word, says("gate: pass, fail, inconclusive; compare: different, same, inconclusive")]
     reason: Annotated[str | None, says("why it is inconclusive, else null")] = None
     noisy: Annotated[bool, says("whether it is inconclusive only because the figures vary so much")] = False
 
@@ -99,10 +92,7 @@ class ComparedRun(Section, frozen=True, kw_only=True):
     status: Annotated[Status, says("verdict of the run by itself")]
     reasons: Annotated[tuple[str, ...], says("why")]
     generator_cpu_ratio: Annotated[float | None, says("CPU of the busiest load process ÷ one core")]
-    generator: Annotated[
-        GeneratorWord | None,
-        says("open loop: `generator.verdict` of the run; null in closed loop"),
-    ] = None
+    generator: Annotated[GeneratorWord | None, says("`generator.verdict` of the run; null in closed loop")] = None
     safety: Annotated[RunSafety, says("whether the lock held")]
     figures: Annotated[dict[str, float | None], says("by the metric's name, in the units of a run's result")]
     thresholds: Annotated[tuple[JudgedThreshold, ...], says("as in a run's result")]
@@ -117,10 +107,7 @@ class SideThreshold(JudgedThreshold, frozen=True, kw_only=True):
 class ComparedVerdict(Verdict, frozen=True, kw_only=True):
     """One word over all, and what it rests on."""
 
-    only_noise: Annotated[
-        bool,
-        says("inconclusive, and only because figures vary: more pairs or a quieter machine may decide it"),
-    ] = False
+    only_noise: Annotated[bool, says("inconclusive, and only because figures vary: more pairs may decide it")] = False
 
 
 class ComparisonResult(Document, frozen=True, kw_only=True):
@@ -135,17 +122,12 @@ class ComparisonResult(Document, frozen=True, kw_only=True):
     finished_pairs: Annotated[Count, says("rounds whose runs all finished")]
     paired: Annotated[bool, says("whether the sides were run in turn; false: stored results")]
     in_turns: Annotated[bool, says("whether they were at it at the same time, a tenth of a second each")] = False
-    asked_duration_s: Annotated[
-        Amount | None, says("how long the first scenario's runs were to last; null: so long they did")
-    ] = None
+    asked_duration_s: Annotated[Amount | None, says("what the first scenario asked for; null: what it got")] = None
     looks: Annotated[tuple[Count, ...], says("after how many pairs a gate asked whether it can answer")] = ()
     repeated_pairs: Annotated[Count, says("rounds run again because a run was INVALID")]
     metrics: Annotated[tuple[Judged, ...], says("every figure of every side against the first")]
     exact: Annotated[Exact | None, says("costs per acquire; null: not asked for")]
-    thresholds: Annotated[
-        tuple[SideThreshold, ...],
-        says("limits over all runs of a side: the run in the middle speaks, of safety the worst"),
-    ]
+    thresholds: Annotated[tuple[SideThreshold, ...], says("of all runs of a side the middle one, of safety the worst")]
     runs: Annotated[tuple[ComparedRun, ...], says("every run that counts")]
 
 

@@ -31,9 +31,7 @@ class TurnFigures(Section, frozen=True, kw_only=True):
     server_us: Annotated[float | None, says("CPU of all servers per cycle")]
     beside_ratio: Annotated[float | None, says("of a core, what followed and judged a whole run")] = None
     elsewhere_ratio: Annotated[float | None, says("of the cores, what other processes and the host took")] = None
-    piece_us: Annotated[
-        float | None, says("CPU that a fixed piece of work took meanwhile: how fast the cores were")
-    ] = None
+    piece_us: Annotated[float | None, says("CPU of a fixed piece of work meanwhile: how fast the cores were")] = None
     jain: Annotated[float | None, says("Jain's index of the callers' leases: 1 = all the same")] = None
     commands_per_lease: Annotated[float | None, says("sent by clients, over all instances")] = None
     gave_up: Annotated[Count, says("acquires that ended without a lease and without an error")] = 0

@@ -23,9 +23,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
-from operator import add
+from operator import add, sub
 from statistics import mean, median
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import psutil
 
@@ -255,9 +255,8 @@ class Machine:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._worker.join()
-        end, begin = spent(), self._begin
-        taken_s = (end.busy_s - begin.busy_s) - (end.ours_s - begin.ours_s)
-        self.elsewhere_ratio = max(0.0, taken_s / (end.at_s - begin.at_s) / len(self._took_us))
+        busy_s, ours_s, took_s = map(sub, spent(), self._begin)
+        self.elsewhere_ratio = max(0.0, (busy_s - ours_s) / took_s / len(self._took_us))
         medians = [median(took_us) for took_us in self._took_us.values() if took_us]
         self.piece_us = mean(medians) if medians else None
 
@@ -285,16 +284,8 @@ def piece() -> int:
     return number
 
 
-class Spent(NamedTuple):
-    """At `at_s`: how long our cores were busy, and how much of that was ours (s, both over all cores)."""
-
-    at_s: float
-    busy_s: float
-    ours_s: float
-
-
-def spent() -> Spent:
-    """What has been spent by now."""
+def spent() -> tuple[float, float, float]:
+    """How long our cores were busy by now, how much of that was ours (both over all cores), and when that is (s)."""
     busy_s, cores = 0.0, psutil.cpu_times(percpu=True)
     for number in os.sched_getaffinity(0):
         busy_s += sum(cores[number][:3]) + sum(cores[number][5:8])  # not idle, not waiting; guests are in user
@@ -304,4 +295,4 @@ def spent() -> Spent:
             ours_s += sum(process.cpu_times()[:4])  # with those of its children that have ended
         except psutil.NoSuchProcess:
             continue  # its parent's from now on
-    return Spent(time.monotonic(), busy_s, ours_s)
+    return busy_s, ours_s, time.monotonic()

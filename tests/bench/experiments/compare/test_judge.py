@@ -14,7 +14,6 @@ from bench.experiments.compare.judge import (
     compare_verdict,
     gate_confidence,
     gate_looks,
-    gate_pairs,
     gate_verdict,
     judge_comparison,
     judge_figure,
@@ -113,6 +112,10 @@ def test_stored_runs_are_judged_unpaired_and_need_several() -> None:
     base = [1.0, 1.01, 0.99, 1.02, 0.98, 1.0]
     assert judge_figure("gate", P50, Sides(base, [1.3 * value for value in base], paired=False), 0.1).verdict == "fail"
     assert judge_figure("gate", P50, Sides(base, base[::-1], paired=False), 0.1).verdict == "pass"
+
+
+def gate_pairs(metrics: int) -> int:
+    return least_pairs(gate_confidence(metrics))
 
 
 def test_more_metrics_ask_for_more_certainty_and_more_pairs() -> None:
