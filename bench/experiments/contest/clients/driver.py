@@ -50,7 +50,6 @@ from bench.experiments.contest.clients.loops import (
 
 Answer = dict[str, Any]
 ABSENT: Answer = {"ok": False, "absent": True}
-RELEASE = methodcaller("release")
 
 
 def lockcore(shell: str, order: ClientOrder) -> Lock:
@@ -103,17 +102,20 @@ def redis_by_hand(order: ClientOrder) -> Lock:
     return Lock(acquire, release)
 
 
-def getting(
-    make: Callable[[str, int, int], object], get: Callable[[Any, int], object] = lambda lock, _wait_ms: lock.acquire()
-) -> Callable[[str, int, int], object]:
-    """How to acquire with a library that `make`s an object per lock, which `get` tries to get for so many ms."""
+def of_objects(
+    make: Callable[[str, int, int], object],
+    extend: Callable[[Any, int], object],
+    is_held: Callable[[Any], object] | None = None,
+    get: Callable[[Any, int], object] = lambda lock, _wait_ms: lock.acquire(),
+) -> Lock:
+    """The lock of a library that `make`s an object per lock, which `get` tries to get for so many ms."""
 
     def acquire(resource: str, ttl_ms: int, wait_ms: int) -> object:
         lock = make(resource, ttl_ms, wait_ms)
         got = get(lock, wait_ms)
         return once_got(lock, got) if isawaitable(got) else lock if got else None
 
-    return acquire
+    return Lock(acquire, methodcaller("release"), extend=extend, is_held=is_held, hold=make)
 
 
 async def once_got(lock: object, got: Awaitable[object]) -> object:
@@ -123,43 +125,34 @@ async def once_got(lock: object, got: Awaitable[object]) -> object:
 
 def redis_lock(module: str, order: ClientOrder) -> Lock:
     """The Lock of redis-py or redis.asyncio, one server."""
-    client = import_module(module).Redis.from_url(order.urls[0])
-
-    def make(resource: str, ttl_ms: int, wait_ms: int) -> object:
-        return client.lock(resource, timeout=ttl_ms / 1000, blocking_timeout=wait_ms / 1000)
-
-    return Lock(
-        getting(make), RELEASE,
-        extend=lambda lock, ttl_ms: lock.extend(ttl_ms / 1000, replace_ttl=True),
-        is_held=methodcaller("owned"), hold=make,
-    )  # fmt: skip
+    make_lock = import_module(module).Redis.from_url(order.urls[0]).lock
+    return of_objects(
+        lambda name, ttl_ms, wait_ms: make_lock(name, timeout=ttl_ms / 1000, blocking_timeout=wait_ms / 1000),
+        lambda lock, ttl_ms: lock.extend(ttl_ms / 1000, replace_ttl=True),
+        methodcaller("owned"),
+    )
 
 
 async def coredis(order: ClientOrder) -> Lock:
     """coredis' Lock, one server."""
-    make_lock = import_module("coredis.patterns.lock").Lock
     client = import_module("coredis").Redis.from_url(order.urls[0])
     await client.__aenter__()
-
-    def make(resource: str, ttl_ms: int, wait_ms: int) -> object:
-        return make_lock(client, resource, timeout=ttl_ms / 1000, blocking_timeout=wait_ms / 1000)
-
-    return Lock(getting(make), RELEASE, extend=lambda lock, ttl_ms: lock.extend(ttl_ms / 1000), hold=make)
+    make_lock = partial(import_module("coredis.patterns.lock").Lock, client)
+    return of_objects(
+        lambda name, ttl_ms, wait_ms: make_lock(name, timeout=ttl_ms / 1000, blocking_timeout=wait_ms / 1000),
+        lambda lock, ttl_ms: lock.extend(ttl_ms / 1000),
+    )
 
 
 def python_redis_lock(order: ClientOrder) -> Lock:
     """python-redis-lock, one server; it wakes a waiter by BLPOP."""
-    make_lock = import_module("redis_lock").Lock
-    client = import_module("redis").StrictRedis.from_url(order.urls[0])
-
-    def make(resource: str, ttl_ms: int, _wait_ms: int) -> object:
-        return make_lock(client, resource, expire=ttl_ms // 1000)
-
-    return Lock(
-        getting(make, lambda lock, wait_ms: lock.acquire(timeout=wait_ms // 1000)), RELEASE,
-        extend=lambda lock, ttl_ms: lock.extend(ttl_ms // 1000),
-        is_held=lambda lock: lock.get_owner_id() == lock.id, hold=make,
-    )  # fmt: skip
+    make_lock = partial(import_module("redis_lock").Lock, import_module("redis").StrictRedis.from_url(order.urls[0]))
+    return of_objects(
+        lambda name, ttl_ms, _wait_ms: make_lock(name, expire=ttl_ms // 1000),
+        lambda lock, ttl_ms: lock.extend(ttl_ms // 1000),
+        lambda lock: lock.get_owner_id() == lock.id,
+        lambda lock, wait_ms: lock.acquire(timeout=wait_ms // 1000),
+    )
 
 
 def redlock_py(order: ClientOrder) -> Lock:
@@ -184,17 +177,15 @@ def redlock_ng(kind: str, order: ClientOrder) -> Lock:
 def pottery(kind: str, module: str, order: ClientOrder) -> Lock:
     """pottery's Redlock, a thread pool per operation, or its AIORedlock."""
     masters = {import_module(module).Redis.from_url(url) for url in order.urls}
-    make_lock = getattr(import_module("pottery"), kind)
-
-    def make(resource: str, ttl_ms: int, wait_ms: int) -> object:
-        return make_lock(
-            key=resource, masters=masters, auto_release_time=ttl_ms / 1000, context_manager_timeout=wait_ms / 1000
-        )
-
-    return Lock(
-        getting(make, lambda lock, wait_ms: lock.acquire(timeout=wait_ms / 1000)), RELEASE,
-        extend=lambda lock, _ttl_ms: lock.extend(), is_held=methodcaller("locked"), hold=make,
-    )  # fmt: skip
+    make_lock = partial(getattr(import_module("pottery"), kind), masters=masters)
+    return of_objects(
+        lambda name, ttl_ms, wait_ms: make_lock(
+            key=name, auto_release_time=ttl_ms / 1000, context_manager_timeout=wait_ms / 1000
+        ),
+        lambda lock, _ttl_ms: lock.extend(),
+        methodcaller("locked"),
+        lambda lock, wait_ms: lock.acquire(timeout=wait_ms / 1000),
+    )
 
 
 async def aioredlock(order: ClientOrder) -> Lock:
