@@ -202,9 +202,9 @@ def _stored(kind: Kind, given: Sequence[Named], values: Values) -> int:
     series, labels = [read_series(one.where) for one in given], [one.label for one in given]
     first = series[0][0]
     judged, shown = _metrics(kind, values, is_open=first.scenario.rate_per_s is not None)
-    differs = require_alike(series, labels, values["variables"])
+    require_alike(series, labels, values["variables"])
     rounds = rounds_of(series, read_thresholds(values["thresholds"]))
-    question = Question(kind, labels, judged, shown, values["tolerance"], first.seed, differs=differs)
+    question = Question(kind, labels, judged, shown, values["tolerance"], first.seed)
     return carry_out(kind, question, values, lambda order, _show: compare_stored(order, rounds))
 
 

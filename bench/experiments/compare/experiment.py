@@ -28,6 +28,7 @@ from bench.gates.threshold import Metric
 from bench.measure.fold import FAILED_SHARE
 from bench.measure.generator import BUSY_CORE
 from bench.measure.run_result import fields_of
+from bench.report.figures import counted
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 from bench.run.interrupt import Interrupts
 
@@ -35,8 +36,7 @@ from bench.run.interrupt import Interrupts
 @dataclass(frozen=True, slots=True)
 class Question:
     """What is asked. `judged`: the figures the verdict rests on; `shown`: others; `again`: the side that is the first
-    one once more, if any; `differs`: what was declared to differ, in words; `looks`: after how many pairs a gate may
-    stop; `sharp`: CPU is judged by less."""
+    one once more, if any; `looks`: after how many pairs a gate may stop; `sharp`: CPU is judged by less."""
 
     kind: Kind
     labels: Sequence[str]
@@ -45,7 +45,6 @@ class Question:
     tolerance: float
     seed: int
     again: int | None = None
-    differs: Sequence[str] = ()
     looks: Sequence[int] = ()
     sharp: bool = False
 
@@ -94,12 +93,13 @@ def compare_stored(order: Order, rounds: Rounds) -> Done[ComparisonResult]:
 def _answer(
     experiment: Experiment, question: Question, rounds: Rounds, planned: int, exact: Exact | None
 ) -> ComparisonResult:
+    settings = [settings_of(result) for _, result in sorted(rounds.results.items())]
     return ComparisonResult(
         **experiment.header(seed=question.seed, interrupted=rounds.interrupted),
         kind=question.kind,
         planned_pairs=planned,
         sides=tuple(ComparedSide.of(label, rounds.results.get(index)) for index, label in enumerate(question.labels)),
-        differs=_differs(question, rounds),
+        differs=tuple(dict.fromkeys(said for other in settings for said in differences(settings[0], other).values())),
         tolerance_ratio=question.tolerance,
         finished_pairs=rounds.finished,
         paired=rounds.paired,
@@ -148,32 +148,18 @@ def _thresholds(question: Question, rounds: Rounds) -> Iterator[SideThreshold]:
             yield from (SideThreshold(**fields_of(one), label=label) for one in combine_thresholds(runs))
 
 
-def _differs(question: Question, rounds: Rounds) -> tuple[str, ...]:
-    """In what settings the sides differ, in words."""
-    first, found = rounds.results.get(0), dict.fromkeys(question.differs)
-    for result in rounds.results.values():
-        if first is not None and rounds.paired:
-            found |= dict.fromkeys(differences(settings_of(first), settings_of(result)).values())
-    return tuple(found)
-
-
 def _warnings(question: Question, rounds: Rounds) -> Iterator[str]:
     if rounds.repeated:
-        again = "1 pair was" if rounds.repeated == 1 else f"{rounds.repeated} pairs were"
-        yield f"{again} repeated, as the load of one of the runs was not what it claims"
-    busy = sum((run.generator_cpu_ratio or 0) >= BUSY_CORE for run in rounds.runs)
-    if busy:
-        yield (
-            f"generator-bound in {busy} of {len(rounds.runs)} runs: what the servers alone do differently may not show"
-        )
+        yield f"repeated, as the load of one of the runs was not what it claims: {counted(rounds.repeated, 'pair')}"
+    if busy := sum((run.generator_cpu_ratio or 0) >= BUSY_CORE for run in rounds.runs):
+        yield f"generator-bound in {busy} of {len(rounds.runs)} runs: what the servers do differently may not show"
     if not rounds.paired and rounds.runs:
         yield "these runs were not made in turn: what else the machine did is part of the difference (30 % is usual)"
     for index, label in enumerate(question.labels):
         got = [run.figures.get("acquire.success") for run in rounds.runs if run.side == index]
         if failed := sum(share is not None and 1 - share > FAILED_SHARE for share in got):
             yield f"{label}: more than {FAILED_SHARE:.0%} of acquires failed in {failed} runs: endless latencies"
-    unknown = sum(run.safety.verdict == "UNKNOWN" for run in rounds.runs)
-    if unknown:
+    if unknown := sum(run.safety.verdict == "UNKNOWN" for run in rounds.runs):
         yield f"safety is unknown in {unknown} of {len(rounds.runs)} runs"
     yield from dict.fromkeys(
         f"{question.labels[index]}: {warning}"

@@ -242,24 +242,23 @@ def read_series(place: Path) -> list[RunResult]:
     return sorted(found, key=lambda result: result.started_at)
 
 
-def require_alike(series: Sequence[Sequence[RunResult]], labels: Sequence[str], variables: Sequence[str]) -> list[str]:
-    """Return what differs between the series, in words. Raises UsageError when it was not declared."""
+def require_alike(series: Sequence[Sequence[RunResult]], labels: Sequence[str], variables: Sequence[str]) -> None:
+    """Raise UsageError where runs of one series differ, or series in what was not declared."""
     told = [[settings_of(result) for result in results] for results in series]
     for settings, label in zip(told, labels, strict=True):
         for other in settings[1:]:
             if found := differences(settings[0], other):
                 raise UsageError(f"the runs in {label} are not of one thing: {'; '.join(found.values())}")
-    return require_declared([settings[0] for settings in told], labels, variables)
+    require_declared([settings[0] for settings in told], labels, variables)
 
 
-def require_declared(sides: Sequence[Settings], labels: Sequence[str], variables: Sequence[str]) -> list[str]:
-    """Return in what the sides differ from the first, in words. Raises UsageError when it was not declared."""
+def require_declared(sides: Sequence[Settings], labels: Sequence[str], variables: Sequence[str]) -> None:
+    """Raise UsageError where a side differs from the first in what was not declared."""
     names = list(sides[0])
     for variable in variables:
         if not any(_covers(variable, name) for name in names):
             hint = nearest(variable, names) or "; the settings are " + ", ".join(names)
             raise UsageError(f"option --variable: there is no setting {variable}{hint}")
-    declared: dict[str, None] = {}
     for settings, label in zip(sides[1:], labels[1:], strict=True):
         found = differences(sides[0], settings)
         wrong = [name for name in found if not any(_covers(variable, name) for variable in variables)]
@@ -269,9 +268,6 @@ def require_declared(sides: Sequence[Settings], labels: Sequence[str], variables
                 f"{labels[0]} and {label} cannot be compared, as more than the variable differs: {said}. "
                 f"Run them alike, or declare what is meant to differ ({' '.join(f'--variable {one}' for one in wrong)})"
             )
-        echoes = {f"server.{name}" for name in found}  # the servers that a scenario's key made
-        declared |= dict.fromkeys(said for name, said in found.items() if name not in echoes)
-    return list(declared)
 
 
 def rounds_of(series: Sequence[Sequence[RunResult]], thresholds: Sequence[Threshold] = ()) -> Rounds:
@@ -288,13 +284,15 @@ def rounds_of(series: Sequence[Sequence[RunResult]], thresholds: Sequence[Thresh
 
 
 def differences(first: Settings, second: Settings) -> dict[str, str]:
-    """Return the settings in which two results differ: by name, each told as `name a → b`."""
-    differing = [name for name in {**first, **second} if first.get(name) != second.get(name)]
-    return {
-        name: f"{name} {_text(first.get(name))} → {_text(second.get(name))}"
-        for name in differing
-        if not name.startswith("packages.") or (name in first and name in second)
-    }
+    """Return the settings in which two results differ, by name, each told as `name a → b`; not again what a scenario's
+    key made of the servers (`fsync` and `server.fsync`)."""
+    found: dict[str, str] = {}
+    for name in {**first, **second}:
+        echo = name.startswith("server.") and name.removeprefix("server.") in found
+        unknown = name.startswith("packages.") and not (name in first and name in second)
+        if first.get(name) != second.get(name) and not echo and not unknown:
+            found[name] = f"{name} {_text(first.get(name))} → {_text(second.get(name))}"
+    return found
 
 
 def settings_of(result: RunResult) -> dict[str, object]:

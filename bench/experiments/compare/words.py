@@ -8,17 +8,15 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 
-from bench.experiments.compare.result import ComparedRun, ComparisonResult, Exact, Judged
+from bench.experiments.compare.result import ComparisonResult, Exact, Judged
 from bench.gates.threshold import FOREVER_S
-from bench.report.figures import INFINITE, MISSING, count, counted, in_unit, threshold_text
+from bench.report.figures import INFINITE, MISSING, count, counted, in_unit, percent, threshold_text
 from bench.report.html.plot import RANGE, Bar, Column, Data, Figure, forest
 from bench.report.html.scale import Label, Scale, exact, logarithmic
 from bench.report.sheet import Case, Part, Sheet, Suite, sheet_of
 from bench.report.summary import load_parts
 from bench.scenario.quantity import duration_text
 
-HEAD = ("change", "interval", "allowed", "noise")
-VERDICT_COLUMN = 1
 ENDLESS = 1000.0  # times as long: no latency grows so much, but that of who gets no lease is taken for an hour
 MOST_LETTERS = 11  # of a label over its column, its end, where paths and recipes differ: the table fits 100 columns
 
@@ -73,9 +71,9 @@ def _parts(result: ComparisonResult) -> Iterator[Part]:
         if entries:
             names = ("baseline", "candidate") if result.kind == "gate" else (result.sides[0].label, side.label)
             cut = (name if len(name) <= MOST_LETTERS else "…" + name[1 - MOST_LETTERS :] for name in names)
-            head = ("", "verdict", *cut, *HEAD)
+            head = ("", "verdict", *cut, "change", "interval", "allowed", "noise")
             about = f"against {result.sides[0].label}"
-            yield Part(side.label, about, head, rows, frozenset({0, VERDICT_COLUMN}), aside=len(head) - 1)
+            yield Part(side.label, about, head, rows, left=frozenset({0, 1}), aside=len(head) - 1)
 
 
 def _row(entry: Judged, noise: Judged) -> tuple[str, ...]:
@@ -87,7 +85,7 @@ def _row(entry: Judged, noise: Judged) -> tuple[str, ...]:
         change_text(entry.ratio),
         interval_text(entry),
         change_text(limit_of(entry)),
-        MISSING if (share := noise.pair_noise_ratio) is None else f"{share * 100:.{0 if share >= 1 else 1}f} %",
+        percent(noise.pair_noise_ratio),
     )
 
 
@@ -137,7 +135,12 @@ def _lines(result: ComparisonResult) -> Iterator[tuple[str, str]]:
         yield "differs", " · ".join(result.differs)
     if result.exact is not None:
         yield "exact", _exact(result.exact)
-    yield "safety", _safety(result.runs)
+    faults = sum(run.safety.service_faults for run in result.runs)
+    leases, many = sum(run.safety.tested_leases for run in result.runs), f"{len(result.runs)} runs"
+    if leases or faults:
+        yield "safety", f"{count(faults)} violations in {count(leases)} tested leases of all {many}"
+    else:
+        yield "safety", f"not tested: in none of the {many} a lease was held for a time that could tell (--hold)"
     yield from _legend(result)
 
 
@@ -149,14 +152,6 @@ def _exact(exact: Exact) -> str:
     if same := [f"{metric_text(row.name)} {row.second:g}" for row in exact.rows if row.verdict == "same"]:
         parts.append(f"{'same: ' if changed else 'all the same: '}{', '.join(same)}")
     return " · ".join(parts) + "  (per acquire with its release)"
-
-
-def _safety(runs: Sequence[ComparedRun]) -> str:
-    faults = sum(run.safety.service_faults for run in runs)
-    leases = sum(run.safety.tested_leases for run in runs)
-    if not leases and not faults:
-        return f"not tested: in none of the {len(runs)} runs a lease was held for a time that could tell (--hold)"
-    return f"{count(faults)} violations in {count(leases)} tested leases of all {len(runs)} runs"
 
 
 def _legend(result: ComparisonResult) -> Iterator[tuple[str, str]]:
@@ -220,10 +215,8 @@ def _figure(result: ComparisonResult, side: int, entries: Sequence[Judged]) -> F
     worst = sorted(judged, key=lambda entry: word_of(entry) not in ("fail", "worse"))[:2]
     said = ", ".join(f"{metric_text(entry.metric)} {change_text(entry.ratio)} ({word_of(entry)})" for entry in worst)
     title = f"{second} against {first}: {said}"
-    tolerance = result.tolerance_ratio
-    marked = ": the mark in each row" if any(map(limit_of, entries)) else ""
-    allowed = f"; {tolerance * 100:g} % worse is allowed, less of CPU{marked}" if tolerance else ""
-    about = f"Change of each figure with its interval{allowed}; one that crosses 0 may be chance"
+    allowed = f"{result.tolerance_ratio * 100:g} % worse is allowed, less of CPU (the mark in each row)"
+    about = f"Change of each figure with its interval; {allowed}; one that crosses 0 may be chance"
     columns = (Column("metric", "text"), *(Column(name, "ratio") for name in ("ratio", "low", "high", "allowed")))
     rows = [[entry.metric, entry.ratio, entry.low, entry.high, limit_of(entry)] for entry in entries]
     return forest(

@@ -120,7 +120,6 @@ def run_peers(order: ExperimentOrder[PeersPlan], show: Show) -> Done[PeersResult
 
 
 def _measure(plan: PeersPlan, fleet: Fleet, cells: Mapping[str, Sequence[Standing]], show: Show) -> None:
-    """Round after round."""
     rng, seconds = random.Random(plan.seed), {"cycles": plan.seconds, "hot": plan.hot_seconds}
     for number in range(1, plan.rounds + 1):
         for part, some in cells.items():

@@ -11,7 +11,15 @@ from click.testing import CliRunner
 from bench.errors import UsageError
 from bench.experiments.compare.command import compare
 from bench.experiments.compare.pairs import Side
-from bench.experiments.compare.sides import is_stored, read_named, read_series, require_alike, shortened
+from bench.experiments.compare.sides import (
+    differences,
+    is_stored,
+    read_named,
+    read_series,
+    require_alike,
+    settings_of,
+    shortened,
+)
 from bench.scenario import Scenario, load
 from tests.bench.whole_run import SAMPLE, run_of
 
@@ -50,7 +58,10 @@ def test_what_holds_no_run_is_refused(tmp_path: Path) -> None:
 
 
 def alike(series: list[list[Result]], labels: list[str], variables: tuple[str, ...]) -> list[str]:
-    return require_alike([[run_of(one) for one in results] for results in series], labels, variables)
+    """What differs, where that is allowed."""
+    runs = [[run_of(one) for one in results] for results in series]
+    require_alike(runs, labels, variables)
+    return list(differences(*(settings_of(results[0]) for results in runs)).values())
 
 
 def test_unlike_results_are_refused_naming_every_difference() -> None:
