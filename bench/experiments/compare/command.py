@@ -45,10 +45,7 @@ if TYPE_CHECKING:
 PAIRS = {"compare": 10, "gate": 24}
 _PAIRS = {"compare": "rounds to run", "gate": "rounds to run at most; certain, it stops"}
 _KEY = {"compare": "KEY[=A,B]", "gate": "KEY"}
-_VARIABLE = {
-    "compare": "a setting that is meant to differ; with values, each is run as a side of its own",
-    "gate": "a setting that is meant to differ",
-}
+_VARIABLE = {"compare": "what is meant to differ; each value is run as a side of its own", "gate": "what may differ"}
 MOST_PAIRS = 1000
 SHOWN = (
     *("rate", "acquire.p50", "acquire.p99", "release.p50", "handoff.p50", "acquire.success"),

@@ -3,8 +3,7 @@
 Rules, beside the gate's (README of this folder)
 - A share of acquires is compared by its difference, with a tolerance of one point whatever was asked for: who forgives
   10 % of the speed does not forgive 10 % of the locks. Nothing acquired is a value there, the worst.
-- A pair without a value on either side is no pair. Where only one side has a value, as the other got no lease, nothing
-  passes.
+- A pair without a value on either side is no pair; where only one side has one, nothing passes.
 - Over all: of an INVALID run no figure is judged; only violations and counted costs fail. Without a finished pair, or a
   figure to judge, nothing passes; pairs that were ordered and not run leave it undecided.
 - `only_noise`: nothing but the spread of the figures left it undecided. All that may be forgiven.
@@ -61,12 +60,9 @@ class Sides:
 
 
 def gate_confidence(metrics: int, looks: int = 1) -> float:
-    """Return the confidence of each interval of a gate that judges so many metrics, and looks so often.
-
-    FALSE_ALARM is spent evenly over all of them: the union bound holds however looks and metrics hang together. Source:
-    repeated confidence intervals, Jennison and Turnbull, J. R. Statist. Soc. B 51 (1989); spending, Lan and DeMets,
-    Biometrika 70 (1983).
-    """
+    """The confidence of each interval of a gate that judges so many metrics, and looks so often: FALSE_ALARM is spent
+    evenly over all of them, and the union bound holds however they hang together. Source: repeated confidence
+    intervals, Jennison and Turnbull, J. R. Stat. Soc. B 51 (1989); spending, Lan and DeMets, Biometrika 70 (1983)."""
     return 1 - 2 * FALSE_ALARM / (metrics * looks)
 
 
@@ -83,19 +79,11 @@ def gate_looks(pairs: int, metrics: int) -> tuple[int, ...]:
             )
 
 
-def gate_verdict(worse: Shift, tolerance: float) -> Word:
-    """Return pass, fail or inconclusive for a shift (above 0 is worse) and a tolerance (0.1 = 10 %)."""
+def figure_verdict(kind: Kind, worse: Shift, tolerance: float) -> Word:
+    """What a gate or a comparison says of a shift (above 0 is worse) and a tolerance (0.1 = 10 %)."""
     limit = log(1 + tolerance)
-    if worse.high <= limit:
-        return "pass"
-    if worse.low > 0 and worse.shift > limit:
-        return "fail"
-    return "inconclusive"
-
-
-def compare_verdict(worse: Shift, tolerance: float) -> Word:
-    """Return different, same or inconclusive."""
-    limit = log(1 + tolerance)
+    if kind == "gate":
+        return "pass" if worse.high <= limit else "fail" if worse.low > 0 and worse.shift > limit else "inconclusive"
     if worse.low > 0 or worse.high < 0:
         return "different"
     return "same" if -limit <= worse.low and worse.high <= limit else "inconclusive"
@@ -157,7 +145,7 @@ def _ratio(shift: float, share: float | None) -> float | None:
 
 def _word(kind: Kind, worse: Shift, values: Sides, tolerance: float) -> tuple[Word, str | None, bool]:
     """The word, why it is inconclusive, and whether that is for the spread of the figures alone."""
-    word = (gate_verdict if kind == "gate" else compare_verdict)(worse, tolerance)
+    word = figure_verdict(kind, worse, tolerance)
     if values.torn and word in ("pass", "same"):
         return "inconclusive", f"in {values.torn} of {len(values.first)} pairs only one side has samples", False
     if word != "inconclusive":

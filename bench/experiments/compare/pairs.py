@@ -114,18 +114,10 @@ def _middle(values: Sequence[float | None]) -> float | None:
 def take_turns(order: PairsOrder) -> bool:
     """Whether processes of all sides can run at once, in turns: own servers, no schedule or fault that goes on while
     they wait, and operations that end well within a turn."""
-    return (
-        order.bind is None
-        and not is_wanted(os.environ)
-        and not any(
-            one.targets
-            or one.faults
-            or one.rate_per_s
-            or one.processes > 1
-            or max(one.hold.ms, one.think.ms) > SHORT_MS
-            for one in (side.scenario for side in order.sides)
-        )
-    )
+    loads = [side.scenario for side in order.sides]
+    go_on = any(one.targets or one.faults or one.rate_per_s or one.processes > 1 for one in loads)
+    short = all(max(one.hold.ms, one.think.ms) <= SHORT_MS for one in loads)
+    return order.bind is None and not is_wanted(os.environ) and short and not go_on
 
 
 def run_pairs(

@@ -59,19 +59,11 @@ PEERS = (
     Peer("rslock, all threads", "rust", "rust", ("rslock 0.10.0", "tokio 1.54.1")),
 )
 
-_BUILT: Mapping[str, tuple[Sequence[str], Sequence[str], Sequence[str]]] = {  # programs, sources, and how they build
-    "node": (
-        ("node", "npm"),
-        ("node/package.json",),
-        ("npm", "install", "--silent", "--no-audit", "--no-fund", "--legacy-peer-deps"),
-    ),
-    "go": (("go",), ("go/go.mod", "go/go.sum", "go/main.go", "go/steps.go"), ("go", "build", "-o", "driver", ".")),
-    "java": (
-        ("java", "mvn"),
-        ("java/pom.xml", "java/Driver.java", "java/Steps.java"),
-        ("mvn", "--quiet", "--batch-mode", "process-classes"),
-    ),
-    "rust": (("cargo",), ("rust/Cargo.toml", "rust/main.rs"), ("cargo", "build", "--release", "--quiet")),
+_BUILT: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {  # programs, and how what is in its folder is built
+    "node": (("node", "npm"), ("npm", "install", "--silent", "--no-audit", "--no-fund", "--legacy-peer-deps")),
+    "go": (("go",), ("go", "build", "-o", "driver", ".")),
+    "java": (("java", "mvn"), ("mvn", "--quiet", "--batch-mode", "process-classes")),
+    "rust": (("cargo",), ("cargo", "build", "--release", "--quiet")),
 }
 _PROGRAMS = {"go": "driver", "rust": "target/release/driver"}  # where what was built is
 
@@ -121,8 +113,8 @@ def _contestant(peer: Peer, home: Path) -> Contestant:
 
 def _install(peer: Peer, home: Path, say: Callable[[str], None]) -> str:
     """Make `home` unless it is there, made from the same; why it is not there, "" if it is."""
-    programs, names, command = _BUILT.get(peer.kind, ((), (), ()))
-    sources = [DRIVERS / name for name in names]
+    programs, command = _BUILT.get(peer.kind, ((), ()))
+    sources = sorted((DRIVERS / peer.kind).glob("*.*"))
     made_from = [source.read_text(encoding="utf-8") for source in sources] or peer.packages
     stamp, recipe = home / ".installed", "\n".join([sys.version, *made_from])
     if stamp.exists() and stamp.read_text(encoding="utf-8") == recipe:

@@ -6,10 +6,8 @@ Rules
   Commands are counted by the servers, only those that a client sends. Contestants take turns on the same two cores.
 - Ours is this process and all that it started; everything else, and what the host took for other guests (steal), is
   elsewhere. These clocks count in ticks of 10 ms, so that a look of two seconds is exact to about 1 %.
-- How fast a core is depends on its neighbours and its clock, and no counter of a guest tells: so a fixed piece of work
-  is done on each of them in turn, all along, and timed by its thread's own CPU, in which waiting for a core does not
-  count. That takes half a hundredth of the two cores.
-
+- How fast a core is no counter of a guest tells: so a fixed piece of work is done on each of them in turn, all along,
+  and timed by its thread's own CPU, in which waiting for a core does not count; half a hundredth of the two cores.
 Source: Jain, Chiu and Hawe, DEC-TR-301 (1984).
 """
 

@@ -54,18 +54,12 @@ ABSENT: Answer = {"ok": False, "absent": True}
 
 def lockcore(shell: str, order: ClientOrder) -> Lock:
     """lockcore for threads or gevent, with its default retry policy or `push`; its own functions, as users do."""
-    lock = import_module("lockcore").Redlock.connect(shell=shell, **_settings(order))
-    return _lockcore(lock, lambda lease, ttl_ms: bool(lock.try_extend(lease, ttl_ms)))
+    return _lockcore(import_module("lockcore").Redlock.connect(shell=shell, **_settings(order)))
 
 
 async def lockcore_async(order: ClientOrder) -> Lock:
     """lockcore for asyncio, as above."""
-    lock = await import_module("lockcore").AsyncRedlock.connect(**_settings(order))
-
-    async def extend(lease: Any, ttl_ms: int) -> bool:
-        return bool(await lock.try_extend(lease, ttl_ms))
-
-    return _lockcore(lock, extend)
+    return _lockcore(await import_module("lockcore").AsyncRedlock.connect(**_settings(order)))
 
 
 def _settings(order: ClientOrder) -> dict[str, Any]:
@@ -73,13 +67,12 @@ def _settings(order: ClientOrder) -> dict[str, Any]:
     return told | ({"retry": import_module("lockcore").RetryPolicy("push")} if order.name.endswith(PUSH) else {})
 
 
-def _lockcore(lock: Any, extend: Callable[[Any, int], Any]) -> Lock:
+def _lockcore(lock: Any) -> Lock:
     core = import_module("lockcore")
     return Lock(
-        lock.try_acquire, lock.try_release, core.Denied, core.Outcome.RELEASED,
-        extend=extend, is_held=lambda lease: time.monotonic_ns() < lease.valid_until_ns,
-        valid_ms=lambda lease: (lease.valid_until_ns - time.monotonic_ns()) / 1e6,
-        hold=lock.hold,
+        lock.try_acquire, lock.try_release, core.Denied, core.Outcome.RELEASED, lock.try_extend,
+        is_held=lambda lease: time.monotonic_ns() < lease.valid_until_ns,
+        valid_ms=lambda lease: (lease.valid_until_ns - time.monotonic_ns()) / 1e6, hold=lock.hold,
     )  # fmt: skip
 
 
@@ -207,12 +200,6 @@ async def aioredlock(order: ClientOrder) -> Lock:
     )  # fmt: skip
 
 
-def control(order: ClientOrder) -> Lock:
-    """Redlock by hand with a fault, for the audit."""
-    lock: Lock = import_module("bench.experiments.contest.clients.control").control(order)
-    return lock
-
-
 LIBRARIES: dict[str, tuple[str, Callable[[ClientOrder], Any]]] = {  # how its callers run, how it is connected
     "lockcore gevent": ("gevent", partial(lockcore, "gevent")),
     "lockcore threads": ("threads", partial(lockcore, "threads")),
@@ -230,7 +217,7 @@ LIBRARIES: dict[str, tuple[str, Callable[[ClientOrder], Any]]] = {  # how its ca
     "aioredlock": ("asyncio", aioredlock),
     "redis-py by hand": ("threads", redis_by_hand),
     "raw": ("threads", raw),
-    "control": ("threads", control),
+    "control": ("threads", lambda order: import_module("bench.experiments.contest.clients.control").control(order)),
 }
 BLOCKING = ("threads", "gevent")
 
@@ -279,8 +266,10 @@ class Steps:
 
     async def extend(self, ttl_ms: int) -> Answer:
         """Have it for longer; a library that says nothing has."""
-        extend = self._lock.extend
-        return {"ok": (await value(extend(self._held, ttl_ms))) is not False} if extend else ABSENT
+        if self._lock.extend is None:
+            return ABSENT
+        said = await value(self._lock.extend(self._held, ttl_ms))
+        return {"ok": said is None or bool(said)}
 
     async def held(self) -> Answer:
         """Ask the library whether it is still ours."""
@@ -313,18 +302,16 @@ class Steps:
             return ABSENT  # an event loop does not survive one
         from multiprocessing import get_context
 
-        words = (self._lock.acquire, self._lock.refused, resource, ttl_ms, wait_ms)
-        child = get_context("fork").Process(target=_ask, args=words)
+        def ask() -> None:
+            if self._lock.acquire(resource, ttl_ms, wait_ms).__class__ is self._lock.refused:
+                raise SystemExit(1)
+
+        child = get_context("fork").Process(target=ask)
         child.start()
         child.join(5.0)
         if child.exitcode is None:
             child.kill()
         return {"ok": child.exitcode == 0}
-
-
-def _ask(acquire: Callable[[str, int, int], Any], refused: type, *words: Any) -> None:
-    if acquire(*words).__class__ is refused:
-        raise SystemExit(1)
 
 
 def _raised(error: BaseException, *, ok: bool) -> Answer:

@@ -6,8 +6,7 @@
 
 Rules
 - The standard library only, because this runs in every peer's own environment; drivers in other languages read and
-  write the same two documents (JSON), and count alike. A cycle is acquire, hold, release; the loop of a caller is the
-  same every time, and only notes times, which are counted when the load is over.
+  write the same two documents, and count alike. A cycle is acquire, hold, release; times are noted, and counted later.
 - `replay` has no lock: each connection sends its next batch, lockcore's bytes built beforehand, once it has counted the
   bytes of all replies to the last one: a client that decides nothing, so what the servers alone can bear.
 - A release that fails is an error and no cycle. An acquire that gave up, failed or never returned took for ever
@@ -110,11 +109,9 @@ class NotReleasedError(Exception):
 class Lock(NamedTuple):
     """A library's lock. `acquire(resource, ttl_ms, wait_ms)`, with the library's own retries, returns what the others
     take, or a `refused` when it gave up; a release that did what it should returns `released`. All may be coroutines.
-
     What only an audit asks for, None where the library has no such thing: `extend(held, ttl_ms)` raises or returns
     something false when it did not; `is_held(held)`: does the library say that it still is? `valid_ms(held)`: for how
-    long, as the library told at the grant; `hold(resource, ttl_ms, wait_ms)`: its context manager.
-    """
+    long, as the library told at the grant; `hold(resource, ttl_ms, wait_ms)`: its context manager."""
 
     acquire: Callable[[str, int, int], Any]
     release: Callable[[Any], Any]

@@ -11,10 +11,9 @@ from bench.experiments.compare.experiment import Question
 from bench.experiments.compare.judge import (
     Sides,
     combine_thresholds,
-    compare_verdict,
+    figure_verdict,
     gate_confidence,
     gate_looks,
-    gate_verdict,
     judge_comparison,
     judge_figure,
 )
@@ -49,7 +48,7 @@ def worse(shift: float, low: float, high: float) -> Shift:
 def test_a_gate_fails_only_what_is_certainly_and_much_worse(
     shift: float, low: float, high: float, verdict: str
 ) -> None:
-    assert gate_verdict(worse(shift, low, high), 0.1) == verdict
+    assert figure_verdict("gate", worse(shift, low, high), 0.1) == verdict
 
 
 @pytest.mark.parametrize(
@@ -57,7 +56,7 @@ def test_a_gate_fails_only_what_is_certainly_and_much_worse(
     [(0.01, 0.05, "different"), (-0.05, -0.01, "different"), (-0.05, 0.05, "same"), (-0.2, 0.05, "inconclusive")],
 )
 def test_a_comparison_has_three_verdicts(low: float, high: float, verdict: str) -> None:
-    assert compare_verdict(worse((low + high) / 2, low, high), 0.1) == verdict
+    assert figure_verdict("compare", worse((low + high) / 2, low, high), 0.1) == verdict
 
 
 def test_a_lower_rate_and_a_higher_latency_are_both_worse() -> None:
