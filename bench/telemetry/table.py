@@ -72,14 +72,8 @@ RUN_NAME = Attribute("redlock.run.name", "what its user calls the run", origin="
 STARTED = Attribute("redlock.run.started", "when the run began, UTC", origin="the run")
 VERSION = Attribute("service.version", "of lockbench", origin="the installation")
 
-BOUNDS: tuple[float, ...] = (
-    *(
-        float(f"{digits}e{exponent}")
-        for exponent in range(-5, 2)
-        for digits in ("1", "1.5", "2.2", "3.3", "4.7", "6.8")
-    ),
-    100.0,
-)  # 43 upper bounds, six a decade: 10 µs … 100 s
+_DECADES = [f"{digits}e{exponent}" for exponent in range(-5, 2) for digits in (1, 1.5, 2.2, 3.3, 4.7, 6.8)]
+BOUNDS: tuple[float, ...] = (*map(float, _DECADES), 100.0)  # 43 upper bounds, six a decade: 10 µs … 100 s
 
 COMMON: tuple[Attribute, ...] = (RECIPE, FSYNC)
 SCOPE = "lockbench"

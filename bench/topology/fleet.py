@@ -82,7 +82,8 @@ def start_fleet(
 
 
 class Fleet:
-    """Running servers. Made by `start_fleet`; a context manager that closes at its end. For one thread at a time."""
+    """Running servers. Made by `start_fleet`; a context manager that closes at its end. For one thread at a time.
+    `folder` holds every instance's files; gone after `close`."""
 
     def __init__(
         self, server: ServerBinary, fsync: str, ports: Sequence[KeptPort], guard: Guard, *, config: Sequence[str],
@@ -90,7 +91,7 @@ class Fleet:
     ) -> None:  # fmt: skip
         self.server, self.fsync = server, fsync
         self._config, self._environment = config, environment
-        self._ports, self._guard = ports, guard
+        self._ports, self._guard, self.folder = ports, guard, guard.folder
         self._pids, self._log_starts = [0] * len(ports), [0] * len(ports)
         try:
             for instance in self.instances:
@@ -102,14 +103,11 @@ class Fleet:
             raise
 
     @property
-    def folder(self) -> Path:
-        """The private folder that holds every instance's files; gone after `close`."""
-        return self._guard.folder
-
-    @property
     def instances(self) -> tuple[Instance, ...]:
         """All instances as they stand now."""
-        return tuple(self._instance(index) for index in range(len(self._ports)))
+        folders = (self.folder / f"instance-{index}" for index in range(len(self._ports)))
+        known = enumerate(zip(self._ports, self._pids, folders, strict=True))
+        return tuple(Instance(index, port.number, pid, path, path / _LOG) for index, (port, pid, path) in known)
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -158,12 +156,8 @@ class Fleet:
     def __exit__(self, *_raised: object) -> None:
         self.close()
 
-    def _instance(self, index: int) -> Instance:
-        folder = self.folder / f"instance-{index}"
-        return Instance(index, self._ports[index].number, self._pids[index], folder, folder / _LOG)
-
     def _start(self, index: int) -> None:
-        instance = self._instance(index)
+        instance = self.instances[index]
         self._log_starts[index] = instance.log_path.stat().st_size if instance.log_path.exists() else 0
         environment = self._environment(index, instance.folder) if self._environment else {}
         argv = [self.server.path, "--port", str(instance.port), "--bind", HOST, "--protected-mode", "yes"]
@@ -192,7 +186,7 @@ class Fleet:
 
     def _did_not_start(self, index: int, what: str) -> EnvironmentNotReadyError:
         where = f"instance {index} of {len(self._ports)} ({self.server}, port {self._ports[index].number})"
-        logged = self._instance(index).log_path.read_bytes()[self._log_starts[index] :].decode(errors="replace")
+        logged = self.instances[index].log_path.read_bytes()[self._log_starts[index] :].decode(errors="replace")
         lines = [f"  {line}" for line in logged.splitlines() if line.strip()] or ["  (it logged nothing)"]
         last = "\n".join(lines[-_LOG_LINES:])
         return EnvironmentNotReadyError(f"{where} did not start: it {what}; its last log lines:\n{last}")

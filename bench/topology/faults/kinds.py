@@ -1,4 +1,4 @@
-"""THE table of faults: *a kind and a target → the class that injects it*; a scenario's faults → checked orders.
+"""THE table of faults: *a kind and a target → how it is injected*; a scenario's faults → checked orders.
 
 Rules: reading starts nothing. With a random phase a fault begins up to one second later (servers sync on seconds),
 drawn from the scenario's seed.
@@ -113,17 +113,8 @@ def _orders(number: int, fault: Fault, seed: int, duration_ms: float | None) -> 
             lasts_ms = kind.lasts_ms(fault.for_ms, params)
             if lasts_ms is not None and duration_ms is not None:
                 lasts_ms = min(lasts_ms, duration_ms - at_ms)
-            yield FaultOrder(
-                kind=fault.kind,
-                noun=noun,
-                index=int(index),
-                at_ms=at_ms,
-                lasts_ms=lasts_ms,
-                params=params,
-                written=dict(fault.params),
-                phase=fault.phase,
-                seed=f"{seed}:{number}:{target}",
-            )
+            written, drawn = dict(fault.params), f"{seed}:{number}:{target}"
+            yield FaultOrder(fault.kind, noun, int(index), at_ms, lasts_ms, params, written, fault.phase, drawn)
     except ValueError as error:
         raise UsageError(f"fault {number + 1} ({fault.kind}): {error}") from None
 
