@@ -106,30 +106,23 @@ def _draw_id(rng: random.Random, bits: int) -> int:
 def _by_reason(
     records: Records, observed: Flags, without_vote: Flags, one_in: int, rng: random.Random
 ) -> Iterator[tuple[str, Rows]]:
-    codes, won = records["outcome"] & 0xFF, acquired(records)
-    released = (records["outcome"] >> 8) & 0xFF
-    yield "failed", _first(~np.isin(codes, [OUTCOME_CODES[name] for name in ROUTINE]), observed)
-    yield "release", _first((released != 0) & (released != _RELEASED), observed)
-    yield "split vote", _first(outcomes.split_votes_of(records) > 0, observed)
-    yield "no vote", _first(without_vote, observed)
-    yield "refused", _first(codes == OUTCOME_CODES["contended"], observed)
-    took = np.where(won, records["ended_ns"] - records["intended_ns"], -1)
-    yield "slow", _slowest(took, PER_REASON // 2)
-    yield "slow", _slowest(np.where(observed, took, -1), PER_REASON // 2)
+    codes, released, weight = records["outcome"] & 0xFF, (records["outcome"] >> 8) & 0xFF, 1 + observed
+    yield "failed", _most(~np.isin(codes, [OUTCOME_CODES[name] for name in ROUTINE]) * weight)
+    yield "release", _most(((released != 0) & (released != _RELEASED)) * weight)
+    yield "split vote", _most((outcomes.split_votes_of(records) > 0) * weight)
+    yield "no vote", _most(without_vote * weight)
+    yield "refused", _most((codes == OUTCOME_CODES["contended"]) * weight)
+    took = np.where(acquired(records), records["ended_ns"] - records["intended_ns"], 0)
+    yield "slow", _most(took, PER_REASON // 2)
+    yield "slow", _most(took * observed, PER_REASON // 2)
     if one_in:
         yield "one in many", np.arange(rng.randrange(one_in), len(records), one_in)[:PER_REASON]
 
 
-def _first(rows: Flags, observed: Flags) -> Rows:
-    """Up to `PER_REASON` of the rows, observed ones first."""
-    seen, unseen = np.flatnonzero(rows & observed), np.flatnonzero(rows & ~observed)
-    return np.concatenate([seen[:PER_REASON], unseen[: max(PER_REASON - len(seen), 0)]])
-
-
-def _slowest(took: NDArray[np.int64], number: int) -> Rows:
-    """The rows that took longest; −1 = not to be taken."""
-    rows = np.argsort(took)[-number:][::-1]
-    return rows[took[rows] >= 0]
+def _most(weights: Rows, number: int = PER_REASON) -> Rows:
+    """The rows of most weight; 0 = not to be taken."""
+    rows = np.flatnonzero(weights)
+    return rows[np.argsort(-weights[rows], kind="stable")][:number]
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,21 +153,19 @@ class Leash:
 
     def __init__(self, command: str | Sequence[str], *, ready: str, say: str = "") -> None:
         """Start `command`, send it `say`, and wait for a line that begins `ready`. Raises EnvironmentNotReadyError."""
-        name = command if isinstance(command, str) else command[0]
+        name, answer = command if isinstance(command, str) else command[0], ""
         self._child = Child(name, command)
-        answer = ""
         try:
             with suppress(EnvironmentNotReadyError):  # its words say more than its end
                 self._child.write(say)
                 answer = self._child.read_line()
+            complaints = self._child.last_words()
+            if complaints or not answer.startswith(ready):
+                said = (*complaints, answer, "it ended without a word")
+                raise EnvironmentNotReadyError(f"{name} failed: {next(filter(None, said))}")
         except BaseException:
             self.release()
             raise
-        complaints = self._child.last_words()
-        if complaints or not answer.startswith(ready):
-            self.release()
-            said = (*complaints, answer, "it ended without a word")
-            raise EnvironmentNotReadyError(f"{name} failed: {next(filter(None, said))}")
 
     def release(self) -> None:
         """Let go and wait until the command has undone its change and ended. More than once is fine."""
