@@ -259,8 +259,7 @@ _HEALTH = row(
 )
 
 
-def _against(chosen: Query, baseline: Query) -> Query:
-    return ratio(chosen, baseline, "x")
+_against = partial(ratio, unit="x")
 
 
 def _latency(q: float) -> Query:

@@ -93,8 +93,7 @@ class Exporter:
         """
         self._stop_looking()
         try:
-            self._look(time.monotonic_ns())
-            self._settle(None)
+            self._look(time.monotonic_ns(), last=True)
             notes = read_workers(self._folder)
             self._count_all()
             self._occupancy = Occupancy(time.monotonic_ns())  # nobody is at it any more
@@ -128,8 +127,8 @@ class Exporter:
                 failures += 1  # a file may go while it is read
                 self._failure = f"{type(error).__name__}: {error}" if failures == TRIES else ""
 
-    def _look(self, now_ns: int) -> None:
-        """Read what is new in the folder, and what the servers say."""
+    def _look(self, now_ns: int, *, last: bool = False) -> None:
+        """Read what is new in the folder, and what the servers say. `last`: no vote is patched any more."""
         self._servers.note(self._sources.infos())
         records = self._fresh.new_records()
         if len(records):
@@ -138,17 +137,12 @@ class Exporter:
         attempts = list(self._attempts.new_attempts())
         extensions = list(self._extensions.new_extensions())
         count_observed(self._observed, attempts, extensions, self._run.addresses)
-        if self._otlp is not None and self._settings.traces:
-            self._tracing.note(attempts, extensions)
-        self._settle(now_ns - self._run.settle_ns)
-        self._occupancy.look(records, self._counts, now_ns)
-
-    def _settle(self, before_ns: int | None) -> None:
-        """Count the votes and make the spans of what is patched no more; None: of all that is left."""
-        settled = self._settled.new_records(before_ns)
+        settled = self._settled.new_records(None if last else now_ns - self._run.settle_ns)  # what is patched no more
         self._counts.add_votes(settled)
         if self._otlp is not None and self._settings.traces:
+            self._tracing.note(attempts, extensions)
             self._otlp.offer_spans(list(self._tracing.look(settled)))
+        self._occupancy.look(records, self._counts, now_ns)
 
     def _count_all(self) -> None:
         """The whole history once more, by resources: what late patches and far-apart hand-offs have changed.

@@ -10,7 +10,7 @@ Rules
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Self
@@ -87,8 +87,12 @@ class Run:
 
     def seen(self, facts: Sequence[InstanceFacts], part: str = "") -> Self:
         """The same on servers that have said what they are."""
-        addresses = [address_of(fact.address) for fact in facts]
-        return replace(self, addresses=addresses, fsync=policy_of(fact.fsync for fact in facts), part=part)
+        policies, addresses = {fact.fsync for fact in facts if fact.fsync is not None}, []
+        for fact in facts:
+            host, colon, port = fact.address.rpartition(":")  # host:port, [host]:port, or a unix socket's path
+            addresses.append((host.strip("[]"), int(port)) if colon and port.isdigit() else (fact.address, 0))
+        policy = policies.pop() if len(policies) == 1 else "mixed" if policies else "unknown"
+        return replace(self, addresses=addresses, fsync=policy, part=part)
 
     def share_of(self, workers: int) -> Self:
         """What one of so many `workers` that export for themselves is due: the shares add up to the whole."""
@@ -121,21 +125,9 @@ class Run:
         return PATCHED_WITHIN_NS + int(2 * self.instance_timeout_ms * NS_PER_MS)
 
 
-def address_of(text: str) -> Address:
-    """Host and port of `host:port` or `[host]:port`; anything else is a unix socket's path, with port 0."""
-    host, colon, port = text.rpartition(":")
-    return (host.strip("[]"), int(port)) if colon and port.isdigit() else (text, 0)
-
-
 def where(address: Address) -> dict[str, str | int]:
     """The attributes of an instance's points."""
     return {"server_address": address[0], "server_port": address[1]}
-
-
-def policy_of(policies: Iterable[str | None]) -> str:
-    """One of table.POLICIES for the instances' AOF policies; None: it did not say."""
-    known = set(policies) - {None}
-    return str(known.pop()) if len(known) == 1 else "mixed" if known else "unknown"
 
 
 @cache

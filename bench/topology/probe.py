@@ -119,11 +119,7 @@ _CURES = {  # what a reason begins with → what helps; some ask that themselves
 def inspect(urls: Sequence[str], *, allow_missing: bool = False) -> tuple[InstanceFacts, ...]:
     """Ask every instance what it is, in the order of `urls`. Raises UsageError, and EnvironmentNotReadyError naming
     every unreachable instance and why, unless `allow_missing`."""
-
-    def unreachable(target: InstanceTarget, reason: str) -> InstanceFacts:
-        return InstanceFacts(0, target.address, target.is_tls, unreachable=reason)
-
-    answers = _ask(urls, _described, unreachable)
+    answers = _ask(urls, _described, lambda at, why: InstanceFacts(0, at.address, at.is_tls, unreachable=why))
     facts = tuple(replace(fact, index=index) for index, fact in enumerate(answers))
     missing = {fact.address: fact.unreachable for fact in facts if fact.unreachable}
     if missing and not allow_missing:
@@ -159,10 +155,7 @@ def info_snapshot(urls: Sequence[str]) -> tuple[InfoSnapshot, ...]:
         values = client.info("all")
         return InfoSnapshot(target.address, time.monotonic_ns(), values, None)
 
-    def missing(target: InstanceTarget, reason: str) -> InfoSnapshot:
-        return InfoSnapshot(target.address, time.monotonic_ns(), None, reason)
-
-    return _ask(urls, snapshot, missing)
+    return _ask(urls, snapshot, lambda target, why: InfoSnapshot(target.address, time.monotonic_ns(), None, why))
 
 
 def leaked_keys(urls: Sequence[str], names: Iterable[str]) -> tuple[LeakCount, ...]:

@@ -55,14 +55,14 @@ def kill_worker(fault: Injection) -> None:
     with fault.site.lock(-1 - fault.index):
         pid = _running(fault)
         os.kill(pid, signal.SIGKILL)
-        _until(pid, _ENDED, f"worker {fault.index} did not die")
+        wait_until(lambda: _state(pid) in _ENDED, _SETTLE_S, f"worker {fault.index} did not die")
 
 
 def stop_worker(fault: Injection) -> None:
     """SIGSTOP of a load process, then SIGCONT: its callers oversleep their leases."""
     pid = _running(fault)
     fault.undo.callback(Leash(["sh", "-c", _STOP, "sh", str(pid)], ready="stopped").release)
-    _until(pid, "Tt", f"worker {fault.index} did not stop")
+    wait_until(lambda: _state(pid) in "Tt", _SETTLE_S, f"worker {fault.index} did not stop")
 
 
 def _running(fault: Injection) -> int:
@@ -74,10 +74,6 @@ def _running(fault: Injection) -> int:
         raise EnvironmentNotReadyError(f"worker {fault.index} had ended before")
     fault.detail["pid"] = pid
     return pid
-
-
-def _until(pid: int, states: str, complaint: str) -> None:
-    wait_until(lambda: _state(pid) in states, _SETTLE_S, complaint)
 
 
 def _state(pid: int) -> str:
