@@ -121,7 +121,7 @@ _histogram = partial(_instrument, InstrumentKind.HISTOGRAM)
 _counter = partial(_instrument, InstrumentKind.COUNTER)
 _gauge = partial(_instrument, InstrumentKind.GAUGE)
 
-_LOCK = (
+INSTRUMENTS: tuple[Instrument, ...] = (
     _histogram("redlock.acquire.duration", "s", "from the intended start until acquire returned", ACQUIRED_AS),
     _histogram("redlock.release.duration", "s", "from sending a release until it returned", RELEASED_AS),
     _histogram("redlock.extend.duration", "s", "from sending an extension until it returned", EXTENDED_AS),
@@ -143,15 +143,13 @@ _LOCK = (
     _gauge("redlock.acquire.longest", "s", "the longest acquire so far, failed or not"),
     _gauge("redlock.callers.fairness", "{index}", "Jain's index of the callers' leases so far; 1: even"),
     _counter("redlock.leases.gone", "{lease}", "leases found gone, or another's, when they were to be released"),
-)
-_SAFETY = (
+    # safety
     _counter("redlock.safety.violations", "{violation}", "broken rules, where an oracle runs", VIOLATION),
     _counter("redlock.safety.judged_leases", "{lease}", "leases judged so far, where an oracle runs"),
     _counter("redlock.crash.lost_locks", "{lock}", "acknowledged locks that an instance forgot in a crash"),
     _histogram("redlock.crash.lost_window", "s", "how far back before a crash acknowledged locks were lost"),
     _counter("redlock.crash.double_grants", "{lease}", "leases valid beside another one after a crash"),
-)
-_LOAD = (
+    # the load
     _gauge("redlock.load.offered", "{acquire}/s", "the schedule's rate, of each exporter its share; open loop only"),
     _gauge("redlock.load.achieved", "{acquire}/s", "leases acquired per second, in the last interval"),
     _counter("redlock.load.time", "s", "since the run's users ran, until they had ended"),
@@ -166,8 +164,7 @@ _LOAD = (
         USERS, INSTANCES, PROCESSES, LOOP, VERSION, RUN_NAME, STARTED,
     ),
     _counter("redlock.telemetry.dropped", "{item}", "telemetry that was made and did not arrive", DROPPED_KIND),
-)  # fmt: skip
-_SERVERS = (
+    # the instances
     _histogram(
         "db.client.operation.duration", "s", "an instance's answer to a SET, of observed attempts",
         SYSTEM, OPERATION, VOTE_ERROR, *_INSTANCE,
@@ -189,8 +186,6 @@ _SERVERS = (
     _counter("redis.aof.rewrites", "{rewrite}", "INFO aof_rewrites", *_INSTANCE),
     _gauge("redis.aof.rewrite_in_progress", "{rewrite}", "INFO aof_rewrite_in_progress", *_INSTANCE),
 )  # fmt: skip
-
-INSTRUMENTS: tuple[Instrument, ...] = (*_LOCK, *_SAFETY, *_LOAD, *_SERVERS)
 IN_APPLICATIONS: tuple[Instrument, ...] = (
     _counter("redlock.acquire.slow", "{acquire}", "leases that took longer to get than the application wants", CLASS),
     _gauge(
