@@ -66,15 +66,13 @@ _others = [
     quantile(0.99, f"redlock.{name}.duration").named(f"{legend} p99")
     for name, legend in (("release", "release"), ("hold", "hold"), ("handoff", "hand-off"))
 ]
+_rates = [now(f"redlock.load.{name}").named(name) for name in ("achieved", "offered")]
 _buckets = buckets(ACQUIRE, redlock_outcome="acquired")
 _LATENCY = row(
     "Rate and latency",
     9,
     lines(
-        "Rate offered and achieved",
-        "Leases acquired per second, and in open loop the schedule's rate. A gap between the two: not sustained.",
-        now("redlock.load.achieved").named("achieved"),
-        now("redlock.load.offered").named("offered"),
+        "Rate offered and achieved", "Leases per second, and in open loop the schedule. A gap: not sustained.", *_rates
     ),
     lines(
         "Acquire latency, percentiles",

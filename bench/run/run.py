@@ -172,8 +172,10 @@ class RunTelemetry:
             from bench.telemetry import exporter
 
             asked = InfoWatch(servers.urls, partial(_syncs, servers.site))
-            sources = exporter.Sources(infos=lambda: asked.infos, faults=self._faults, judged=self._judged)
-            self._export = exporter.Exporter(settings, run, follower.workdir, sources), asked
+            made = exporter.Exporter(
+                settings, run, follower.workdir, infos=lambda: asked.infos, faults=self._faults, judged=self._judged
+            )
+            self._export = made, asked
 
     def start(self) -> None:
         """The load starts."""

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from bench.measure.facts import Window
@@ -23,16 +22,7 @@ from bench.telemetry.load_log import AttemptTail, ExtensionTail
 from bench.telemetry.otlp import CLOSE_S, Otlp
 from bench.telemetry.page import MetricsPage
 from bench.telemetry.points import DataPoint, Snapshot, Totals, point
-from bench.telemetry.run import (
-    Info,
-    InfoTotals,
-    Occupancy,
-    OperationCounts,
-    Run,
-    count_observed,
-    is_running,
-    run_points,
-)
+from bench.telemetry.run import Info, InfoTotals, Occupancy, OperationCounts, Run, count_observed, run_points
 from bench.telemetry.settings import TelemetrySettings
 from bench.telemetry.table import VIOLATIONS
 from bench.telemetry.traces import Tracing
@@ -48,21 +38,19 @@ Fault = tuple[str, str, bool]  # kind, target, in force
 Judged = tuple[int, Mapping[str, int]]  # leases judged by now, violations by kind
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """Whom to ask beside the folder; none may block for long, or raise. `judged`: what an oracle knows, if one runs."""
-
-    infos: Callable[[], Sequence[Info]] = tuple
-    faults: Callable[[], Sequence[Fault]] = tuple
-    judged: Callable[[], Judged | None] = lambda: None
-
-
 class Exporter:
-    """Exports the run whose processes write into `folder`: `start` before the load, `finish` once there is a result."""
+    """Exports the run whose processes write into `folder`: `start` before the load, `finish` once there is a result.
 
-    def __init__(self, settings: TelemetrySettings, run: Run, folder: Path, sources: Sources) -> None:
+    `infos`, `faults`, `judged` (what an oracle knows, if one runs) are asked, too: none may block for long, or raise.
+    """
+
+    def __init__(
+        self, settings: TelemetrySettings, run: Run, folder: Path, *, infos: Callable[[], Sequence[Info]] = tuple,
+        faults: Callable[[], Sequence[Fault]] = tuple, judged: Callable[[], Judged | None] = lambda: None,
+    ) -> None:  # fmt: skip
         """Raises BenchError when it cannot be made."""
-        self._settings, self._run, self._folder, self._sources = settings, run, folder, sources
+        self._settings, self._run, self._folder = settings, run, folder
+        self._infos, self._faults, self._judged = infos, faults, judged
         self._wall_ns = time.time_ns() - time.monotonic_ns()
         self._began_ns = time.monotonic_ns() + self._wall_ns
         self._otlp: Otlp | None = None
@@ -98,8 +86,8 @@ class Exporter:
             self._count_all()
             self._occupancy = Occupancy(time.monotonic_ns())  # nobody is at it any more
             judged = safety is not None and safety.verdict != "UNKNOWN"  # else what was judged before counts
-            known = (self._counts.leases, _violations(safety)) if safety and judged else self._sources.judged()
-            self._offer(notes, known, running=False)
+            known = (self._counts.leases, _violations(safety)) if safety and judged else self._judged()
+            self._offer(notes, known, ended=True)
         except Exception as error:  # noqa: BLE001 - telemetry never fails a run
             self._failure = f"{type(error).__name__}: {error}"
         return self._close(within_s)
@@ -121,7 +109,7 @@ class Exporter:
                 if time.monotonic() - offered_s >= self._settings.interval_s - LOOK_S / 2:
                     offered_s = time.monotonic()
                     notes = read_workers(self._folder)
-                    self._offer(notes, self._sources.judged(), running=is_running(self._run, notes))
+                    self._offer(notes, self._judged())
                 failures = 0
             except Exception as error:  # noqa: BLE001 - telemetry never fails a run
                 failures += 1  # a file may go while it is read
@@ -129,7 +117,7 @@ class Exporter:
 
     def _look(self, now_ns: int, *, last: bool = False) -> None:
         """Read what is new in the folder, and what the servers say. `last`: no vote is patched any more."""
-        self._servers.note(self._sources.infos())
+        self._servers.note(self._infos())
         records = self._fresh.new_records()
         if len(records):
             self._written = max(self._written, int(records["sequence"].max()))
@@ -163,7 +151,7 @@ class Exporter:
 
     # -- telling ------------------------------------------------------------------------------------------------------
 
-    def _offer(self, notes: Sequence[WorkerNote], judged: Judged | None, *, running: bool) -> None:
+    def _offer(self, notes: Sequence[WorkerNote], judged: Judged | None, *, ended: bool = False) -> None:
         run = self._run
         shown = self._tracing.exemplars if self._settings.exemplars else {}
         exemplars = {name: list(of.values()) for name, of in shown.items()}
@@ -171,7 +159,7 @@ class Exporter:
             *self._counts.points(exemplars, notes),
             *self._observed.points(),
             *self._occupancy.points(notes),
-            *run_points(run, notes, running=running),
+            *run_points(run, notes, ended=ended),
             *self._servers.points(),
             *_safety(judged),
             *self._others(),
@@ -184,7 +172,7 @@ class Exporter:
                 sink.offer(snapshot)
 
     def _others(self) -> Iterator[DataPoint]:
-        for kind, target, active in self._sources.faults():
+        for kind, target, active in self._faults():
             yield point("redlock.fault.active", int(active), redlock_fault_kind=kind, redlock_fault_target=target)
         for kind, number in self._dropped().items():
             yield point("redlock.telemetry.dropped", number, redlock_telemetry_item=kind)

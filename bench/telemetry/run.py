@@ -135,9 +135,11 @@ def _version() -> str:
     return version_of("lockbench") or "unknown"
 
 
-def run_points(run: Run, notes: Sequence[WorkerNote], *, running: bool) -> Iterator[DataPoint]:
+def run_points(run: Run, notes: Sequence[WorkerNote], *, ended: bool) -> Iterator[DataPoint]:
     """What it is, whether its users are at it, and what its load processes say of themselves and the instances."""
-    yield point("redlock.run.active", int(running))
+    spawned = sum(note.spawned_ns > 0 for note in notes)
+    at_it = spawned >= run.processes and any(note.phase == "running" for note in notes)  # all have users, or had some
+    yield point("redlock.run.active", int(at_it and not ended))
     yield point(
         "redlock.run.info", 1, redlock_users=run.users, redlock_instances=len(run.addresses),
         redlock_processes=run.processes, redlock_loop="closed" if run.rate_per_s is None else "open",
@@ -148,12 +150,6 @@ def run_points(run: Run, notes: Sequence[WorkerNote], *, running: bool) -> Itera
         yield point("redlock.load.offered", run.rate_per_s)
     yield from worker_points(notes)
     yield from _instance_points(notes, run.addresses)
-
-
-def is_running(run: Run, notes: Sequence[WorkerNote]) -> bool:
-    """Whether all load processes have users, and not all of them have ended."""
-    spawned = [note for note in notes if note.spawned_ns]
-    return len(spawned) >= run.processes and any(note.phase == "running" for note in notes)
 
 
 def worker_points(notes: Sequence[WorkerNote]) -> Iterator[DataPoint]:
@@ -180,8 +176,7 @@ class OperationCounts:
     got the lock."""
 
     def __init__(self, quorum: int) -> None:
-        self._quorum = quorum
-        self._totals = Totals()
+        self._quorum, self._totals = quorum, Totals()
         self._waiting = Sums(WAITS)
         self.operations = self.leases = 0
 

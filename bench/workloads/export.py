@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.errors import BenchError
-from bench.telemetry.exporter import Exporter, Sources
+from bench.telemetry.exporter import Exporter
 from bench.telemetry.run import Run
 from bench.telemetry.settings import TelemetrySettings, settings_of
 from bench.topology.child import Child, orders
@@ -64,9 +64,9 @@ def main() -> int:
         return 0
     try:
         watch = InfoWatch(order.targets)
-        sources = Sources(infos=lambda: watch.infos)
         run = order.run.seen(inspect(order.targets, allow_missing=True), f"-{order.worker}-{os.getppid()}")
-        exporter = Exporter(_own_port(settings, order.worker), run, order.folder, sources)
+        own = _own_port(settings, order.worker)
+        exporter = Exporter(own, run, order.folder, infos=lambda: watch.infos)
     except BenchError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code

@@ -19,7 +19,7 @@ from bench.measure.recorder import Recorder
 from bench.measure.run_result import InstanceReport, SafetyReport
 from bench.measure.workers import WorkerNote
 from bench.telemetry import otlp
-from bench.telemetry.exporter import Exporter, Sources
+from bench.telemetry.exporter import Exporter
 from bench.telemetry.run import Run, worker_points
 from bench.telemetry.settings import settings_of
 from tests.doubles.collector import Collector
@@ -43,7 +43,7 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
 def exporter_of(folder: Path, run: Run = RUN, **sources: Any) -> Exporter:
     settings = settings_of(os.environ)
     assert settings is not None
-    return Exporter(settings, run, folder, Sources(**sources))
+    return Exporter(settings, run, folder, **sources)
 
 
 def write(recorder: Recorder, number: int, votes: int = CLOSED) -> list[int]:

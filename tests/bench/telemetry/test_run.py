@@ -68,7 +68,7 @@ def test_counters_that_somebody_reset_are_no_restart_and_never_fall() -> None:
 
 
 def points_of(run: Run) -> dict[str, tuple[float, dict[str, str | int]]]:
-    return {one.instrument.name: (one.value, dict(one.attributes)) for one in run_points(run, (), running=True)}
+    return {one.instrument.name: (one.value, dict(one.attributes)) for one in run_points(run, (), ended=False)}
 
 
 def test_the_shares_of_the_workers_of_a_plain_locust_add_up_to_the_schedules_rate() -> None:
