@@ -72,7 +72,7 @@ _LATENCY = row(
     "Rate and latency",
     9,
     lines(
-        "Rate offered and achieved", "Leases per second, and in open loop the schedule. A gap: not sustained.", *_rates
+        "Rate offered and achieved", "Leases per second, and an open loop's schedule. A gap: not sustained.", *_rates
     ),
     lines(
         "Acquire latency, percentiles",
