@@ -71,9 +71,7 @@ _buckets = buckets(ACQUIRE, redlock_outcome="acquired")
 _LATENCY = row(
     "Rate and latency",
     9,
-    lines(
-        "Rate offered and achieved", "Leases per second, and an open loop's schedule. A gap: not sustained.", *_rates
-    ),
+    lines("Rate offered and achieved", "Leases per second; in open loop the schedule. A gap: not sustained.", *_rates),
     lines(
         "Acquire latency, percentiles",
         "From the intended start, of all acquires: 100 s where too many failed. Points are exemplars: click one.",
