@@ -19,20 +19,9 @@ from bench.report import summary
 from bench.report.sheet import Sheet, Suite
 
 _SECTIONS = {"run": "latency_s", "split-votes": "calibration", "safety": "counts"}  # what only this kind has
-_FOLDERS = {
-    "audit": "audit",
-    "capacity": "capacity",
-    "compare": "compare",
-    "crash": "crash",
-    "explore": "explore",
-    "fsync": "fsync",
-    "gate": "compare",
-    "peers": "contest",
-    "safety": "safety_matrix",
-    "split-votes": "split_votes",
-}
-# Each has a module `result` with its type, `RESULT`, in the question's folder.
-KINDS = tuple(sorted({*_FOLDERS, "run"}))
+# Each has a module `result` with its type, `RESULT`, in a folder that is called as the kind, but for these.
+_FOLDERS = {"gate": "compare", "peers": "contest", "safety": "safety_matrix", "split-votes": "split_votes"}
+KINDS = ("audit", "capacity", "compare", "crash", "explore", "fsync", "gate", "peers", "run", "safety", "split-votes")
 
 
 def type_of(kind: str) -> type[Document]:
@@ -88,4 +77,4 @@ def room_of(kind: str, room: str) -> ModuleType:
     """Return the module `words` or `result` of the question whose results are of `kind`."""
     if kind == "run":
         return {"words": summary, "result": run_result}[room]
-    return import_module(f"bench.experiments.{_FOLDERS[kind]}.{room}")
+    return import_module(f"bench.experiments.{_FOLDERS.get(kind, kind)}.{room}")

@@ -102,7 +102,7 @@ def conclude(evidence: RunEvidence, *, run_id: str, command: Sequence[str], star
         workers=load_workers(reports, clocks, leases),
         faults=evidence.timeline.section(),
         thresholds=thresholds,
-        warnings=(*folded.warnings, *_warnings(evidence, instances, reports, measured.safety)),
+        warnings=(*folded.warnings, *_warnings(evidence, instances, reports, clocks, measured.safety)),
         verdict=judge_run(measured, breaks, thresholds, interrupted=course.interrupted),
     )
 
@@ -199,6 +199,7 @@ def _warnings(
     evidence: RunEvidence,
     instances: Sequence[InstanceReport],
     reports: Sequence[workers.WorkerNote],
+    clocks: Clocks,
     safety: SafetyReport,
 ) -> Iterator[str]:
     for instance in instances:
@@ -213,7 +214,7 @@ def _warnings(
             yield f"{evidence.scenario.recipe} counted {number} × {name.replace('_', ' ')}"
     if safety.verdict == "UNKNOWN" and not evidence.course.deaths:  # deaths stand in the verdict
         yield f"safety is unknown: {safety.reason}"
-    yield from clock_warnings(reports, read_clocks(evidence.workdir))
+    yield from clock_warnings(reports, clocks)
     for name in workers.late_workers(evidence.workdir):
         yield f"a worker on {name} came when the run had begun, and was sent away: meanwhile others had fewer callers"
     yield from evidence.timeline.warnings()

@@ -39,8 +39,8 @@ class Interrupts:
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
                 if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
-                    self._before[number] = signal.signal(number, self._note)
-            self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._note)
+                    self._before[number] = signal.signal(number, self.note)
+            self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self.note)
             self._hook, sys.unraisablehook = sys.unraisablehook, self._lost
         return self
 
@@ -63,14 +63,11 @@ class Interrupts:
         elif pending:
             raise KeyboardInterrupt
 
-    def note(self) -> None:
+    def note(self, *_signal: object) -> None:
         """Somebody wishes to end. Raises KeyboardInterrupt while `raising`, or out of `patience`."""
         self.count += 1
         if self.raising or self.count > self.patience:
             raise KeyboardInterrupt
-
-    def _note(self, _number: int, _frame: FrameType | None) -> None:
-        self.note()
 
     def _lost(self, unraisable: UnraisableHookArgs) -> None:
         """What Python could not raise. No lock is taken here: a finaliser may run inside any other call."""

@@ -50,12 +50,12 @@ class OwnLoad:
     refused: tuple[type[BaseException], ...] = ()
 
 
-def measure_own_lock(lock: OwnLock, load: OwnLoad, prefix: str = "lockbench:own:") -> tuple[Measured, dict[str, int]]:
+def measure_own_lock(lock: OwnLock, load: OwnLoad) -> tuple[Measured, dict[str, int]]:
     """Load `lock` and return what was measured and judged, and the errors by type. Raises InconclusiveError."""
     start_ns = time.monotonic_ns() + int(load.warmup_s * NS_PER_S)
     window = Window(start_ns, start_ns + int(load.seconds * NS_PER_S))
     callers, errors = [_Rows() for _ in range(load.callers)], Counter[str]()
-    call = partial(_call, lock, load, prefix, stop_ns=window.stop_ns, errors=errors)
+    call = partial(_call, lock, load, stop_ns=window.stop_ns, errors=errors)
     threads = [threading.Thread(target=call, args=one, daemon=True) for one in enumerate(callers)]
     for thread in threads:
         thread.start()
@@ -74,12 +74,10 @@ def measure_own_lock(lock: OwnLock, load: OwnLoad, prefix: str = "lockbench:own:
     return structs.replace(folded.values, safety=oracle.report()), dict(errors)
 
 
-def _call(
-    lock: OwnLock, load: OwnLoad, prefix: str, caller: int, rows: _Rows, *, stop_ns: int, errors: Counter[str]
-) -> None:
+def _call(lock: OwnLock, load: OwnLoad, caller: int, rows: _Rows, *, stop_ns: int, errors: Counter[str]) -> None:
     now = time.monotonic_ns
     resource = caller % load.resources if load.resources else caller
-    name, ttl_ns = f"{prefix}{resource}", int(load.ttl_s * NS_PER_S)
+    name, ttl_ns = f"lockbench:own:{resource}", int(load.ttl_s * NS_PER_S)
     while (start := now()) < stop_ns:
         granted = left = 0
         try:

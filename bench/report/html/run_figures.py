@@ -134,14 +134,9 @@ def _lines(curve: LatencyCurve) -> Iterator[Mark]:
 
 
 def _rows(curves: Sequence[Curve], grid: Sequence[float]) -> list[list[Cell]]:
-    """One row per point of the longest curve, `grid`; the others by the nearest percentile at or before."""
-    rows: list[list[Cell]] = []
-    for value in grid:
-        cells = [next((y for at, y in reversed(curve) if at <= value * 1.0001), None) for curve in curves]
-        ended = [curve[-1][0] < value * 0.9999 for curve in curves]
-        known = (None if over else cell for cell, over in zip(cells, ended, strict=True))
-        rows.append([f"{100 * (1 - 1 / value):.4f} %", *known])
-    return rows
+    """One row per point of the longest curve, `grid`; all are drawn at the same percentiles, up to their ends."""
+    known = [dict(curve) for curve in curves]
+    return [[f"{100 * (1 - 1 / value):.4f} %", *(curve.get(value) for curve in known)] for value in grid]
 
 
 # -- over time ---------------------------------------------------------------------------------------------------------
