@@ -217,7 +217,7 @@ def _warnings(
     yield from clock_warnings(reports, clocks)
     for name in workers.late_workers(evidence.workdir):
         yield f"a worker on {name} came when the run had begun, and was sent away: meanwhile others had fewer callers"
-    yield from evidence.timeline.warnings()
+    yield from evidence.timeline.absences(allowed=True)
     yield from evidence.servers.warnings()
 
 

@@ -123,15 +123,10 @@ class FaultTimeline:
         start_ns = self._span[0] if self._span else None
         return tuple(event.entry(start_ns) for event in self.events)
 
-    def warnings(self) -> list[str]:
-        """One sentence for each fault that was skipped or failed, but for those of `absences`."""
-        return self._sentences() if self._allow_skipped else []
-
-    def absences(self) -> list[str]:
-        """One sentence for each fault that did not take place as it was ordered, and should have."""
-        return [] if self._allow_skipped else self._sentences()
-
-    def _sentences(self) -> list[str]:
+    def absences(self, *, allowed: bool = False) -> list[str]:
+        """One sentence for each fault that did not take place as it was ordered: if that was `allowed`, or if not."""
+        if self._allow_skipped is not allowed:
+            return []
         ends = ((event.order, event.skipped, event.failed) for event in self.events if event.skipped or event.failed)
         return [
             f"the fault {order.kind} on {order.target} {f'was skipped: {skipped}' if skipped else f'failed: {failed}'}"

@@ -99,8 +99,9 @@ def run_on(
         follower = _follower(order, guard.folder)
         timeline = _timeline(order, servers.site, follower)
         with RunTelemetry(run, servers, follower, timeline, environ) as telemetry:
+            urls = servers.site.urls if servers.fleet else servers.urls  # through proxies, if a fault needs them
             plan = Plan(
-                order.run_id, servers.load_urls, f"lockbench:{order.run_id}:", scenario, guard.folder, timed=True,
+                order.run_id, urls, f"lockbench:{order.run_id}:", scenario, guard.folder, timed=True,
                 allow_missing=order.allow_missing, ring=order.ring, bind=order.bind, more=order.more,
             )  # fmt: skip
             before = info_snapshot(servers.urls)

@@ -26,18 +26,14 @@ VIRTUAL_DISK_S = 0.0005  # a cloud volume syncs in 0.5 to 10 ms
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """Running instances, ours (`fleet`) or the user's. `urls` lead to themselves, `load_urls` maybe through proxies."""
+    """Running instances, ours (`fleet`) or the user's. `urls` lead to themselves, its `site`'s maybe through
+    proxies, if a fault needs them."""
 
     urls: tuple[str, ...]
     facts: tuple[InstanceFacts, ...]
     fleet: Fleet | None
     disk: SyncLatency | None
     site: Site
-
-    @property
-    def load_urls(self) -> tuple[str, ...]:
-        """Where the load connects: through proxies if a fault needs them."""
-        return self.site.urls if self.fleet else self.urls
 
     def section(self) -> FleetFacts:
         """The section `fleet` of a result: who serves, how durable, on what disk."""
