@@ -9,7 +9,7 @@ Rules: a lease is somebody's only by a clock reading of its own thread, taken wh
 hands. Every attempt has its own start and owner token. Source: the Redlock text.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from random import Random
 
 from lockcore.claims import Terms
@@ -18,7 +18,7 @@ from lockcore.commands import OWNER_TOKEN_START
 from lockcore.engine import Engine
 from lockcore.errors import InstanceClosedError
 from lockcore.handoff import FIRST_LOOK_NS, LONGEST_LOOK_NS
-from lockcore.model import ACQUIRED, Denied, Lease, Outcome, Tally
+from lockcore.model import ACQUIRED, Denied, Lease, Outcome
 from lockcore.rounds import ReleaseRound, Round, SetRound
 from lockcore.turns import Offer, Turn, Wanted
 
@@ -248,7 +248,7 @@ def _extension(engine: Engine, lease: Lease, ttl_ms: int, now_ns: int) -> Steps:
     if now_ns >= lease.valid_until_ns:
         return _denied(lease, round_, Outcome.GONE, now_ns)
     valid_until_ns = now_ns + terms.usable_ns
-    if valid_until_ns <= _asked_until_ns(lease):
+    if valid_until_ns <= asked_until_ns(lease):
         raise ValueError(
             f"extending {lease.resource!r} by {ttl_ms} ms would end it before its present end; use a longer ttl_ms"
         )
@@ -280,41 +280,6 @@ def newest_of(lease: Lease) -> Lease:
     return newest
 
 
-def _asked_until_ns(lease: Lease) -> int:
+def asked_until_ns(lease: Lease) -> int:
     """The furthest end that anybody has asked of the instances for it, granted or not."""
     return max(newest_of(lease).valid_until_ns, getattr(lease.round, "asked_until_ns", 0))
-
-
-def keep_alive_steps(  # noqa: PLR0917 - called in one place
-    engine: Engine, lease: Lease, ttl_ms: int, every_ms: float, extensions: int, renewed: Callable[[Lease], None]
-) -> Generator[Wanted, int, Denied]:
-    """Extend a lease every `every_ms`, `extensions` times, until it is gone: its Denied says how.
-
-    `renewed` gets each new lease. An extension that reached too few instances is tried again after a tenth of the
-    period, while the lease is still valid; after its end nothing is sent. Whoever else extends it only moves the plan.
-    """
-    usable_ns, every_ns = engine.terms(ttl_ms).usable_ns, int(every_ms * NS_PER_MS)
-    again_ns = now_ns = 0
-    while extensions > 0:
-        lease = newest_of(lease)
-        asked_ns = _asked_until_ns(lease)
-        due_ns = max(again_ns or lease.started_ns + every_ns, asked_ns - usable_ns + 1)
-        due_ns = min(due_ns, lease.valid_until_ns)
-        now_ns = yield due_ns
-        if now_ns < due_ns:  # timers come early, too
-            continue
-        again_ns = 0
-        if newest_of(lease) is not lease or _asked_until_ns(lease) != asked_ns:
-            continue
-        extended = yield from extend_steps(engine, lease, ttl_ms, now_ns)
-        if isinstance(extended, Lease):
-            extensions -= 1
-            renewed(extended)
-        elif extended.outcome is Outcome.UNREACHABLE:
-            again_ns = extended.ended_ns + every_ns // 10
-        else:
-            return extended
-    while newest_of(lease) is not lease or now_ns < lease.valid_until_ns:
-        lease = newest_of(lease)
-        now_ns = yield lease.valid_until_ns
-    return Denied(lease.resource, Outcome.GONE, Tally(absent=engine.instances), 1, 0, lease.started_ns, now_ns)

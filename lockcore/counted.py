@@ -28,7 +28,8 @@ Row = tuple[str, str]  # an instrument and its outcome; "" where it has none
 DENIED: Final = "redlock.acquire.outcomes"
 SLOW, SPLIT, GONE = ("redlock.acquire.slow", ""), ("redlock.split_votes", ""), ("redlock.leases.gone", "")
 _WAYS = (Outcome.CONTENDED, Outcome.SPLIT_VOTE, Outcome.UNREACHABLE, Outcome.TOO_LATE)
-ROWS: Final[tuple[Row, ...]] = (*((DENIED, way.value) for way in _WAYS), SLOW, SPLIT, GONE)  # each begins at 0
+_DENIALS: Final[tuple[Row, ...]] = tuple([(DENIED, way.value) for way in _WAYS])
+ROWS: Final[tuple[Row, ...]] = (*_DENIALS, SLOW, SPLIT, GONE)  # each begins at 0
 
 
 class Sink(Protocol):
@@ -53,11 +54,6 @@ class Counts:
         self.acquired = self.released = 0
         self.held: dict[object, Lease] = {}
         self.numbers: dict[Row, int] = dict.fromkeys(ROWS, 0)
-
-    @property
-    def ended(self) -> int:
-        """Acquires that have returned."""
-        return self.acquired + sum(number for (name, _), number in list(self.numbers.items()) if name == DENIED)
 
     def standing(self, now_ns: int) -> tuple[int, int]:
         """How many leases are held, and how many have run out without being given back."""
@@ -168,7 +164,7 @@ class Tallied(Listener):
     def pace(self, now_ns: int) -> int:
         """Of how many cycles one is a sample from now on, by the rate since this was asked last."""
         since_ns, before = self._paced
-        done = sum(of.ended for of in list(self.counts.values()))
+        done = sum(of.acquired + sum(of.numbers[row] for row in _DENIALS) for of in list(self.counts.values()))
         if now_ns - since_ns > NS_PER_S // 2:
             a_second = (done - before) * NS_PER_S // (now_ns - since_ns)
             self._adopt(min(1 << (a_second // PER_SECOND).bit_length(), MOST_EVERY) if a_second > PER_SECOND else 1)

@@ -6,7 +6,7 @@ Rules: whatever ends it but `stop` is told at once: the lease's end, a closed Re
 from collections.abc import Callable, Generator
 
 from lockcore.arguments import A_DAY_MS, check_lease, check_number, check_whole
-from lockcore.attempt import keep_alive_steps
+from lockcore.attempt import asked_until_ns, extend_steps, newest_of
 from lockcore.clock import NS_PER_MS
 from lockcore.engine import Engine
 from lockcore.model import Denied, Lease, Outcome, Tally
@@ -67,28 +67,58 @@ class KeepAlive:
 
 
 def keeper_steps(keeper: KeepAlive, engine: Engine) -> Generator[Wanted, int, Denied]:
-    """The steps of `keep_alive_steps` for a handle, which end with a `Denied` whatever happens to them.
-
-    Raises ValueError at once when the lease was not made by `engine`.
+    """Extend the keeper's lease every `every_ms`, `extensions` times, until it is gone; they end with a `Denied`
+    whatever happens to them. Raises ValueError at once when the lease was not made by `engine`.
     """
-    lease = keeper.lease
-    engine.extend_round(lease, engine.terms(lease.ttl_ms), lease.started_ns)
+    engine.extend_round(keeper.lease, engine.terms(keeper.lease.ttl_ms), keeper.lease.started_ns)
 
     def steps() -> Generator[Wanted, int, Denied]:
-        extensions = keep_alive_steps(engine, lease, lease.ttl_ms, keeper.every_ms, keeper.extensions, keeper.renewed)
         try:
-            return (yield from extensions)
+            return (yield from _extensions(keeper, engine))
         except GeneratorExit:
             raise  # `stop`, or nothing is left that could run
         except BaseException as error:
             keeper.error = error
-            newest = keeper.lease
-            now_ns = engine.now_ns
-            nobody = Tally(absent=engine.instances)
-            denied = Denied(newest.resource, Outcome.UNREACHABLE, nobody, 1, 0, newest.started_ns, now_ns)
+            denied = _over(keeper.lease, Outcome.UNREACHABLE, engine, engine.now_ns)
             if isinstance(error, Exception):
                 return denied
             keeper.ended(denied)  # cancelled from outside: told, and cancelled all the same
             raise
 
     return steps()
+
+
+def _extensions(keeper: KeepAlive, engine: Engine) -> Generator[Wanted, int, Denied]:
+    """An extension that reached too few instances is tried again after a tenth of the period, while the lease is still
+    valid; after its end nothing is sent. Whoever else extends it only moves the plan.
+    """
+    lease, every_ns = keeper.lease, int(keeper.every_ms * NS_PER_MS)
+    ttl_ms = lease.ttl_ms
+    usable_ns = engine.terms(ttl_ms).usable_ns
+    again_ns = now_ns = 0
+    while keeper.renewals < keeper.extensions:
+        lease = newest_of(lease)
+        asked_ns = asked_until_ns(lease)
+        due_ns = max(again_ns or lease.started_ns + every_ns, asked_ns - usable_ns + 1)
+        due_ns = min(due_ns, lease.valid_until_ns)
+        now_ns = yield due_ns
+        if now_ns < due_ns:  # timers come early, too
+            continue
+        again_ns = 0
+        if newest_of(lease) is not lease or asked_until_ns(lease) != asked_ns:
+            continue
+        extended = yield from extend_steps(engine, lease, ttl_ms, now_ns)
+        if isinstance(extended, Lease):
+            keeper.renewed(extended)
+        elif extended.outcome is Outcome.UNREACHABLE:
+            again_ns = extended.ended_ns + every_ns // 10
+        else:
+            return extended
+    while newest_of(lease) is not lease or now_ns < lease.valid_until_ns:
+        lease = newest_of(lease)
+        now_ns = yield lease.valid_until_ns
+    return _over(lease, Outcome.GONE, engine, now_ns)
+
+
+def _over(lease: Lease, outcome: Outcome, engine: Engine, now_ns: int) -> Denied:
+    return Denied(lease.resource, outcome, Tally(absent=engine.instances), 1, 0, lease.started_ns, now_ns)

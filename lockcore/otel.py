@@ -145,13 +145,12 @@ class _Recording:
 
     def extend(self, name: str, result: Lease | Denied) -> None:
         """See counted.Sink."""
-        got = isinstance(result, Lease)
-        ended_ns = result.granted_ns if isinstance(result, Lease) else result.ended_ns
-        outcome = Outcome.EXTENDED if got else result.outcome
-        times_ns = result.started_ns, ended_ns
+        if isinstance(result, Lease):
+            outcome, ended_ns = Outcome.EXTENDED, result.granted_ns
+        else:
+            outcome, ended_ns = result.outcome, result.ended_ns
+            self._span("redlock.extend", name, outcome, (result.started_ns, ended_ns), {})
         self._record("redlock.extend.duration", (ended_ns - result.started_ns) / NS_PER_S, _attributes(name, outcome))
-        if not got:
-            self._span("redlock.extend", name, outcome, times_ns, {})
 
     def _record(self, name: str, value: float, attributes: dict[str, str]) -> None:
         self._histograms[name].record(value, attributes)

@@ -156,11 +156,7 @@ class ThreadDriver(PolledDriver):
             raise CannotWaitError("in its own I/O thread (a __del__ or an observer)")
 
     def _carry(
-        self,
-        steps: Generator[Any, int, T],
-        *,
-        judged: bool = False,
-        undo: Callable[[Any], None] | None = None,
+        self, steps: Generator[Any, int, T], *, judged: bool = False, undo: Callable[[Any], None] | None = None
     ) -> T:
         """Have the I/O thread run `steps` and return their value; `undo` takes it back from a caller who is gone."""
         spare: list[threading.Lock] | None = getattr(self._own, "spare", None)
@@ -209,10 +205,8 @@ class ThreadDriver(PolledDriver):
         return round_
 
     def _wait_in_line(self, resource: str, ttl_ms: int, wait_ms: float, started_ns: int) -> Steps:
-        terms = self.engine.terms(ttl_ms)
-        return (
-            yield from Acquisition(self.engine, resource, terms, wait_ms, started_ns, self.random).steps(monotonic_ns())
-        )
+        line = Acquisition(self.engine, resource, self.engine.terms(ttl_ms), wait_ms, started_ns, self.random)
+        return (yield from line.steps(monotonic_ns()))
 
     def _release(self, lease: Lease, now_ns: int) -> Generator[Round, int, Outcome]:
         round_ = self.engine.release_round(lease, now_ns)

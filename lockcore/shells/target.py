@@ -101,20 +101,17 @@ def target_of(url: str, timeout_s: float, key_prefix: str) -> InstanceTarget:
         raise ValueError(f"{shown(url)!r} is not a usable instance URL: {wrong}")
     mask = Mask(url)
     try:
-        said: dict[str, Any] = parse_url(url)  # type: ignore[no-untyped-call]
-        options = (
-            {"connection_class": Connection}
-            | said
-            | {
-                "socket_timeout": timeout_s,
-                "socket_connect_timeout": timeout_s,
-                "retry": Retry(NoBackoff(), 0),
-                "retry_on_error": [],
-                "protocol": 2,
-                "driver_info": None,
-                "decode_responses": False,
-            }
-        )
+        options: dict[str, Any] = {
+            "connection_class": Connection,
+            **parse_url(url),  # type: ignore[no-untyped-call]
+            "socket_timeout": timeout_s,
+            "socket_connect_timeout": timeout_s,
+            "retry": Retry(NoBackoff(), 0),
+            "retry_on_error": [],
+            "protocol": 2,
+            "driver_info": None,
+            "decode_responses": False,
+        }
         host = str(options.get("host", "localhost"))
         host = f"[{host}]" if ":" in host else host
         address = str(options.get("path") or f"{host}:{options.get('port', 6379)}")

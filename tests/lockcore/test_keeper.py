@@ -2,7 +2,7 @@
 
 import pytest
 
-from lockcore.attempt import extend_steps, keep_alive_steps
+from lockcore.attempt import extend_steps
 from lockcore.clock import NS_PER_MS
 from lockcore.errors import ForeignProcessError
 from lockcore.keeper import KeepAlive, keeper_steps
@@ -18,12 +18,19 @@ EVERY_MS = 3_000
 class Kept:
     """A lease under a keeper, run by hand."""
 
-    def __init__(self, extensions: int = 1_000, every_ms: float = EVERY_MS) -> None:
+    def __init__(self, extensions: int = 1_000) -> None:
         self.fleet = ScriptedFleet(3)
         self.lease = self.fleet.won()
         self.renewed: list[Lease] = []
-        steps = keep_alive_steps(self.fleet.engine, self.lease, TTL_MS, every_ms, extensions, self.renewed.append)
-        self.run = Run(self.fleet, steps)
+        keeper = KeepAlive(self.lease, EVERY_MS, extensions, None)
+        count = keeper.renewed
+
+        def renewed(lease: Lease) -> None:
+            self.renewed.append(lease)
+            count(lease)
+
+        keeper.renewed = renewed  # type: ignore[method-assign]
+        self.run = Run(self.fleet, keeper_steps(keeper, self.fleet.engine))
 
     def sent(self) -> int:
         """Extensions that reached instance 0."""
@@ -85,7 +92,7 @@ def test_after_its_own_end_nothing_is_sent() -> None:
 def test_a_keeper_that_was_held_up_beyond_the_end_sends_nothing(fleet: ScriptedFleet) -> None:
     """The process was stopped: when it runs again the lease is over."""
     lease = fleet.won()
-    steps = keep_alive_steps(fleet.engine, lease, TTL_MS, EVERY_MS, 10, lambda _: None)
+    steps = keeper_steps(KeepAlive(lease, EVERY_MS, 10, None), fleet.engine)
     assert next(steps) == lease.started_ns + EVERY_MS * NS_PER_MS
     with pytest.raises(StopIteration) as done:
         steps.send(lease.valid_until_ns)
@@ -93,17 +100,10 @@ def test_a_keeper_that_was_held_up_beyond_the_end_sends_nothing(fleet: ScriptedF
     assert fleet.kinds(0) == ["set"]
 
 
-def test_a_period_beyond_the_validity_ends_with_it() -> None:
-    kept = Kept(every_ms=TTL_MS - 1)
-    assert kept.run.result.outcome is Outcome.GONE
-    assert kept.run.result.ended_ns == kept.lease.valid_until_ns
-    assert kept.sent() == 0
-
-
 def test_an_extension_by_hand_moves_its_plan_and_is_never_shortened(fleet: ScriptedFleet) -> None:
     """A lease of 1 s, kept alive, is extended to 10 s by its holder: the keeper goes on where that ends."""
     lease = fleet.won(ttl_ms=1_000)
-    steps = keep_alive_steps(fleet.engine, lease, 1_000, 300, 10, lambda _: None)
+    steps = keeper_steps(KeepAlive(lease, 300, 10, None), fleet.engine)
     assert next(steps) == lease.started_ns + 300 * NS_PER_MS
     fleet.after(100)
     by_hand = Run(fleet, extend_steps(fleet.engine, lease, TTL_MS, fleet.now_ns)).answer(OK, OK, OK).result
@@ -119,7 +119,7 @@ def test_an_extension_by_hand_moves_its_plan_and_is_never_shortened(fleet: Scrip
 def test_an_extension_on_its_way_that_ends_later_is_waited_for(fleet: ScriptedFleet) -> None:
     """The holder's extension to 10 s has not been answered when the keeper's turn comes: it sends nothing shorter."""
     lease = fleet.won(ttl_ms=1_000)
-    steps = keep_alive_steps(fleet.engine, lease, 1_000, 300, 10, lambda _: None)
+    steps = keeper_steps(KeepAlive(lease, 300, 10, None), fleet.engine)
     due_ns = next(steps)
     fleet.after(299)
     Run(fleet, extend_steps(fleet.engine, lease, TTL_MS, fleet.now_ns))
@@ -203,7 +203,7 @@ def test_a_cancelled_keeper_tells_its_holder_and_stays_cancelled() -> None:
 def test_a_timer_that_comes_early_is_waited_for_again(fleet: ScriptedFleet, early_ns: int) -> None:
     """After an extension by hand, the keeper's own would end before it if it were sent a moment early."""
     lease = fleet.won(ttl_ms=1_000)
-    steps = keep_alive_steps(fleet.engine, lease, 1_000, 300, 10, lambda _: None)
+    steps = keeper_steps(KeepAlive(lease, 300, 10, None), fleet.engine)
     assert next(steps) == lease.started_ns + 300 * NS_PER_MS
     fleet.after(300)
     Run(fleet, extend_steps(fleet.engine, lease, 1_000, fleet.now_ns)).answer(OK, OK, OK)
