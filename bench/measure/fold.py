@@ -15,26 +15,13 @@ import numpy as np
 
 from bench.measure import generator, outcomes, workers
 from bench.measure.facts import Facts, Window
+from bench.measure.histogram import Sums, SumsState
 from bench.measure.latency import LATENCIES, WAITS, Latency, add_waits, blocks, durations, handoffs, waiting_of
-from bench.measure.outcomes import (
-    ACQUIRE_OUTCOMES,
-    RELEASE_OUTCOMES,
-    Counts,
-    Outcomes,
-    Releases,
-    SplitVotes,
-    Votes,
-    acquired,
-    count_acquires,
-    count_releases,
-    shares,
-)
+from bench.measure.outcomes import ACQUIRE_OUTCOMES, RELEASE_OUTCOMES, Counts, Outcomes, Releases, SplitVotes, Votes
 from bench.measure.over_time import Slices, add_slices, over_time_of
 from bench.measure.record import Records, ends_ns
 from bench.measure.run_result import Attempts, Cost, Measured, Rate, SafetyReport, fields_of
 from bench.measure.statistics import TENTHS
-from bench.measure.sums import Sums, SumsState
-from bench.measure.timeline import Integers
 from bench.measure.workers import WorkerNote
 
 SUSTAINED_SHARE = 0.99
@@ -80,28 +67,30 @@ class Fold:
     def count(self, records: Records) -> None:
         """Add all but the hand-offs of any operations."""
         window, sums, inside = self._window, self._sums, records[self._window.holds(records["intended_ns"])]
-        sums.add("totals", count_acquires(records))
-        sums.add("releases", count_releases(records))
-        sums.add("outcomes", count_acquires(inside))
+        sums.add("totals", outcomes.count_acquires(records))
+        sums.add("releases", outcomes.count_releases(records))
+        sums.add("outcomes", outcomes.count_acquires(inside))
         sums.add("votes", outcomes.count_votes(inside))
         sums.add("margin", outcomes.count_margins(inside, self._facts.quorum))
         for name, values in durations(inside).items():
             sums.histograms[name].add(values)
-        sums.histograms["attempts"].add(outcomes.attempts_of(inside)[acquired(inside)])  # the "ns" are rounds
-        sums.add("tenths", dict(enumerate(_per_tenth(records["granted_ns"], window).tolist())))
+        rounds, split_votes = outcomes.attempts_of(inside), outcomes.split_votes_of(inside)
+        sums.histograms["attempts"].add(rounds[outcomes.acquired(inside)])  # the "ns" are rounds
+        granted_ns = records["granted_ns"][window.holds(records["granted_ns"])] - window.start_ns
+        tenths = np.bincount(granted_ns * TENTHS // (window.stop_ns - window.start_ns or 1), minlength=TENTHS)
+        sums.add("tenths", dict(enumerate(tenths.tolist())))
         add_slices(sums, self._slices, self._facts.quorum, records)
         add_waits(sums, records, inside)
-        split_votes = outcomes.split_votes_of(inside)
         more = {
             "records": len(records),
             "due": len(inside),
             "returned": int(window.holds(records["ended_ns"]).sum()),
-            "granted": int(window.holds(records["granted_ns"]).sum()),
+            "granted": len(granted_ns),
             "finished": int(window.holds(ends_ns(records)).sum()),
             "busy_ns": generator.busy_ns(records, window),
             "attempts": int(outcomes.attempts_of(records).sum()),
             "releases": int((records["release_sent_ns"] > 0).sum()),
-            "window_attempts": int(outcomes.attempts_of(inside).sum()),
+            "window_attempts": int(rounds.sum()),
             "split_votes": int(split_votes.sum()),
             "split_operations": int((split_votes > 0).sum()),
         }
@@ -134,19 +123,23 @@ class Fold:
     ) -> Sections:
         """The sections so far. `reports`: of the workers; `server_cpu_s`: CPU of all servers over the run."""
         health, told, histograms = self._health(reports), self._sums.numbers, self._sums.histograms
-        attempts = fields_of(Latency.of(histograms["attempts"], unit_ns=1))
+        attempts, counts = fields_of(Latency.of(histograms["attempts"], unit_ns=1)), self._counts
         values = Measured(
             duration_s=self._window.duration_s,
             rate=self._rate(health.scheduled_starts),
             outcomes=Outcomes(**told["outcomes"]),
-            outcome_shares=shares(told["outcomes"]),
+            outcome_shares=outcomes.shares(told["outcomes"]),
             totals=Outcomes(**self._totals),
             releases=Releases(**told["releases"]),
             latency_s=blocks(histograms),
             over_time=over_time_of(self._sums, self._slices),
-            attempts=Attempts(**attempts, total=self._counts["window_attempts"]),
+            attempts=Attempts(**attempts, total=counts["window_attempts"]),
             votes=Votes(margin=dict(sorted(told["margin"].items(), key=lambda item: int(item[0]))), **told["votes"]),
-            split_votes=self._split_votes(),
+            split_votes=SplitVotes(
+                count=counts["split_votes"],
+                operations=counts["split_operations"],
+                ratio=counts["split_votes"] / counts["window_attempts"] if counts["window_attempts"] else None,
+            ),
             waiting=waiting_of(self._sums, self._facts.users, workers.added(report.figures for report in reports)),
             cost=self._cost(reports, server_cpu_s),
             generator=generator.judge_generator(health, self._facts),
@@ -175,14 +168,6 @@ class Fold:
             sustained=sustained,
         )
 
-    def _split_votes(self) -> SplitVotes:
-        attempts = self._counts["window_attempts"]
-        return SplitVotes(
-            count=self._counts["split_votes"],
-            operations=self._counts["split_operations"],
-            ratio=self._counts["split_votes"] / attempts if attempts else None,
-        )
-
     def _cost(self, reports: Sequence[WorkerNote], server_cpu_s: float | None) -> Cost:
         leases = self._totals["acquired"]
         statuses = [status for report in reports for status in report.instances]
@@ -199,21 +184,17 @@ class Fold:
             server_cpu_us_per_cycle=per_lease(None if server_cpu_s is None else server_cpu_s * 1e6),
         )
 
-    def _scheduled(self, reports: Sequence[WorkerNote]) -> int:
-        """Starts due in the whole run: by the schedule, or by what the workers say, whatever is more."""
-        said = sum(report.scheduled_starts for report in reports)
-        return said if self._facts.due is None else max(said, self._facts.due.run)
-
     def _health(self, reports: Sequence[WorkerNote]) -> generator.Health:
         kept_ns = sum(report.kept_ns for report in reports) / (self._counts["records"] or 1)
+        scheduled = sum(report.scheduled_starts for report in reports)
         return generator.Health(
             cpu_ratio=workers.cpu_ratio(reports),
             lag=workers.scheduler_lag(reports),
-            lateness=workers.timer_lateness(reports),
+            lateness=workers.merged(report.lateness_histogram for report in reports),
             acquire=self._sums.histograms["acquire"],
             late_starts=sum(report.late_starts for report in reports),
             queued_starts=sum(report.queued_starts for report in reports),
-            scheduled_starts=self._scheduled(reports),
+            scheduled_starts=max(scheduled, self._facts.due.run if self._facts.due else 0),
             started=self._counts["records"],
             littles_law_ratio=generator.littles_law_ratio(
                 self._counts["busy_ns"], self._counts["finished"], kept_ns, self._facts, self._window
@@ -235,7 +216,7 @@ class Fold:
             )
         acquires, released = sum(self._totals.values()), sum(self._sums.numbers["releases"].values())
         for row, recorded in (("acquire", acquires), ("release", released)):
-            counted = workers.locust_requests(reports, row)
+            counted = sum(report.locust.get(row, (0, 0))[0] for report in reports)
             if whole and counted != recorded:
                 found.append(f"Locust's table counts {counted} {row}s, the history {recorded}")
         return found
@@ -264,8 +245,3 @@ def fold(
     total = Fold(facts, window)
     total.add(records)
     return total.sections(reports, server_cpu_s)
-
-
-def _per_tenth(granted_ns: Integers, window: Window) -> Integers:
-    inside = granted_ns[window.holds(granted_ns)] - window.start_ns
-    return np.bincount(inside * TENTHS // (window.stop_ns - window.start_ns or 1), minlength=TENTHS)

@@ -85,10 +85,8 @@ def littles_law_ratio(busy: int, ended_in_window: int, kept_ns: float, facts: Fa
 
 def judge_generator(health: Health, facts: Facts) -> GeneratorHealth:
     """The section `generator`, with its verdict and the sentence that explains all but a VALID (None)."""
-    reason = _open_loop_fault(health) if facts.rate_per_s is not None else _closed_loop_fault(health, facts)
-    verdict: GeneratorWord = "INVALID" if reason else "VALID"
-    if reason is None:
-        verdict, reason = _delays(health, facts)
+    fault = _fault(health, facts)
+    verdict, reason = ("INVALID", fault) if fault else _delays(health, facts)
     return GeneratorHealth(
         cpu_ratio=health.cpu_ratio,
         scheduler_lag_p99_s=Latency.of(health.lag).p99,
@@ -101,16 +99,22 @@ def judge_generator(health: Health, facts: Facts) -> GeneratorHealth:
     )
 
 
-def _open_loop_fault(health: Health) -> str | None:
-    if not health.scheduled_starts:
+def _fault(health: Health, facts: Facts) -> str:
+    """Why the load was not what it claims; nothing when it was."""
+    ratio, due = health.littles_law_ratio, health.scheduled_starts
+    if facts.rate_per_s is None:
+        if facts.users < LITTLE_USERS or ratio is None or abs(ratio - 1) <= LITTLE_TOLERANCE:
+            return ""
+        working = f"on average {ratio * facts.users:.1f} of {facts.users} callers were at work"
+        return f"Little's ratio is {ratio:.3f}: {working}"
+    if not due:
         return "nothing of the schedule was due: no operation was offered"
-    share = health.started / health.scheduled_starts
-    if share < STARTED_SHARE:
-        return (
-            f"only {share:.1%} of the {health.scheduled_starts} operations due were started (99 % are needed): "
-            "lower --rate, or raise --users if callers were missing"
-        )
-    return None
+    if health.started >= STARTED_SHARE * due:
+        return ""
+    return (
+        f"only {health.started / due:.1%} of the {due} operations due were started (99 % are needed): "
+        "lower --rate, or raise --users if callers were missing"
+    )
 
 
 def _delays(health: Health, facts: Facts) -> tuple[GeneratorWord, str | None]:
@@ -126,21 +130,9 @@ def _against(acquire: Histogram, what: str, delay: Histogram, most: float) -> tu
     pairs = ((name, delay.percentile(PERCENTILES[name]), acquire.percentile(PERCENTILES[name])) for name in _COMPARED)
     at, late_ns, took_ns = next((pair for pair in pairs if None not in pair), (None, None, None))
     if late_ns is None or took_ns is None:
-        return (
-            "UNKNOWN",
-            f"{delay.count} delays and {acquire.count} acquires are too few to tell whether it was in time",
-        )
-    own, whole = late_ns / 1e9, took_ns / 1e9
-    if own <= most * whole:
+        few = f"{delay.count} delays and {acquire.count} acquires are too few to tell whether it was in time"
+        return "UNKNOWN", few
+    if late_ns <= most * took_ns:
         return "VALID", None
-    return "LATE", (
-        f"{what} {own * 1e3:.3g} ms ({at}), more than {most:.0%} of the acquire {at} of {whole * 1e3:.3g} ms "
-        "that it is part of"
-    )
-
-
-def _closed_loop_fault(health: Health, facts: Facts) -> str | None:
-    ratio = health.littles_law_ratio
-    if facts.users < LITTLE_USERS or ratio is None or abs(ratio - 1) <= LITTLE_TOLERANCE:
-        return None
-    return f"Little's ratio is {ratio:.3f}: on average {ratio * facts.users:.1f} of {facts.users} callers were at work"
+    part = f"more than {most:.0%} of the acquire {at} of {took_ns / 1e6:.3g} ms that it is part of"
+    return "LATE", f"{what} {late_ns / 1e6:.3g} ms ({at}), {part}"

@@ -12,17 +12,16 @@ Source: R. Jain, "A quantitative measure of fairness", 1984.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, Literal, Self, get_args
 
 import numpy as np
 
 from bench.measure.facts import Window
-from bench.measure.histogram import Histogram, Values
+from bench.measure.histogram import Histogram, Sums
 from bench.measure.outcomes import acquired, attempts_of
 from bench.measure.record import Records
 from bench.measure.section import Count, Section, says
-from bench.measure.sums import Sums
-from bench.measure.timeline import Timeline, timelines
+from bench.measure.timeline import Integers, Timeline, timelines
 
 LATENCIES = ("acquire", "acquire_service", "acquire_failed", "release", "handoff", "hold", "wait")
 COUNTED = ("wakeups", "polls")  # by a recipe, of itself
@@ -93,7 +92,7 @@ class Waiting(Section, frozen=True, kw_only=True):
     polls: Annotated[Count, says("attempts beyond an acquire's first, and looks at who holds, over the whole run")] = 0
 
 
-def durations(records: Records) -> dict[str, Values]:
+def durations(records: Records) -> dict[str, Integers]:
     """Every duration in ns that an operation alone shows (all but `handoff`)."""
     won = acquired(records)
     intended, start, ended = (np.ascontiguousarray(records[name]) for name in ("intended_ns", "start_ns", "ended_ns"))
@@ -108,7 +107,7 @@ def durations(records: Records) -> dict[str, Values]:
     }
 
 
-def handoffs(records: Records, window: Window) -> Values:
+def handoffs(records: Records, window: Window) -> Integers:
     """Hand-off times in ns whose release was sent in the window. `records` must hold all operations of its resources.
 
     A pair of neighbouring grants of a resource is a hand-off when the earlier holder sent its release before the later
@@ -120,11 +119,10 @@ def handoffs(records: Records, window: Window) -> Values:
     return np.concatenate([np.empty(0, np.int64), *parts])
 
 
-def _handoffs(records: Records, timeline: Timeline, window: Window) -> Values:
+def _handoffs(records: Records, timeline: Timeline, window: Window) -> Integers:
     leases = np.flatnonzero(acquired(records))
-    resource, granted, sent = (records[name][leases] for name in ("resource", "granted_ns", "release_sent_ns"))
-    order = np.argsort(timeline.keys(resource, granted))
-    resource, granted, sent = resource[order], granted[order], sent[order]
+    ordered = leases[np.argsort(timeline.keys(records["resource"][leases], records["granted_ns"][leases]))]
+    resource, granted, sent = (records[name][ordered] for name in ("resource", "granted_ns", "release_sent_ns"))
     pairs = (resource[:-1] == resource[1:]) & (sent[:-1] <= granted[1:]) & window.holds(sent[:-1])
     at_release = timeline.keys(resource[:-1][pairs], sent[:-1][pairs])
     begun = np.sort(timeline.keys(records["resource"], records["start_ns"]))
@@ -143,13 +141,11 @@ class SlowEvent:
 
 def block_of_all(acquired: Histogram, failed: int) -> AllAcquires:
     """The figures over acquired ones and `failed` others, in seconds."""
-    found = {name: acquired.percentile_with(failed, percent) for name, percent in PERCENTILES.items()}
+    found = {name: acquired.percentile(percent, failed) for name, percent in PERCENTILES.items()}
     found["max"] = inf if failed else float(acquired.max_ns) if acquired.count else None
-    infinite = tuple(name for name, value in found.items() if value == inf)
-    figures: dict[str, Any] = {name: None if value == inf else _scaled(value, 1e9) for name, value in found.items()}
-    return AllAcquires(
-        count=acquired.count + failed, failed=failed, infinite=cast("tuple[Figure, ...]", infinite), **figures
-    )
+    infinite = tuple(name for name in get_args(Figure) if found[name] == inf)
+    figures: Any = {name: None if name in infinite else _scaled(value, 1e9) for name, value in found.items()}
+    return AllAcquires(count=acquired.count + failed, failed=failed, infinite=infinite, **figures)
 
 
 def blocks(histograms: Mapping[str, Histogram]) -> Latencies:

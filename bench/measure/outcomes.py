@@ -8,6 +8,7 @@ from collections import Counter
 from typing import Annotated
 
 import numpy as np
+from msgspec.structs import astuple
 from numpy.typing import NDArray
 
 from bench.measure.record import OUTCOME_CODES, Records
@@ -16,6 +17,9 @@ from bench.measure.timeline import Integers
 
 ACQUIRE_OUTCOMES = ("acquired", "contended", "split_vote", "unreachable", "too_late")
 RELEASE_OUTCOMES = ("released", "gone", "unreachable")
+
+KINDS = ("granted", "refused", "errored", "silent", "absent", "undecided")  # of votes: a byte each, lowest first
+_ATTEMPTS_MASK = (1 << 32) - 1
 
 Counts = dict[str, int]
 
@@ -32,7 +36,7 @@ class Outcomes(Section, frozen=True, kw_only=True):
     @property
     def total(self) -> int:
         """All of them."""
-        return self.acquired + self.contended + self.split_vote + self.unreachable + self.too_late
+        return sum(astuple(self))
 
 
 class OutcomeShares(Section, frozen=True, kw_only=True):
@@ -51,11 +55,6 @@ class Releases(Section, frozen=True, kw_only=True):
     released: Annotated[Count, says("found ours on a quorum and deleted")] = 0
     gone: Annotated[Count, says("no longer ours")] = 0
     unreachable: Annotated[Count, says("neither could be established")] = 0
-
-    @property
-    def total(self) -> int:
-        """All of them."""
-        return self.released + self.gone + self.unreachable
 
 
 class Votes(Section, frozen=True, kw_only=True):
@@ -85,12 +84,12 @@ def acquired(records: Records) -> NDArray[np.bool_]:
 
 def count_acquires(records: Records) -> Counts:
     """Acquires by outcome."""
-    return _count(records["outcome"] & 0xFF, ACQUIRE_OUTCOMES)
+    return _count(records["outcome"], ACQUIRE_OUTCOMES)
 
 
 def count_releases(records: Records) -> Counts:
     """Releases by outcome; an operation without release is in none of them."""
-    return _count((records["outcome"] >> 8) & 0xFF, RELEASE_OUTCOMES)
+    return _count(records["outcome"] >> 8, RELEASE_OUTCOMES)
 
 
 def shares(counts: Counts) -> OutcomeShares:
@@ -100,12 +99,8 @@ def shares(counts: Counts) -> OutcomeShares:
 
 
 def _count(codes: NDArray[np.int64], names: tuple[str, ...]) -> Counts:
-    counts = np.bincount(codes, minlength=256)
+    counts = np.bincount(codes & 0xFF, minlength=256)
     return {name: int(counts[OUTCOME_CODES[name]]) for name in names}
-
-
-KINDS = ("granted", "refused", "errored", "silent", "absent", "undecided")
-_ATTEMPTS_MASK = (1 << 32) - 1
 
 
 def count_votes(records: Records) -> Counts:

@@ -1,24 +1,24 @@
 """A run as it went: *records → one row of figures per slice of time → the section `over_time`*.
 
-Rules
 - The measured window is cut into equal slices of 0.1 s or more, at most 60; slices of the same width reach back over
-  the warm-up. A slice is known by its start, in seconds from the start of the window.
+  the warm-up.
 - An operation belongs to a slice by its intended start: the slices of the window add up to `outcomes`. `granted` counts
   leases by the moment of their grant: they add up to `rate.achieved_per_s`.
 """
 
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Annotated, Self
 
 import numpy as np
 
 from bench.measure import outcomes
 from bench.measure.facts import Window
+from bench.measure.histogram import Sums
 from bench.measure.latency import Latency
 from bench.measure.outcomes import ACQUIRE_OUTCOMES
 from bench.measure.record import OUTCOME_CODES, Records
 from bench.measure.section import Amount, Count, Section, says
-from bench.measure.sums import Sums
 from bench.measure.timeline import Integers
 
 MOST_SLICES = 60
@@ -52,13 +52,10 @@ class Slices:
         """The slice of each time, from 0; below 0 or from `total` on: in none."""
         return (times_ns - self.start_ns) * self.count // max(self.duration_ns, 1) + self.lead
 
-    def edges_ns(self) -> Integers:
-        """Where each begins, and where the last ends: `total` + 1 times."""
-        return self.start_ns + np.arange(-self.lead, self.count + 1, dtype=np.int64) * self.duration_ns // self.count
-
     def starts_s(self) -> list[float]:
         """Where each begins, in seconds from the start of the window."""
-        return [float(edge) for edge in ((self.edges_ns()[:-1] - self.start_ns) / 1e9).round(6)]
+        first = range(-self.lead, self.count)
+        return [round(number * self.duration_ns // self.count / 1e9, 6) for number in first]
 
 
 class AcquireOverTime(Section, frozen=True, kw_only=True):
@@ -126,9 +123,6 @@ def over_time_of(sums: Sums, slices: Slices) -> OverTime:
         split_votes=sums.row("split_votes"),
         margin=sums.keyed("margin"),
         acquire=AcquireOverTime(
-            p50_s=tuple(one.p50 for one in took),
-            p90_s=tuple(one.p90 for one in took),
-            p99_s=tuple(one.p99 for one in took),
-            max_s=tuple(one.max for one in took),
+            **{field: tuple(map(attrgetter(field[:-2]), took)) for field in AcquireOverTime.__struct_fields__}
         ),
     )

@@ -12,18 +12,15 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
 
-import msgspec
-
 from bench.errors import EnvironmentNotReadyError, UsageError, secrets, writing
 from bench.measure.environment import Environment
 from bench.measure.histogram import Histogram
 from bench.measure.latency import block_of_all
-from bench.measure.section import Amount, Section, builtins_of, converted, says
+from bench.measure.section import Amount, Section, builtins_of, says, typed
 from bench.measure.verdict import Verdict
 
 SCHEMA_VERSION: Final = 1
 RESULT_NAME = "result.json"
-Found = TypeVar("Found")
 
 
 class Document(Section, frozen=True, kw_only=True):
@@ -39,6 +36,9 @@ class Document(Section, frozen=True, kw_only=True):
     interrupted: Annotated[bool, says("whether it was ended before its time")] = False
     seed: Annotated[int | None, says("every random choice follows from it")] = None
     warnings: Annotated[tuple[str, ...], says("what a reader must know about these figures")] = ()
+
+
+Found = TypeVar("Found", bound=Document)
 
 
 def write_result(result: Document, folder: Path) -> Path:
@@ -101,7 +101,10 @@ def _masked(value: object) -> object:
 def result_of_kind(place: Path, kind: str, form: type[Found]) -> Found:
     """The result in the file or folder `place`, as far as `form` takes it. Raises UsageError when it is none, not of
     this kind, or not whole."""
-    return _read(place, kind, form)[1]
+    result = read_result(place)
+    if result.get("kind") != kind:
+        raise UsageError(f"{place} is no result of lockbench {kind}; name one of those")
+    return typed(result, form, str(place))
 
 
 def newest_result(folder: Path, kind: str, form: type[Found]) -> Found | None:
@@ -109,24 +112,15 @@ def newest_result(folder: Path, kind: str, form: type[Found]) -> Found | None:
     found = []
     for path in folder.glob(f"*/{RESULT_NAME}"):
         with contextlib.suppress(UsageError):
-            found.append(_read(path, kind, form))
-    return max(found, key=lambda one: one[0])[1] if found else None
-
-
-def _read(place: Path, kind: str, form: type[Found]) -> tuple[str, Found]:
-    result = read_result(place)
-    if result.get("kind") != kind:
-        raise UsageError(f"{place} is no result of lockbench {kind}; name one of those")
-    try:
-        return str(result.get("started_at")), converted(result, form)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"{place} is not a whole result of lockbench {kind} ({error}); make it anew") from None
+            found.append(result_of_kind(path, kind, form))
+    return max(found, key=lambda one: one.started_at, default=None)
 
 
 def _upgraded(result: dict[str, Any]) -> dict[str, Any]:
     """Return `result` with what a run of an earlier release lacks; where leases were not tested, SAFE is NOT TESTED."""
     safety, verdict, latency_s = (result.get(name) for name in ("safety", "verdict", "latency_s"))
-    if isinstance(safety, dict) and isinstance(verdict, dict) and safety.keys() & _TESTS == {"contested_leases"}:
+    tests = {"contested_leases", "tested_leases"}
+    if isinstance(safety, dict) and isinstance(verdict, dict) and safety.keys() & tests == {"contested_leases"}:
         safety |= {"violations": safety["service_faults"], "tested_leases": 0, "upper_bound_95": None}
         if safety["verdict"] == "SAFE":
             safety |= {"verdict": "NOT TESTED", "reason": "stored before leases were tested"}
@@ -136,6 +130,3 @@ def _upgraded(result: dict[str, Any]) -> dict[str, Any]:
             acquired = Histogram.decode(result["histograms"]["acquire"])
             latency_s["acquire_all"] = builtins_of(block_of_all(acquired, latency_s["acquire_failed"]["count"]))
     return result
-
-
-_TESTS = {"contested_leases", "tested_leases"}

@@ -19,13 +19,9 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from bench.errors import UsageError
-from bench.scenario.quantity import says
+from bench.scenario import quantity
 
-__all__ = (
-    "Amount", "Count", "Section", "Share", "builtins_of", "converted", "decoded", "leaves", "says", "schema_of",
-    "typed",
-)  # fmt: skip
-
+says = quantity.says  # scenarios are part of a result
 Found = TypeVar("Found")
 _ONE_AT_A_TIME = threading.RLock()
 

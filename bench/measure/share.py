@@ -24,9 +24,9 @@ from bench.errors import UsageError
 from bench.measure.begun import LOST, read_lost
 from bench.measure.facts import Facts, Window
 from bench.measure.fold import Fold
+from bench.measure.histogram import SumsState
 from bench.measure.record import RECORD_FIELDS, TIMES, read_pieces
 from bench.measure.section import decoded
-from bench.measure.sums import SumsState
 from bench.measure.timeline import Integers
 
 BUCKETS = 1_024

@@ -128,13 +128,10 @@ def _depth(shares: Array, confidence: float) -> int:
 @cache  # one array per number of pairs, which nobody changes
 def _signed_rank_shares(pairs: int) -> Array:
     """What share of the 2ⁿ sign patterns gives each sum of positive ranks."""
-    counts = np.ones(1)
-    for rank in range(1, pairs + 1):
-        longer = np.zeros(len(counts) + rank)
-        longer[: len(counts)] += counts
-        longer[rank:] += counts
-        counts = longer / 2
-    return counts
+    shares = np.ones(1)
+    for rank in range(1, pairs + 1):  # it counts or it does not
+        shares = np.convolve(shares, [0.5, *[0.0] * (rank - 1), 0.5])
+    return shares
 
 
 def _rank_sum_shares(first: int, second: int) -> Array:

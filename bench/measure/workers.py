@@ -1,12 +1,12 @@
 """What the load processes say of themselves: *a note ↔ `worker-*.json`, whole at any moment → totals over all of them*.
 
-Rules: counts add up, histograms merge, a worker that never reported its end is named in a warning. Nothing here is
-measured; it is only put together.
+Counts add up, histograms merge, a worker that never reported its end is named in a warning.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -95,39 +95,23 @@ def late_workers(workdir: Path) -> list[str]:
 
 def cpu_ratio(notes: Sequence[WorkerNote]) -> float | None:
     """The busiest worker's share of one core (0…1); None when no worker reported its end."""
-    ratios = [
-        note.cpu_s * 1e9 / (note.stopped_ns - note.spawned_ns)
-        for note in notes
-        if note.stopped_ns > note.spawned_ns > 0
-    ]
-    return max(ratios, default=None)
+    told = [note for note in notes if note.stopped_ns > note.spawned_ns > 0]
+    return max((note.cpu_s * 1e9 / (note.stopped_ns - note.spawned_ns) for note in told), default=None)
 
 
 def scheduler_lag(notes: Sequence[WorkerNote]) -> Histogram:
     """How late greenlets run in the load processes, over all of them."""
-    return _merged(note.lag_histogram for note in notes)
+    return merged(note.lag_histogram for note in notes)
 
 
-def timer_lateness(notes: Sequence[WorkerNote]) -> Histogram:
-    """How late the timer ended waits: for an operation that was due (open loop), of a think time (closed loop)."""
-    return _merged(note.lateness_histogram for note in notes)
-
-
-def _merged(encoded: Iterable[str]) -> Histogram:
+def merged(encoded: Iterable[str]) -> Histogram:
+    """The sum of encoded histograms; "" is none."""
     return Histogram.merged(Histogram.decode(text) for text in encoded if text)
 
 
 def added(counts: Iterable[dict[str, int]]) -> dict[str, int]:
     """The sums by name, of what happened at all."""
-    total: Counter[str] = Counter()
-    for each in counts:
-        total.update(each)
-    return {name: number for name, number in total.items() if number}
-
-
-def locust_requests(notes: Sequence[WorkerNote], row: str) -> int:
-    """Requests of a row (`acquire` or `release`) in Locust's own tables."""
-    return sum(note.locust.get(row, (0, 0))[0] for note in notes)
+    return dict(sum(map(Counter[str], counts), Counter[str]()))
 
 
 def warnings(notes: Sequence[WorkerNote]) -> list[str]:
@@ -142,25 +126,23 @@ def warnings(notes: Sequence[WorkerNote]) -> list[str]:
 
 def instances(notes: Sequence[WorkerNote]) -> list[InstanceReport]:
     """The section `instances`: each instance as all workers together saw it, with its reply times in seconds."""
-    count = max((len(note.instances) for note in notes), default=0)
-    return [_instance(notes, index) for index in range(count)]
-
-
-def _instance(notes: Sequence[WorkerNote], index: int) -> InstanceReport:
-    seen = [note.instances[index] for note in notes if len(note.instances) > index]
-    return replace(
-        max(seen, key=lambda status: STATES.index(status.state)),
-        **{name: sum(getattr(status, name) for status in seen) for name in _ADDED},
-        errors=added(status.errors for status in seen),
-        reply_s=Latency.of(_replies(notes, index)),
-    )
+    replies, found = _replies(notes), []
+    for index in range(max((len(note.instances) for note in notes), default=0)):
+        seen = [note.instances[index] for note in notes if len(note.instances) > index]
+        together = replace(
+            max(seen, key=lambda status: STATES.index(status.state)),
+            **{name: sum(getattr(status, name) for status in seen) for name in _ADDED},
+            errors=added(status.errors for status in seen),
+            reply_s=Latency.of(replies[index] if index < len(replies) else Histogram()),
+        )
+        found.append(together)
+    return found
 
 
 def reply_histograms(notes: Sequence[WorkerNote]) -> dict[str, str]:
     """Each instance's reply times over all workers, encoded, as `reply_<index>`."""
-    count = max((len(note.reply_histograms) for note in notes), default=0)
-    return {f"reply_{index}": _replies(notes, index).encode() for index in range(count)}
+    return {f"reply_{index}": replies.encode() for index, replies in enumerate(_replies(notes))}
 
 
-def _replies(notes: Sequence[WorkerNote], index: int) -> Histogram:
-    return _merged(note.reply_histograms[index] for note in notes if len(note.reply_histograms) > index)
+def _replies(notes: Sequence[WorkerNote]) -> list[Histogram]:
+    return [*map(merged, zip_longest(*(note.reply_histograms for note in notes), fillvalue=""))]

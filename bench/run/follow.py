@@ -177,7 +177,7 @@ def _troubles(notes: Sequence[workers.WorkerNote]) -> dict[int, tuple[str, int]]
     return {index: trouble for index, trouble in sorted(found.items()) if trouble != ("voting", 0)}
 
 
-def _seconds(ns: int | None) -> float | None:
+def _seconds(ns: float | None) -> float | None:
     return None if ns is None else ns / NS_PER_S
 
 

@@ -20,12 +20,11 @@ import numpy as np
 from bench.measure import outcomes
 from bench.measure.environment import version_of
 from bench.measure.facts import Window
-from bench.measure.histogram import Histogram
+from bench.measure.histogram import Histogram, Sums
 from bench.measure.latency import WAITS, add_waits, handoffs, waiting_of
 from bench.measure.outcomes import acquired
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, Records
 from bench.measure.run_result import InstanceFacts
-from bench.measure.sums import Sums
 from bench.measure.workers import WorkerNote, added
 from bench.scenario import Scenario
 from bench.telemetry.load_log import Extension, ObservedAttempt

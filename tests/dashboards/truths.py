@@ -29,8 +29,8 @@ def wholes(ran: RunResult) -> dict[tuple[str, str], tuple[float, float]]:
     acquired, generator, bucket = result["totals"]["acquired"], result["generator"], 1.6
     within = int(acquire.counts[: bucket_indices(np.array([10_000_000]))[0] + 1].sum())
     failed = sum(result["totals"].values()) - acquired
-    p50, p99 = (min((acquire.percentile_with(failed, percent) or 0) / 1e9, BOUNDS[-1]) for percent in (50, 99))
-    reply = min((replies.percentile_with(result["votes"]["silent"], 99) or 0) / 1e9, 0.05)  # the time-out
+    p50, p99 = (min((acquire.percentile(percent, failed) or 0) / 1e9, BOUNDS[-1]) for percent in (50, 99))
+    reply = min((replies.percentile(99, result["votes"]["silent"]) or 0) / 1e9, 0.05)  # the time-out
     common = {"Acquire p99": (p99, bucket), "Rate of the whole run": (result["rate"]["achieved_per_s"], 1.05)}
     info = [one["info"] for one in every]
     return {
@@ -83,7 +83,7 @@ class Truths:
 
     def acquire_s(self, percent: float) -> float:
         acquire = Histogram.decode(self.result["histograms"]["acquire"])
-        return min((acquire.percentile_with(self.failed, percent) or 0) / 1e9, BOUNDS[-1])
+        return min((acquire.percentile(percent, self.failed) or 0) / 1e9, BOUNDS[-1])
 
     def lasted(self, what: str, percent: str = "p99") -> list[Right]:
         """Of few there is only the most."""

@@ -180,7 +180,7 @@ def disk_of(seen: Iterable[DiskFigures | None]) -> DiskFigures | None:
     )
 
 
-def _generator(cell: FsyncCell, loads: Loads, p99_ns: int | None) -> LoadProcessFigures:
+def _generator(cell: FsyncCell, loads: Loads, p99_ns: float | None) -> LoadProcessFigures:
     """Whether the load process was the limit (it ran or waited for a core 0.9 of the time), or not what it claims."""
     wanted_ratio = statistics.median(load.cpu_ratio + load.cpu_wait_ratio for load in loads)
     little = _per(loads, lambda load: load.littles_law_ratio)

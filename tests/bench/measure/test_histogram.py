@@ -115,4 +115,4 @@ def test_what_is_no_such_histogram_is_refused_by_a_value_error(text):
 )
 def test_a_percentile_over_endless_samples_is_infinite_from_ten_of_them_on(acquired, failed, percent, value):
     histogram = Histogram.of(np.full(acquired, MS, np.int64))
-    assert histogram.percentile_with(failed, percent) == value
+    assert histogram.percentile(percent, failed) == value

@@ -11,7 +11,7 @@ import pytest
 from bench.measure.begun import Begun
 from bench.measure.facts import Facts, Window
 from bench.measure.fold import Fold
-from bench.measure.histogram import Histogram, Samples
+from bench.measure.histogram import Histogram, Samples, SumsState
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, TIMES, Records, read_history
 from bench.measure.recorder import Recorder
 from bench.measure.section import builtins_of, decoded
@@ -30,7 +30,6 @@ from bench.measure.share import (
     unpack,
     unpack_here,
 )  # fmt: skip
-from bench.measure.sums import SumsState
 from bench.measure.timeline import Integers
 from tests.doubles.records import MS, legal_records
 

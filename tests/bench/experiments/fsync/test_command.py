@@ -125,8 +125,8 @@ def test_a_report_finds_the_crash_result_beside_or_says_what_to_type(said: Said)
     ("kind", "command", "sentence"),
     [
         ("safety", ["planner", "--costs", SPEED, "--crash"], "is no result of lockbench crash"),
-        ("crash", ["planner", "--costs", SPEED, "--crash"], "is not a whole result of lockbench crash"),
-        ("fsync", ["planner", "--costs"], "is not a whole result of lockbench fsync"),
+        ("crash", ["planner", "--costs", SPEED, "--crash"], "is not a whole CrashResult of lockbench"),
+        ("fsync", ["planner", "--costs"], "is not a whole FsyncResult of lockbench"),
     ],
 )
 def test_a_wrong_result_is_refused_or_passed_over(kind: str, command: list[str], sentence: str, said: Said) -> None:
