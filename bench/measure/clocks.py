@@ -33,6 +33,7 @@ CLOCK = "clock"
 _ROW = 4  # our time when asked, theirs, our time when answered, how much further NTP has moved ours (ns)
 
 Bounds = tuple[Integers, Integers]
+Who = tuple[int, int]  # worker, pid
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,13 +192,20 @@ def clock_file(workdir: Path, worker: int, pid: int) -> Path:
     return workdir / f"{CLOCK}-{worker}-{pid}.bin"
 
 
-def read_clocks(workdir: str | os.PathLike[str]) -> dict[tuple[int, int], Clock]:
+def read_clocks(workdir: str | os.PathLike[str]) -> dict[Who, Clock]:
     """The clocks that are not ours, by worker and pid."""
-    found = {}
-    for path in Path(workdir).glob(f"{CLOCK}-*-*.bin"):
-        raw = np.fromfile(path, "<i8")
-        rows = raw[: len(raw) - len(raw) % _ROW].reshape(-1, _ROW)
-        if len(rows):
-            _, worker, pid = path.stem.split("-")
-            found[int(worker), int(pid)] = Clock(rows)
-    return found
+    found = ((who, rows_of(path, _ROW)) for who, path in worker_files(workdir, CLOCK))
+    return {who: Clock(rows) for who, rows in found if len(rows)}
+
+
+def worker_files(workdir: str | os.PathLike[str], kind: str, suffix: str = "bin") -> Iterator[tuple[Who, Path]]:
+    """The files `kind-worker-pid…` of a run's folder, by name, with the worker and pid that left each."""
+    for path in sorted(Path(workdir).glob(f"{kind}-*-*.{suffix}")):
+        _, worker, pid = path.name.partition(".")[0].split("-")
+        yield (int(worker), int(pid)), path
+
+
+def rows_of(path: Path, width: int) -> Integers:
+    """The int64 of a file in rows; what is torn off its end is left out."""
+    raw = np.fromfile(path, "<i8")
+    return raw[: len(raw) - len(raw) % width].reshape(-1, width)

@@ -1,4 +1,4 @@
-"""The history: *one finished operation → 128 bytes in a memory-mapped file → a numpy array*.
+"""The history: *one finished operation → 128 bytes in a memory-mapped file → a numpy array*, and what it cannot hold.
 
 Rules
 - A record is 16 little-endian int64 (`RECORD_FIELDS`); times are nanoseconds of CLOCK_MONOTONIC, 0 = did not happen.
@@ -6,22 +6,27 @@ Rules
 - Files are made in segments with posix_fallocate: a full disk is an error at a known point, never a SIGBUS on the way.
 - The pages belong to the kernel: what was written before a `kill -9` of the worker is read back in full. Readers read,
   they never map: a segment may be shortened by its writer when the run ends.
+- A record is written when its operation has ended; so its start stands in a page of the kernel's from before anything
+  is sent until then. An acquire that tries again says of each lost attempt when it was begun: evidence that the
+  resource was asked for.
 """
 
+import mmap
 import os
-import re
+import struct
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.measure.begun import read_lost
-from bench.measure.clocks import Clock, read_clocks
+from bench.errors import writing
+from bench.measure.clocks import Clock, Who, read_clocks, rows_of, worker_files
 from bench.measure.section import Section, says
 from bench.measure.timeline import Integers
 
@@ -61,8 +66,10 @@ OUTCOME_CODES: dict[str, int] = {name: code for code, name in enumerate(OUTCOMES
 TIMES = 9  # the first so many fields are times
 Records = NDArray[Any]  # a one-dimensional structured array of RECORD_DTYPE
 
-_SEGMENT_NAME = re.compile(r"history-(\d+)-(\d+)\.(\d+)\.bin")
-_SHARE_NAME = re.compile(r"history-(\d+)-(\d+)\.share\.(\d+)\.bin")  # of some resources, from another host (share.py)
+PLACES = 512  # operations in progress per page
+BEGUN, LOST = "begun", "lost"
+CURE = "free disk space"
+_pack = struct.Struct("<2q").pack
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +85,7 @@ class History:
     torn: int  # records whose writing was cut short
     missing_segments: int  # files that should stand between others, and do not
     lost: Integers = field(default_factory=lambda: np.empty((0, 2), np.int64))
-    counts: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    counts: Mapping[Who, int] = field(default_factory=dict)
     early: Records | None = None
     late: Records | None = None
 
@@ -96,7 +103,7 @@ def read_history(workdir: str | os.PathLike[str], part: int = 0, parts: int = 1)
     whose index modulo `parts` is `part`. What is torn, missing or there is counted in part 0 only.
     """
     pieces: list[tuple[Records, Records, Records]] = []
-    counts: Counter[tuple[int, int]] = Counter()
+    counts: Counter[Who] = Counter()
     torn, missing, clocks = 0, 0, read_clocks(workdir)
     for worker, records, cut, absent in read_pieces(workdir):
         chosen = records if parts == 1 else records[records["resource"] % parts == part]
@@ -113,20 +120,20 @@ def read_history(workdir: str | os.PathLike[str], part: int = 0, parts: int = 1)
     return History(likely, *said, *bounds)
 
 
-def read_pieces(workdir: str | os.PathLike[str]) -> Iterator[tuple[tuple[int, int], Records, int, int]]:
+def read_pieces(workdir: str | os.PathLike[str]) -> Iterator[tuple[Who, Records, int, int]]:
     """Each file's worker and pid, complete records, number of torn ones and of files that should stand before it."""
-    for worker, segments in _by_worker(Path(workdir)).items():
+    for worker, segments in _by_worker(workdir).items():
         base, expected = 0, 0
         for number, path in segments:
             base = base if number == expected else -1
             raw = np.fromfile(path, dtype=RECORD_DTYPE)
             yield worker, *_complete(raw, base), number - expected
             base, expected = (base + len(raw) if base >= 0 else -1), number + 1
-    shares = [match for path in Path(workdir).glob("history-*.bin") if (match := _SHARE_NAME.fullmatch(path.name))]
-    for index, pid, number in sorted((int(match[1]), int(match[2]), int(match[3])) for match in shares):
-        raw = np.fromfile(Path(workdir) / f"history-{index}-{pid}.share.{number}.bin", dtype=RECORD_DTYPE)
-        later = np.diff(raw["sequence"], prepend=0) > 0
-        yield (index, pid), raw[later], int((~later).sum()), 0
+    for worker, shares in _by_worker(workdir, "share").items():
+        for _, path in shares:
+            raw = np.fromfile(path, dtype=RECORD_DTYPE)
+            later = np.diff(raw["sequence"], prepend=0) > 0
+            yield worker, raw[later], int((~later).sum()), 0
 
 
 def placed(records: Records, clock: Clock | None) -> tuple[Records, Records, Records]:
@@ -200,12 +207,13 @@ def _read_from(path: Path, record: int) -> Records:
         return np.fromfile(file, RECORD_DTYPE, count, offset=record * RECORD_BYTES)
 
 
-def _by_worker(workdir: Path) -> dict[tuple[int, int], list[tuple[int, Path]]]:
-    workers: dict[tuple[int, int], list[tuple[int, Path]]] = {}
-    for path in workdir.glob("history-*.bin"):
-        if match := _SEGMENT_NAME.fullmatch(path.name):
-            worker, pid, number = (int(text) for text in match.groups())
-            workers.setdefault((worker, pid), []).append((number, path))
+def _by_worker(workdir: str | os.PathLike[str], kind: str = "") -> dict[Who, list[tuple[int, Path]]]:
+    """The numbered files of each worker; of kind "share": of some resources, from another host (share.py)."""
+    workers: dict[Who, list[tuple[int, Path]]] = {}
+    for worker, path in worker_files(workdir, "history"):
+        *found, number = path.name.split(".")[1:-1]
+        if "".join(found) == kind:
+            workers.setdefault(worker, []).append((int(number), path))
     return {worker: sorted(workers[worker]) for worker in sorted(workers)}
 
 
@@ -218,3 +226,69 @@ def _complete(raw: Records, base: int) -> tuple[Records, int]:
         return raw, 0
     begun = (raw.view("<i8").reshape(len(raw), -1) != 0).any(axis=1)
     return raw[whole & begun], int((begun & ~whole).sum())
+
+
+# -- before an operation has ended -------------------------------------------------------------------------------------
+
+
+class Begun:
+    """What the operations of one worker leave before they have ended. Its files are made when they are needed."""
+
+    def __init__(self, workdir: str | os.PathLike[str], worker_index: int) -> None:
+        self._name = f"{worker_index}-{os.getpid()}"
+        self._workdir, self._lost_path = Path(workdir), Path(workdir) / f"{LOST}-{self._name}.bin"
+        self._pages: list[memoryview] = []
+        self._taken = 0
+        self._lost: FileIO | None = None
+
+    def place(self) -> tuple[memoryview, int]:
+        """A caller's place: `view[index]` is the start (ns) of the operation it is in, 0 between two.
+
+        Raises EnvironmentNotReadyError when the disk has no room for the next page.
+        """
+        page, index = divmod(self._taken, PLACES)
+        if page == len(self._pages):
+            path = self._workdir / f"{BEGUN}-{self._name}.{page}.bin"
+            with writing(path, CURE), path.open("xb+", buffering=0) as file:
+                os.posix_fallocate(file.fileno(), 0, 8 * PLACES)
+                self._pages.append(memoryview(mmap.mmap(file.fileno(), 8 * PLACES)).cast("q"))
+        self._taken += 1
+        return self._pages[page], index
+
+    def lost(self, resource: int, times_ns: Sequence[int]) -> None:
+        """Keep when attempts of one acquire that lost were begun. Raises EnvironmentNotReadyError on a full disk."""
+        with writing(self._lost_path, CURE):
+            if self._lost is None:
+                self._lost = self._lost_path.open("ab", buffering=0)
+            self._lost.write(b"".join(_pack(resource, time_ns) for time_ns in times_ns))
+
+    def forget(self) -> None:
+        """Nobody can judge what was lost so far."""
+        if self._lost is not None:
+            self._lost.truncate(0)
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        if self._lost is not None:
+            self._lost.close()
+
+
+def read_open(workdir: str | os.PathLike[str]) -> Counter[Who]:
+    """How many operations of each (worker, pid) were begun and never recorded, once their processes have ended."""
+    found: Counter[Who] = Counter()
+    for worker, path in worker_files(workdir, BEGUN):
+        found[worker] += int(np.count_nonzero(np.fromfile(path, "<i8")))
+    return found
+
+
+def read_lost(workdir: str | os.PathLike[str], clocks: Mapping[Who, Clock] | None = None) -> Integers:
+    """All attempts that lost: resource and when it was begun (ns). What is torn off an end is left out. With `clocks`,
+    of the workers that have one of their own: when at the earliest and at the latest, on ours."""
+    found = []
+    for worker, path in worker_files(workdir, LOST):
+        rows = rows_of(path, 2)
+        if clocks:
+            bounds = clocks[worker].bounds(rows[:, 1]) if worker in clocks else (0, 0)
+            rows = np.column_stack([rows[:, 0], *(rows[:, 1] + bound for bound in bounds)])
+        found.append(rows)
+    return np.concatenate(found) if found else np.empty((0, 2), np.int64)

@@ -21,11 +21,11 @@ import msgspec
 import numpy as np
 
 from bench.errors import UsageError
-from bench.measure.begun import LOST, read_lost
+from bench.measure.clocks import Who, worker_files
 from bench.measure.facts import Facts, Window
 from bench.measure.fold import Fold
 from bench.measure.histogram import SumsState
-from bench.measure.record import RECORD_FIELDS, TIMES, read_pieces
+from bench.measure.record import LOST, RECORD_FIELDS, TIMES, read_lost, read_pieces
 from bench.measure.section import decoded
 from bench.measure.timeline import Integers
 
@@ -39,8 +39,6 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # Fibonacci hashing: Knuth, volume 3, 6
 _HOPED = 1 / 8  # packed ÷ unpacked at best; a fifth is usual
 _HEAD = struct.Struct("<II")
 _WIDTHS = {"history": (len(RECORD_FIELDS), TIMES), LOST: (2, 1)}  # words of a row; how many of them are times in a row
-
-Who = tuple[int, int]  # worker, pid
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,5 +205,4 @@ def read_fold(path: Path) -> WorkerFold:
 
 def read_folds(workdir: Path) -> Mapping[Who, WorkerFold]:
     """What the workers of other hosts counted, by worker and pid."""
-    paths = {path: path.stem.split("-") for path in sorted(workdir.glob(f"{FOLD}-*.json"))}
-    return {(int(worker), int(pid)): read_fold(path) for path, (_, worker, pid) in paths.items()}
+    return {who: read_fold(path) for who, path in worker_files(workdir, FOLD, "json")}

@@ -19,13 +19,12 @@ from msgspec.structs import replace as replaced
 from bench.gates.threshold import read_thresholds, sentence
 from bench.measure import verdict as words
 from bench.measure import workers
-from bench.measure.begun import read_open
 from bench.measure.clocks import read_clocks
 from bench.measure.environment import describe_environment
 from bench.measure.facts import Due, Facts, Window
 from bench.measure.fold import Fold, Sections
 from bench.measure.latency import COUNTED
-from bench.measure.record import history_parts, read_history
+from bench.measure.record import history_parts, read_history, read_open
 from bench.measure.run_result import (
     InfoDelta,
     InstanceReport,

@@ -8,11 +8,11 @@ from typing import Self
 
 import numpy as np
 
-from bench.measure.clocks import Clock
+from bench.measure.clocks import Clock, Who
 from bench.measure.outcomes import acquired
 from bench.measure.record import Records
 from bench.measure.run_result import LoadWorker
-from bench.measure.share import BUCKETS, Who, WorkerFold, budget_per_s, read_folds, read_led
+from bench.measure.share import BUCKETS, WorkerFold, budget_per_s, read_folds, read_led
 from bench.measure.workers import WorkerNote, cpu_ratio, scheduler_lag
 from bench.workloads.demand import CALLERS_PER_WORKER
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.measure.clocks import Who
 from bench.measure.outcomes import acquired
 from bench.measure.record import OUTCOMES, RECORD_DTYPE, RECORD_FIELDS, History, OperationFacts, Records, ends_ns
 from bench.measure.run_result import BrokenRule, Example, SafetyReport, SafetyWord
@@ -34,7 +35,6 @@ MOST_FRESH = 10_000  # of one look, where there are resources enough
 FEWEST_RESOURCES = 64  # of which all leases are looked at
 
 ClockSample = tuple[int, int]  # monotonic ns, CLOCK_REALTIME − CLOCK_MONOTONIC in ns
-Who = tuple[int, int]  # worker, pid
 
 
 @dataclass(frozen=True, slots=True)

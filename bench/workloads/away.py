@@ -24,10 +24,9 @@ from locust.rpc.protocol import Message
 from locust.runners import WorkerRunner
 
 from bench.errors import EnvironmentNotReadyError
-from bench.measure.begun import BEGUN, read_lost
 from bench.measure.environment import slewed_ns
 from bench.measure.facts import Facts, Window
-from bench.measure.record import RECORD_BYTES
+from bench.measure.record import BEGUN, RECORD_BYTES, read_lost
 from bench.measure.share import BUCKETS, FOLD, buckets_of, fitting, fold_here, pack_here
 from bench.measure.workers import read_workers
 from bench.workloads.launch import LAST, MORE, NOTE_VARIABLE

@@ -30,11 +30,11 @@ from gevent.event import AsyncResult
 from locust.rpc.protocol import Message
 from locust.runners import STATE_MISSING, MasterRunner
 
-from bench.measure.begun import BEGUN, LOST
 from bench.measure.clocks import Clock, clock_file
 from bench.measure.environment import clock_name, slewed_ns
 from bench.measure.facts import Facts, Window
 from bench.measure.fold import Fold
+from bench.measure.record import BEGUN, LOST
 from bench.measure.section import decoded
 from bench.measure.share import BUCKETS, FOLD, Led, budget_per_s, chosen, read_fold, unpack_here, write_led
 from bench.measure.workers import WorkerNote, note_late, write_note

@@ -28,8 +28,8 @@ from greenlet import greenlet
 from locust.env import Environment
 
 from bench.errors import BenchError, EnvironmentNotReadyError
-from bench.measure.begun import Begun
 from bench.measure.histogram import Histogram
+from bench.measure.record import Begun
 from bench.measure.recorder import Recorder
 from bench.measure.run_result import InstanceReport
 from bench.measure.workers import Phase, WorkerNote, write_note

@@ -20,7 +20,7 @@ from bench.measure.run_result import FleetFacts, RunResult, fields_of, read_run
 from bench.measure.section import Section, builtins_of, schema_of, typed
 from bench.run.conclude import judge_run
 from bench.safety.judge import judge
-from bench.scenario.load import load
+from bench.scenario import load
 from tests.doubles.records import MS
 
 SCHEMA = schema_of(RunResult, "urn:x")

@@ -8,11 +8,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from bench.measure.begun import Begun
 from bench.measure.facts import Facts, Window
 from bench.measure.fold import Fold
 from bench.measure.histogram import Histogram, Samples, SumsState
-from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, TIMES, Records, read_history
+from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, TIMES, Begun, Records, read_history
 from bench.measure.recorder import Recorder
 from bench.measure.section import builtins_of, decoded
 from bench.measure.share import (

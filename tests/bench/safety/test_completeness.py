@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.measure.begun import PLACES, Begun, read_lost, read_open
-from bench.measure.record import read_history
+from bench.measure.record import PLACES, Begun, read_history, read_lost, read_open
 from bench.measure.recorder import Recorder
 from bench.measure.workers import WorkerNote
 from bench.safety.judge import holes
