@@ -4,8 +4,7 @@ Rules: the fields of `Scenario` drive TOML, options, help and documentation; eve
 place; nothing here knows Locust, sockets or servers.
 """
 
-from bench.scenario.keys import KEYS, Retry, Scenario, ScenarioKey
-from bench.scenario.load import READY, load
+from bench.scenario.keys import KEYS, READY, Retry, Scenario, ScenarioKey, load
 from bench.scenario.quantity import Delay, Fault, Pause, Skew
 
 __all__ = ["KEYS", "READY", "Delay", "Fault", "Pause", "Retry", "Scenario", "ScenarioKey", "Skew", "load"]

@@ -1,48 +1,39 @@
-"""The scenario, key by key: *a field of `Scenario` → a TOML key, an option of the same name, its help, its schema*.
+"""The scenario, key by key: *a field of `Scenario` → a TOML key, an option of the same name, its help, its schema*;
+*a TOML file and options → one resolved Scenario, or one sentence*.
 
 Rules: a field says all there is to say about its key: what values it takes, its default as one would write it, what it
-means. The field's name carries the unit, the key's does not. Add a key here and nowhere else.
+means. The field's name carries the unit, the key's does not. Add a key here and nowhere else. An option wins over the
+file, the file over the default; every refusal names its place (file and key, or option).
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+import tomllib
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
 from typing import Annotated, Any, Self, get_type_hints
 
+from bench.errors import UsageError
+from bench.scenario import quantity
 from bench.scenario.quantity import (
+    FLAG,
+    TIME,
     Delay,
-    Fault,
-    Pause,
-    Skew,
+    KeyKind,
+    auto_or,
+    choice,
+    duration,
     duration_text,
-    inline_table,
     nearest,
-    parse_delay,
-    parse_duration,
-    parse_fault,
-    parse_pause,
-    parse_skew,
-    parse_target,
-    parse_threshold,
     says,
+    whole,
 )
 from lockcore.mask import shown
 
-Parse = Callable[[object], Any]
-
-
-@dataclass(frozen=True, slots=True)
-class KeyKind:
-    """What values a key takes: `parse` makes a TOML value the resolved one, `from_text` an option a TOML value.
-
-    `words`: the only ones there are, if they are few.
-    """
-
-    metavar: str
-    parse: Parse
-    from_text: Callable[[str], object] = str
-    many: bool = False
-    flag: bool = False
-    words: tuple[str, ...] = ()
+READY = Path(__file__).parents[1] / "scenarios"  # shipped with the package, so that they are at hand anywhere
+# A source of instances given as an option takes the place of the file's other one.
+_REPLACES = {"targets": ("instances", "fsync"), "instances": ("targets",)}
+_DAY_MS = 86_400_000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,91 +53,6 @@ class ScenarioKey:
         return "--" + name.replace(".", "-").replace("_", "-")
 
 
-def _whole(low: int, high: int) -> KeyKind:
-    def parse(raw: object) -> int:
-        if isinstance(raw, bool) or not isinstance(raw, int):
-            raise ValueError(f"{raw!r} is not a whole number")
-        if not low <= raw <= high:
-            raise ValueError(f"{raw} is outside {low} to {high}")
-        return raw
-
-    return KeyKind("N", parse, lambda text: int(text) if text.lstrip("+-").isdecimal() else text)
-
-
-def _float_of(text: str) -> object:
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
-def _number(above: float, high: float) -> KeyKind:
-    def parse(raw: object) -> float:
-        if isinstance(raw, bool) or not isinstance(raw, int | float):
-            raise ValueError(f"{raw!r} is not a number")
-        if not above < raw <= high:
-            raise ValueError(f"{raw:g} is not above {above:g} and up to {high:g}")
-        return float(raw)
-
-    return KeyKind("NUMBER", parse, _float_of)
-
-
-def duration(low_ms: float, high_ms: float, *, whole: bool = False) -> KeyKind:
-    """A time such as "2ms", resolved to milliseconds."""
-
-    def parse(raw: object) -> float:
-        ms = parse_duration(raw)
-        if not low_ms <= ms <= high_ms:
-            low, high = duration_text(low_ms), duration_text(high_ms)
-            raise ValueError(f"{raw!r} is outside {low} to {high}")
-        if whole and ms != int(ms):
-            raise ValueError(f"{raw!r} is not a whole number of milliseconds, as Redis counts them")
-        return int(ms) if whole else ms
-
-    return KeyKind("DURATION", parse)
-
-
-def _auto_or(kind: KeyKind) -> KeyKind:
-    return KeyKind(f"auto|{kind.metavar}", lambda raw: None if raw == "auto" else kind.parse(raw), kind.from_text)
-
-
-def choice(*names: str) -> KeyKind:
-    """One of some words."""
-
-    def parse(raw: object) -> str:
-        if raw not in names or not isinstance(raw, str):
-            raise ValueError(f"{raw!r} is none of {', '.join(names)}{nearest(raw, names)}")
-        return raw
-
-    return KeyKind("|".join(names), parse, words=names)
-
-
-def _word(raw: object) -> str:
-    if not isinstance(raw, str) or not raw.strip():
-        raise ValueError(f"{raw!r} is not a name")
-    return raw
-
-
-def _truth(raw: object) -> bool:
-    if not isinstance(raw, bool):
-        raise ValueError(f"{raw!r} is not true or false")
-    return raw
-
-
-def _many(metavar: str, item: Parse, from_text: Callable[[str], object] = str) -> KeyKind:
-    def parse(raw: object) -> tuple[Any, ...]:
-        if not isinstance(raw, list | tuple):
-            raise ValueError(f"{raw!r} is not a list (write it in [ ])")
-        return tuple(item(entry) for entry in raw)
-
-    return KeyKind(metavar, parse, from_text, many=True)
-
-
-_DAY_MS = 86_400_000.0
-FLAG = KeyKind("", _truth, flag=True)
-_TIME = KeyKind("TIME", parse_delay)
-
-
 @dataclass(frozen=True, slots=True)
 class Retry:
     """When an acquire tries again."""
@@ -157,12 +63,9 @@ class Retry:
     window_ms: Annotated[
         float, duration(0.1, 3_600_000), "5ms", says("U(0, window) or the fixed wait before a retry")
     ] = 5.0
-    attempts: Annotated[int, _whole(1, 1_000_000), 1000, says("attempts of one acquire at most")] = 1000
+    attempts: Annotated[int, whole(1, 1_000_000), 1000, says("attempts of one acquire at most")] = 1000
     unreachable: Annotated[
-        bool,
-        FLAG,
-        False,
-        says("try again, within wait, when a quorum was unreachable; else such an acquire fails at once"),
+        bool, FLAG, False, says("try again, within wait, when a quorum was unreachable; else it fails at once")
     ] = False
 
 
@@ -170,51 +73,40 @@ class Retry:
 class Scenario:
     """What one run does, every default filled in. `rate_per_s` None means closed loop."""
 
-    recipe: Annotated[
-        str, KeyKind("NAME", _word), "redlock", says("which lock to load (`lockbench recipes` lists them)")
-    ]
+    recipe: Annotated[str, quantity.WORD, "redlock", says("which lock to load (`lockbench recipes` lists them)")]
     instances: Annotated[
-        int,
-        _whole(1, 64),
-        5,
-        says("how many servers to start (the recipe may want another number); or name running ones with targets"),
+        int, whole(1, 64), 5, says("servers to start (the recipe may want another number); running ones: targets")
     ]
     targets: Annotated[
-        tuple[str, ...],
-        _many("URL", parse_target),
-        (),
-        says("a running instance instead of started ones: redis://, rediss:// or unix:// (once per instance)"),
+        tuple[str, ...], quantity.TARGETS, (), says("a running instance, once for each: redis://, rediss:// or unix://")
     ]
     fsync: Annotated[
-        str,
-        choice("none", "no", "everysec", "always"),
-        "everysec",
-        says("AOF policy of started servers; none = no AOF"),
+        str, choice("none", "no", "everysec", "always"), "everysec", says("AOF policy of started servers; none: no AOF")
     ]
-    users: Annotated[int, _whole(1, 100_000), 64, says("concurrent callers over all processes")]
-    processes: Annotated[int, _whole(1, 256), 1, says("Locust worker processes")]
+    users: Annotated[int, whole(1, 100_000), 64, says("concurrent callers over all processes")]
+    processes: Annotated[int, whole(1, 256), 1, says("Locust worker processes")]
     rate_per_s: Annotated[
-        float | None, _number(0, 10_000_000), None, says("operations per second in all: open loop; absent: closed loop")
+        float | None, quantity.RATE, None, says("operations per second in all: open loop; absent: closed loop")
     ]
     arrivals: Annotated[str, choice("poisson", "fixed"), "poisson", says("how open-loop operations are spaced")]
     duration_ms: Annotated[float, duration(100, _DAY_MS), "20s", says("measured time; the warm-up comes before it")]
     warmup_ms: Annotated[
-        float, _auto_or(duration(0, _DAY_MS)), "auto", says("time left out before measuring; auto = max(2s, 10 %)")
+        float, auto_or(duration(0, _DAY_MS)), "auto", says("time left out before measuring; auto = max(2s, 10 %)")
     ]
-    resources: Annotated[int, _whole(1, 10_000_000), 1000, says("how many different things are locked")]
+    resources: Annotated[int, whole(1, 10_000_000), 1000, says("how many different things are locked")]
     skew: Annotated[
-        Skew,
-        KeyKind("SKEW", parse_skew),
+        quantity.Skew,
+        quantity.SKEW,
         "uniform",
         says("uniform, own (each caller its own), zipf:1.1, or hot:0.9 (that share on one key)"),
     ]
-    hold: Annotated[Delay, _TIME, "0", says("work under the lock: 0, fixed:5ms, exp:5ms, lognormal:5ms,1.0")]
-    think: Annotated[Delay, _TIME, "0", says("a caller's rest between two operations, closed loop only")]
+    hold: Annotated[Delay, TIME, "0", says("work under the lock: 0, fixed:5ms, exp:5ms, lognormal:5ms,1.0")]
+    think: Annotated[Delay, TIME, "0", says("a caller's rest between two operations, closed loop only")]
     ttl_ms: Annotated[int, duration(5, _DAY_MS, whole=True), "10s", says("time to live of a lock, the PX argument")]
     wait_ms: Annotated[int, duration(0, _DAY_MS, whole=True), "1s", says("how long one acquire may wait")]
     instance_timeout_ms: Annotated[
         float,
-        _auto_or(duration(0.1, _DAY_MS)),
+        auto_or(duration(0.1, _DAY_MS)),
         "auto",
         says("how long one instance may take to answer; auto = min(50ms, ttl / 4), never above ttl / 4"),
     ]
@@ -229,43 +121,31 @@ class Scenario:
         says("who votes at once: trust-first = at first contact, not after a restart; delay = nobody; trust = all"),
     ]
     merge_releases: Annotated[
-        bool,
-        FLAG,
-        False,
-        says("merge the script releases of one turn into one call: less server CPU, but commands per lease vary"),
+        bool, FLAG, False, says("one call for the script releases of a turn: less server CPU, commands per lease vary")
     ] = False  # younger than the first stored results
     wait_for_own: Annotated[
-        bool,
-        FLAG,
-        False,
-        says("redlock: who waits for what its own process holds asks no server: less CPU, but nothing is tested"),
+        bool, FLAG, False, says("redlock: who waits for its own process asks no server: less CPU, nothing is tested")
     ] = False
     events: Annotated[str, choice("fast", "stock"), "fast", says("stock = one Locust event per operation")]
-    seed: Annotated[int, _whole(0, 2**63 - 1), 1, says("drives every random choice of the load")]
+    seed: Annotated[int, whole(0, 2**63 - 1), 1, says("drives every random choice of the load")]
     fencing: Annotated[
         bool,
         FLAG,
         False,
-        says("every holder writes to a register that rejects stale writes, by fencing token or by owner token"),
+        says("holders write to a register that rejects stale writes, by fencing token or owner token"),
     ]
     thresholds: Annotated[
-        tuple[str, ...],
-        _many("EXPR", parse_threshold),
-        (),
-        says("a limit that the result must keep, like 'acquire.p99 < 10ms'"),
+        tuple[str, ...], quantity.LIMITS, (), says("a limit that the result must keep, like 'acquire.p99 < 10ms'")
     ]
     pause: Annotated[
-        tuple[Pause, ...],
-        _many("P:D:S", parse_pause),
+        tuple[quantity.Pause, ...],
+        quantity.PAUSES,
         (),
-        says(
-            "stretch a recipe's pause point: point:how long:share of passes "
-            "(`lockbench recipes --json` lists the points)"
-        ),
+        says("stretch a recipe's pause point (`lockbench recipes --json` lists them): point:how long:share of passes"),
     ]
     faults: Annotated[
-        tuple[Fault, ...],
-        _many("TABLE", parse_fault, inline_table),
+        tuple[quantity.Fault, ...],
+        quantity.FAULTS,
         (),
         says("a fault as an inline TOML table: at, for, kind, target, phase, params"),
     ]
@@ -276,15 +156,169 @@ class Scenario:
 
 
 def _keys_of(section: type, prefix: str = "") -> Iterator[ScenarioKey]:
-    for field, hint in get_type_hints(section, include_extras=True).items():
+    for name, hint in get_type_hints(section, include_extras=True).items():
         *about, meaning = hint.__metadata__
         if not about:
-            yield from _keys_of(hint.__origin__, f"{field}.")
+            yield from _keys_of(hint.__origin__, f"{name}.")
         else:
             kind, default = about
-            name = field.removesuffix("_ms").removesuffix("_per_s")
-            yield ScenarioKey(prefix + name, prefix + field, kind, default, meaning.description)
+            key = name.removesuffix("_ms").removesuffix("_per_s")
+            yield ScenarioKey(prefix + key, prefix + name, kind, default, meaning.description)
 
 
 KEYS = tuple(_keys_of(Scenario))
 BY_NAME = {key.name: key for key in KEYS}
+
+
+@dataclass(slots=True)
+class _Given:
+    """What was written so far: parsed values by key name, and where each stands."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)
+
+    def put(self, key: ScenarioKey, raw: object, place: str) -> None:
+        try:
+            self.values[key.name] = key.kind.parse(raw)
+        except ValueError as error:
+            raise UsageError(f"{place}: {error}") from None
+        self.places[key.name] = place
+
+
+def load(
+    path: Path | None = None,
+    options: Mapping[str, object] | None = None,
+    usual_instances: Callable[[str], int] | None = None,
+) -> Scenario:
+    """Return the scenario of the TOML file `path`, or a ready one by name, overridden by `options` (key name → text,
+    list of texts or bool). `usual_instances`: how many a recipe takes when nothing is said.
+
+    Raises UsageError with the place for an unreadable file, an unknown key, a wrong type or range, a contradiction.
+    """
+    given = _Given()
+    if path is not None:
+        _read_file(path, given)
+    for name, raw in (options or {}).items():
+        key = BY_NAME[name]
+        for replaced in _REPLACES.get(name, ()):
+            if replaced not in (options or {}):
+                given.values.pop(replaced, None)
+        given.put(key, _from_option(key, raw), f"option {key.option}")
+    if usual_instances and not {"instances", "targets"} & given.values.keys():
+        given.values["instances"] = usual_instances(given.values.get("recipe", BY_NAME["recipe"].default))
+    scenario = _resolve(given.values)
+    wrong = (_server_contradictions, _load_contradictions, _fault_contradictions)
+    for name, sentence in chain.from_iterable(one(scenario, given.values) for one in wrong):
+        raise UsageError(f"{given.places.get(name, f'key `{name}`')}: {sentence}")
+    return scenario
+
+
+def _from_option(key: ScenarioKey, raw: object) -> object:
+    if isinstance(raw, list | tuple):
+        return [key.kind.from_text(str(text)) for text in raw]
+    return key.kind.from_text(raw) if isinstance(raw, str) else raw
+
+
+def _read_file(path: Path, given: _Given) -> None:
+    try:
+        document = tomllib.loads(_place_of(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        names = sorted(file.stem for file in READY.glob("*.toml"))
+        ready = f"ready ones: {', '.join(names)}; `lockbench init` writes one of your own"
+        hint = nearest(path, map(str, path.parent.glob("*.toml"))) or nearest(path.stem, names)
+        raise UsageError(f"{path}: there is no such scenario file{hint} ({ready})") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'it is not UTF-8'})") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path}: is not TOML: {error}") from None
+    for name, raw in _flatten(document, path):
+        if name not in BY_NAME:
+            raise UsageError(f"{path}, key `{name}`: there is no such key{nearest(name, BY_NAME)}")
+        given.put(BY_NAME[name], raw, f"{path}, key `{name}`")
+
+
+def _place_of(path: Path) -> Path:
+    """Where a scenario stands: a file; else a ready one by its name, or as in a checkout, bench/scenarios/NAME.toml."""
+    ready = READY / f"{path.name.removesuffix('.toml')}.toml"
+    by_name = path.parent in (Path(), Path("bench", "scenarios"))
+    return ready if by_name and not path.is_file() and ready.exists() else path
+
+
+def _flatten(document: Mapping[str, object], path: Path) -> Iterator[tuple[str, object]]:
+    tables = {name.partition(".")[0] for name in BY_NAME if "." in name}
+    for name, raw in document.items():
+        if name not in tables:
+            yield name, raw
+        elif isinstance(raw, dict):
+            yield from ((f"{name}.{inner}", value) for inner, value in raw.items())
+        else:
+            raise UsageError(
+                f'{path}, key `{name}`: {raw!r} is not a table (write {name} = {{ policy = "full-jitter" }})'
+            )
+
+
+def _resolve(given: Mapping[str, Any]) -> Scenario:
+    """Fill in the defaults: those of the table, then those that depend on other keys."""
+    values: dict[str, Any] = {}
+    for key in KEYS:
+        value = given[key.name] if key.name in given else None if key.default is None else key.kind.parse(key.default)
+        values[key.field] = value
+    if values["targets"]:
+        values["instances"] = len(values["targets"])
+    if values["warmup_ms"] is None:
+        values["warmup_ms"] = max(2000.0, values["duration_ms"] / 10)
+    if values["instance_timeout_ms"] is None:
+        values["instance_timeout_ms"] = min(50.0, values["ttl_ms"] / 4)
+    retry = {name.partition(".")[2]: values.pop(name) for name in list(values) if name.startswith("retry.")}
+    return Scenario(**values, retry=Retry(**retry))
+
+
+# -- keys that are right alone and wrong together, with a sentence each ------------------------------------------------
+
+
+def _server_contradictions(scenario: Scenario, given: Collection[str]) -> Iterator[tuple[str, str]]:
+    if "targets" in given and not scenario.targets:
+        yield "targets", "the list is empty; name at least one instance, or leave the key out to start a fleet"
+    for name in ("instances", "fsync"):
+        if "targets" in given and name in given:
+            yield name, f"{name} is for servers that lockbench starts, but targets names running ones; take one out"
+    if len(set(scenario.targets)) < len(scenario.targets):
+        yield "targets", "the same instance is named twice; Redlock needs independent instances"
+    ttl, max_ttl = duration_text(scenario.ttl_ms), duration_text(scenario.max_ttl_ms)
+    if scenario.ttl_ms > scenario.max_ttl_ms:
+        cure = "which all clients of a fleet share; raise max_ttl or lower ttl"
+        yield "ttl" if "ttl" in given else "max_ttl", f"ttl {ttl} is above max_ttl {max_ttl}, {cure}"
+    if scenario.instance_timeout_ms > scenario.ttl_ms / 4:
+        shown, most = duration_text(scenario.instance_timeout_ms), duration_text(scenario.ttl_ms / 4)
+        yield "instance_timeout", f"{shown} is too long for a ttl of {ttl}: at most a quarter of it, {most}"
+
+
+def _load_contradictions(scenario: Scenario, given: Collection[str]) -> Iterator[tuple[str, str]]:
+    if scenario.processes > scenario.users:
+        yield "processes", f"{scenario.processes} processes need at least as many users, and there are {scenario.users}"
+    if scenario.rate_per_s is None and "arrivals" in given:
+        yield "arrivals", "arrivals need a rate (open loop); add rate or take arrivals out"
+    if scenario.rate_per_s is not None and scenario.think.ms:
+        yield "think", "think time belongs to the closed loop, and rate makes this one open; take one out"
+    for name in ("retry.window", "retry.attempts", "retry.unreachable"):
+        if scenario.retry.policy == "none" and name in given:
+            yield name, "retry.policy is none, so nothing is tried again; take one out"
+    if scenario.skew.kind == "hot" and scenario.resources == 1:
+        yield "skew", "hot needs a second resource beside the hot one; raise resources or write uniform"
+    if scenario.skew.kind == "own" and scenario.resources < scenario.users:
+        yield "skew", f"own needs a resource for each of {scenario.users} users; raise resources or write uniform"
+
+
+def _fault_contradictions(scenario: Scenario, _: Collection[str]) -> Iterator[tuple[str, str]]:
+    counts = {"instance": scenario.instances, "worker": scenario.processes}
+    for fault in scenario.faults:
+        if fault.at_ms >= scenario.duration_ms:
+            last = duration_text(scenario.duration_ms)
+            yield (
+                "faults",
+                f"{fault.kind} at {duration_text(fault.at_ms)} comes after the end of the run ({last})",
+            )
+        for target in fault.target:
+            noun, _, index = target.partition(":")
+            if int(index) >= counts[noun]:
+                yield "faults", f"{target} does not exist: this run has {counts[noun]} of them, counted from 0"

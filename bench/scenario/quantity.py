@@ -1,15 +1,15 @@
 """Values as people write them: *text or TOML value → number with its unit, distribution, fault, URL*, and back.
 
-Rules: a duration always names its unit (`0` alone needs none); every refusal is a ValueError whose text is one half
-sentence ("… is not …, write it like …"), to which the loader adds the place; `require_known` alone says a whole one. A
-URL's secrets are learned before anything is said of it.
+Rules: a duration always names its unit (`0` alone needs none); a refusal is a ValueError whose text is half a sentence,
+to which the loader adds the place. A URL's secrets are learned before anything is said of it.
 """
 
 import difflib
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -215,3 +215,113 @@ def nearest(wrong: object, names: Iterable[str]) -> str:
     plain = {name.replace("-", "_"): name for name in names}
     best = difflib.get_close_matches(str(wrong).lower().replace("-", "_"), plain, n=1, cutoff=0.55)
     return f"; did you mean {plain[best[0]]}?" if best else ""
+
+
+# -- what values a key takes -------------------------------------------------------------------------------------------
+
+MOST_PER_S = 10_000_000
+Parse = Callable[[object], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyKind:
+    """What values a key takes: `parse` makes a TOML value the resolved one, `from_text` an option a TOML value.
+
+    `words`: the only ones there are, if they are few.
+    """
+
+    metavar: str
+    parse: Parse
+    from_text: Callable[[str], object] = str
+    many: bool = False
+    flag: bool = False
+    words: tuple[str, ...] = ()
+
+
+def whole(low: int, high: int) -> KeyKind:
+    """A whole number from `low` to `high`."""
+
+    def parse(raw: object) -> int:
+        if isinstance(raw, bool) or not isinstance(raw, int):
+            raise ValueError(f"{raw!r} is not a whole number")
+        if not low <= raw <= high:
+            raise ValueError(f"{raw} is outside {low} to {high}")
+        return raw
+
+    return KeyKind("N", parse, _number_of)
+
+
+def _number_of(text: str) -> object:
+    for read in (int, float):
+        with suppress(ValueError):
+            return read(text)
+    return text
+
+
+def duration(low_ms: float, high_ms: float, *, whole: bool = False) -> KeyKind:
+    """A time such as "2ms", resolved to milliseconds."""
+
+    def parse(raw: object) -> float:
+        ms = parse_duration(raw)
+        if not low_ms <= ms <= high_ms:
+            low, high = duration_text(low_ms), duration_text(high_ms)
+            raise ValueError(f"{raw!r} is outside {low} to {high}")
+        if whole and ms != int(ms):
+            raise ValueError(f"{raw!r} is not a whole number of milliseconds, as Redis counts them")
+        return int(ms) if whole else ms
+
+    return KeyKind("DURATION", parse)
+
+
+def auto_or(kind: KeyKind) -> KeyKind:
+    """`auto`, resolved to None, or what `kind` takes."""
+    return KeyKind(f"auto|{kind.metavar}", lambda raw: None if raw == "auto" else kind.parse(raw), kind.from_text)
+
+
+def choice(*names: str) -> KeyKind:
+    """One of some words."""
+
+    def parse(raw: object) -> str:
+        if raw not in names or not isinstance(raw, str):
+            raise ValueError(f"{raw!r} is none of {', '.join(names)}{nearest(raw, names)}")
+        return raw
+
+    return KeyKind("|".join(names), parse, words=names)
+
+
+def many(metavar: str, item: Parse, from_text: Callable[[str], object] = str) -> KeyKind:
+    """A list of what `item` takes."""
+
+    def parse(raw: object) -> tuple[Any, ...]:
+        if not isinstance(raw, list | tuple):
+            raise ValueError(f"{raw!r} is not a list (write it in [ ])")
+        return tuple(item(entry) for entry in raw)
+
+    return KeyKind(metavar, parse, from_text, many=True)
+
+
+def _rate(raw: object) -> float:
+    if isinstance(raw, bool) or not isinstance(raw, int | float):
+        raise ValueError(f"{raw!r} is not a number")
+    if not 0 < raw <= MOST_PER_S:
+        raise ValueError(f"{raw:g} is not above 0 and up to {MOST_PER_S:g}")
+    return float(raw)
+
+
+def _word(raw: object) -> str:
+    if not isinstance(raw, str) or not raw.strip():
+        raise ValueError(f"{raw!r} is not a name")
+    return raw
+
+
+def _truth(raw: object) -> bool:
+    if not isinstance(raw, bool):
+        raise ValueError(f"{raw!r} is not true or false")
+    return raw
+
+
+WORD, FLAG = KeyKind("NAME", _word), KeyKind("", _truth, flag=True)
+RATE, TIME = KeyKind("NUMBER", _rate, _number_of), KeyKind("TIME", parse_delay)
+SKEW, LIMITS = KeyKind("SKEW", parse_skew), many("EXPR", parse_threshold)
+TARGETS, PAUSES = many("URL", parse_target), many("P:D:S", parse_pause)
+FAULTS = many("TABLE", parse_fault, inline_table)

@@ -20,8 +20,7 @@ import redis
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.measure.run_result import ServerBinary
-from bench.scenario.keys import KeyKind
-from bench.scenario.quantity import nearest
+from bench.scenario.quantity import KeyKind, nearest
 from bench.topology.child import Proxies
 from bench.topology.fleet import HOST, Fleet, start_fleet, wait_until
 from bench.topology.probe import Info

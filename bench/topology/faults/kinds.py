@@ -10,8 +10,7 @@ from itertools import chain
 
 from bench.errors import UsageError
 from bench.scenario import Fault
-from bench.scenario.keys import FLAG, KeyKind, choice, duration
-from bench.scenario.quantity import parse_duration
+from bench.scenario.quantity import FLAG, KeyKind, choice, duration, parse_duration
 from bench.topology.faults import answers, machine
 from bench.topology.faults.injection import FaultKind, FaultOrder, Injection, Need, Param, Params, Site, read_params
 

@@ -14,7 +14,7 @@ from bench.measure.run_result import InfoDelta, InstanceReport
 from bench.run.conclude import _instance_warnings, _judge
 from bench.run.hosts import Told
 from bench.run.servers import Servers
-from bench.scenario.load import load
+from bench.scenario import load
 from bench.topology.faults.injection import Site
 
 REFUSED = "connection refused: nothing listens there"
