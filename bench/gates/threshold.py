@@ -14,9 +14,7 @@ from decimal import Decimal
 from functools import cache
 from math import inf
 from operator import attrgetter, eq, ge, gt, le, lt, ne
-from typing import cast
-
-import msgspec
+from typing import cast, get_type_hints
 
 from bench.errors import UsageError
 from bench.measure.generator import IN_DOUBT, LATENESS_SHARE
@@ -41,6 +39,7 @@ USUAL = (  # the figures of a run that are kept when it is one of several
     *("cost.commands_per_acquire", "cost.round_trips_per_acquire", "cost.bytes_per_acquire"),
     *("cost.client_cpu_us_per_cycle", "cost.server_cpu_us_per_cycle"),
 )
+OF_ACQUIRED = (("latency_s", "acquire_service"), ("latency_s", "wait"))
 OVER_ALL = ("p50", "p90", "p99", "p999", "p9999", "max")  # of `acquire`: read from `acquire_all`
 FOREVER_S = 3600.0  # what infinity is in a ratio: the longest time that a histogram can tell
 _MORE_IS_BETTER = ("rate.achieved_per_s", "rate.completed_per_s", "outcome_shares.acquired", "outcomes.acquired")
@@ -87,9 +86,8 @@ def find_metric(name: str) -> Metric:
     for path in (written, f"latency_s.{written}"):
         if path in known:
             return known[path]
-    hint = nearest(name, [metric.name for metric in known.values()])
-    some = ", ".join((*SHORT, "acquire.p99", "release.p99"))
-    raise UsageError(f"there is no metric {name}{hint or f'; metrics are the numbers of result.json, such as {some}'}")
+    some = f"; metrics are the numbers of result.json, such as {', '.join((*SHORT, 'acquire.p99', 'release.p99'))}"
+    raise UsageError(f"there is no metric {name}{nearest(name, [one.name for one in known.values()]) or some}")
 
 
 @cache
@@ -97,13 +95,13 @@ def metrics() -> Mapping[str, Metric]:
     """Every metric by its full path."""
     names = {path: short for short, path in SHORT.items()}
     names |= {f"latency_s.acquire_all.{figure}": f"acquire.{figure}" for figure in OVER_ALL}
-    replaced = {("latency_s", "acquire", figure) for figure in OVER_ALL}
-    numbers = (path for path in _numbers(Measured, ()) if path[0] in SECTIONS or ".".join(path) in names)
-    paths = [path for path in numbers if path not in replaced]
-    return {
-        ".".join(path): Metric(names.get(".".join(path), ".".join(path).removeprefix("latency_s.")), path, _unit(path))
-        for path in paths
-    }
+    found = {}
+    for path in _numbers(Measured):
+        whole = ".".join(path)
+        replaced = path[:2] == ("latency_s", "acquire") and path[-1] in OVER_ALL
+        if not replaced and (path[0] in SECTIONS or whole in names):
+            found[whole] = Metric(names.get(whole, whole.removeprefix("latency_s.")), path, _unit(path))
+    return found
 
 
 def finite(value: float | None) -> float | None:
@@ -111,22 +109,13 @@ def finite(value: float | None) -> float | None:
     return FOREVER_S if value == inf else value
 
 
-def _numbers(kind: type, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+def _numbers(section: type, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Yield the paths of all numbers in a section, lists left out."""
-    for field in cast("msgspec.inspect.StructType", msgspec.inspect.type_info(kind)).fields:
-        yield from _numbers_of(field.type, (*path, field.encode_name))
-
-
-def _numbers_of(kind: msgspec.inspect.Type, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    if isinstance(kind, msgspec.inspect.Metadata):
-        yield from _numbers_of(kind.type, path)
-    elif isinstance(kind, msgspec.inspect.UnionType):
-        for one in kind.types:
-            yield from _numbers_of(one, path)
-    elif isinstance(kind, msgspec.inspect.StructType):
-        yield from _numbers(kind.cls, path)
-    elif isinstance(kind, msgspec.inspect.IntType | msgspec.inspect.FloatType):
-        yield path
+    for name, kind in get_type_hints(section).items():
+        if hasattr(kind, "__struct_fields__"):
+            yield from _numbers(kind, (*path, name))
+        elif kind in (int, float, int | None, float | None):
+            yield (*path, name)
 
 
 def _unit(path: Sequence[str]) -> Unit:
@@ -170,7 +159,10 @@ class Threshold:
         """Return what this result says of the limit. `void`: why no figure of the run means anything, if so."""
         value = self.metric.value(result)
         kept = value is not None and OPERATORS[self.operator](value, self.limit)
-        doubt = self._void(void, kept=kept) or self._doubt(result, value, kept=kept)
+        if void and (kept or self.metric.path[0] != "safety"):  # a violation is certain
+            doubt = f"no figure of this run counts: {void[0]}"
+        else:
+            doubt = self._doubt(result, value, kept=kept)
         endless = f"∞: {_failed_share(result)} of acquires failed" if value == inf else ""
         value = None if value == inf else value
         room = None if value is None else self._room(value)
@@ -191,16 +183,8 @@ class Threshold:
 
     def _room(self, value: float) -> float:
         """How far the value may still go until the limit; negative: how far beyond it is."""
-        if self.operator in ("<", "<="):
-            return self.limit - value
-        if self.operator in (">", ">="):
-            return value - self.limit
-        away = abs(value - self.limit)
-        return away if self.operator == "!=" else -away
-
-    def _void(self, void: Sequence[str], *, kept: bool) -> str:
-        certain = self.metric.path[0] == "safety" and not kept
-        return "" if certain or not void else f"no figure of this run counts: {void[0]}"
+        room = self.limit - value
+        return {"<": room, "<=": room, ">": -room, ">=": -room, "!=": abs(room)}.get(self.operator, -abs(room))
 
     def _doubt(self, result: Figures, value: float | None, *, kept: bool) -> str:
         """Why this cannot be answered from `result`; nothing when it can."""
@@ -214,15 +198,10 @@ class Threshold:
             return f"safety was not tested: {safety.reason}"
         if section == "latency_s" and kept and result.rate.sustained is False:
             return "the offered rate was not sustained"
-        if section == "latency_s" and kept and self._hides_failures(result):
+        of_acquired = kept and self.metric.path[:-1] in OF_ACQUIRED and figure in OVER_ALL
+        if of_acquired and find_metric(f"acquire.{figure}").value(result) == inf:
             return f"it is of successes only, and {_failed_share(result)} of acquires failed: see acquire.{figure}"
         return _one_sided_doubt(self.metric, self.operator, result, kept=kept)
-
-    def _hides_failures(self, result: Figures) -> bool:
-        """Whether this percentile of acquired ones would be infinite over all."""
-        _, section, figure = self.metric.path
-        over_all = section in ("acquire_service", "wait") and figure in OVER_ALL
-        return over_all and find_metric(f"acquire.{figure}").value(result) == inf
 
 
 def sentence(entry: JudgedThreshold) -> str:
@@ -268,13 +247,12 @@ def read_thresholds(texts: Iterable[str]) -> tuple[Threshold, ...]:
 
 def _one_sided_doubt(metric: Metric, operator: str, result: Figures, *, kept: bool) -> str:
     """Return why a limit on `metric`, `kept` or broken as measured, is not decided; nothing where it is."""
-    if metric.path[0] != "latency_s" or metric.unit != "s" or not (why := _delay(metric, result)):
+    if metric.path[0] != "latency_s" or metric.unit != "s":
         return ""
-    if operator in ("<", "<="):
-        decided = kept or metric.value(result) == inf
-    else:
-        decided = operator in (">", ">=") and not kept
-    return "" if decided else f"the latency is an upper bound: {why}"
+    upper = operator in ("<", "<=")
+    decided = kept or metric.value(result) == inf if upper else operator in (">", ">=") and not kept
+    why = "" if decided else _delay(metric, result)
+    return why and f"the latency is an upper bound: {why}"
 
 
 def _delay(metric: Metric, result: Figures) -> str:

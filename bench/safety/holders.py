@@ -1,12 +1,8 @@
 """Who held what, and when: *records → the leases of the most wanted resources, a bounded number of them*.
 
-Rules
-- A lease is drawn as the oracle believes it, from its grant to its release or its end; the rule that finds service
-  faults marks those that overlap.
-- At most `MOST_RESOURCES`: those where a violation was seen, by the time of their first, then those with the most
-  leases; over all of them at most `MOST_LEASES`: those around the first violations; where there is none, around the
-  first of another resource, else of the first fault, else of the slowest acquire. `spans_us`: of which times all are
-  there.
+A lease is drawn as the oracle believes it. At most `MOST_RESOURCES`: those where a violation was seen, by the time of
+their first, then those with the most leases; over all of them at most `MOST_LEASES`: those around the first violations;
+where there is none, around the first of another resource, else of the first fault, else of the slowest acquire.
 """
 
 import math
@@ -58,9 +54,8 @@ class Holders:
         """One entry per resource, the most troubled first; times in µs from the start of the measured window."""
         most = MOST_LEASES // max(len(self._held), 1)
         at_ns = self._slowest[1] if self._fault_ns is None else self._fault_ns
-        at_us = (at_ns - self._window.start_ns) // 1_000
         violated_us = min((_first_fault(table) for _, table in self._held), default=math.inf)
-        focus_us = at_us if violated_us == math.inf else int(violated_us)
+        focus_us = (at_ns - self._window.start_ns) // 1_000 if violated_us == math.inf else int(violated_us)
         entries = []
         for resource, table in self._held:
             chosen = _chosen(table, most, focus_us)
@@ -85,15 +80,9 @@ class Holders:
         return np.column_stack([table // 1_000, records["caller"][leases.row], fault])
 
 
-def _faults(table: Table) -> Integers:
-    """The leases that overlap an earlier one's validity or are overlapped."""
-    return np.flatnonzero(table[:, -1])
-
-
 def _first_fault(table: Table) -> float:
-    """When the first of them was granted, in µs; infinite when there is none."""
-    faults = _faults(table)
-    return float(table[faults[0], 0]) if len(faults) else math.inf
+    """When the first lease that overlaps another was granted, in µs; infinite when there is none."""
+    return min(map(float, table[table[:, -1] > 0, 0][:1]), default=math.inf)
 
 
 def _chosen(table: Table, most: int, focus_us: int) -> list[tuple[int, int]]:
@@ -101,7 +90,7 @@ def _chosen(table: Table, most: int, focus_us: int) -> list[tuple[int, int]]:
     size = len(table)
     if size <= most:
         return [(0, size)] if size else []
-    focuses = _faults(table)[:_FOCUSES].tolist() or [int(np.searchsorted(table[:, 0], focus_us))]
+    focuses = np.flatnonzero(table[:, -1])[:_FOCUSES].tolist() or [int(np.searchsorted(table[:, 0], focus_us))]
     half = most // (2 * len(focuses))
     ranges: list[tuple[int, int]] = []
     for focus in focuses:

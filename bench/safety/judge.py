@@ -1,13 +1,10 @@
 """The oracle: *the history of all workers, circumstances → SafetyReport*, and what it knows while the run lasts.
 
-Rules
-- VIOLATED when two leases were valid at once, a grant was accepted after its end, or a foreign lease was deleted: what
-  was seen stays seen, whatever else is unknown. Client overstays and spurious refusals are counted and violate nothing.
-- UNKNOWN, never SAFE, when the history is incomplete or empty, a clock stepped, a host's clock has no bound or the
-  checker failed.
-- A lease is *tested* when it was held for a time and another attempt's command was sent in it: only then could a lock
-  that grants twice have been seen. With no violation in n of them the true rate is below 3 / n (95 % sure, the rule of
-  three); below `TESTED_LEAST` it is NOT TESTED. Whoever asks whether there is evidence asks for SAFE.
+Rules (README of this folder)
+- VIOLATED: what was seen stays seen, whatever else is unknown. Client overstays and spurious refusals are counted and
+  violate nothing. UNKNOWN, never SAFE, when the history has holes, a clock stepped or the checker failed.
+- With no violation in n *tested* leases the true rate is below 3 / n (95 % sure, the rule of three); below
+  `TESTED_LEAST` it is NOT TESTED. Whoever asks whether there is evidence asks for SAFE.
 """
 
 from collections import Counter
@@ -30,6 +27,7 @@ from bench.safety.rules import Operations
 
 VIOLATIONS = ("service_fault", "granted_invalid", "foreign_delete")
 EXAMPLES_PER_KIND = 5
+TOLERANCE_NS, SLEW = 2_000_000, 1e-3  # by which the wall clock may move: at once, and per ns
 MOST_KEPT = 5_000  # leases of earlier looks
 MOST_FRESH = 10_000  # of one look, where there are resources enough
 FEWEST_RESOURCES = 64  # of which all leases are looked at
@@ -100,11 +98,8 @@ class Judge:
 
     def report(self, torn: int = 0, missing_segments: int = 0) -> SafetyReport:
         """The verdict over all parts; `torn` and `missing_segments` as in `History`."""
-        counts = self._counts
-        tested = self._tested
-        unknown = ignorance(counts["operations"], torn, missing_segments, self._circumstances)
-        lost = counts["lost"] > 0 and f"{counts['lost']:,} leases cannot be placed, as their host's clock stepped"
-        verdict, reason = self._verdict("; ".join(filter(None, (self._failure, unknown, lost or None))) or None)
+        counts, tested = self._counts, self._tested
+        verdict, reason = self._verdict("; ".join(self._unknown(torn, missing_segments)))
         return SafetyReport(
             verdict=verdict,
             reason=reason,
@@ -121,7 +116,21 @@ class Judge:
             examples=tuple(self._examples),
         )
 
-    def _verdict(self, unknown: str | None) -> tuple[SafetyWord, str | None]:
+    def _unknown(self, torn: int, missing_segments: int) -> Iterator[str]:
+        """Why nothing can be called safe."""
+        if self._failure:
+            yield self._failure
+        yield from self._circumstances.missing
+        if not self._counts["operations"]:
+            yield "no operation was recorded"
+        if torn or missing_segments:
+            yield f"the history is incomplete: {torn} torn records, {missing_segments} missing files"
+        if step := clock_step_ns(self._circumstances.clock):
+            yield f"the wall clock stepped by {step / 1e6:.1f} ms during the run, and servers expire keys by it"
+        if lost := self._counts["lost"]:
+            yield f"{lost:,} leases cannot be placed, as their host's clock stepped"
+
+    def _verdict(self, unknown: str) -> tuple[SafetyWord, str | None]:
         seen = [f"{self._counts[kind]} × {kind.replace('_', ' ')}" for kind in VIOLATIONS if self._counts[kind]]
         if seen:
             return "VIOLATED", ", ".join(seen) + (f"; besides, {unknown}" if unknown else "")
@@ -153,11 +162,10 @@ class Judge:
         self._counts[kind] += count
         found = [one for one in self._examples if one.kind == kind]
         for position in np.argsort(at_ns, kind="stable")[:EXAMPLES_PER_KIND].tolist():
-            operations = tuple(describe(records[int(row[position])]) for row in rows)
-            cause, at = causes[position], int(at_ns[position])
-            found.append(Example(kind=kind, at_ns=at, blame=cause, operations=operations))
-        others = (one for one in self._examples if one.kind != kind)
-        self._examples = [*others, *sorted(found, key=lambda one: one.at_ns)[:EXAMPLES_PER_KIND]]
+            involved = tuple(describe(records[int(row[position])]) for row in rows)
+            found.append(Example(kind=kind, at_ns=int(at_ns[position]), blame=causes[position], operations=involved))
+        kept = sorted(found, key=lambda one: one.at_ns)[:EXAMPLES_PER_KIND]
+        self._examples = [*(one for one in self._examples if one.kind != kind), *kept]
 
 
 def judge(history: History, ttl_ms: int, circumstances: Circumstances | None = None) -> SafetyReport:
@@ -170,9 +178,8 @@ def judge(history: History, ttl_ms: int, circumstances: Circumstances | None = N
 def describe(record: np.void) -> OperationFacts:
     """A record by field names, its outcomes in words."""
     fields: dict[str, Any] = {name: int(record[name]) for name in RECORD_FIELDS}
-    code = fields["outcome"]
-    words = {"outcome": OUTCOMES[code & 0xFF], "release_outcome": OUTCOMES[(code >> 8) & 0xFF]}
-    return OperationFacts(**{**fields, **words})
+    released, outcome = divmod(fields["outcome"], 256)
+    return OperationFacts(**fields | {"outcome": OUTCOMES[outcome], "release_outcome": OUTCOMES[released]})
 
 
 def _asked(operations: Operations, lost: Integers) -> tuple[Integers, Integers, Integers]:
@@ -210,14 +217,10 @@ def blame(at_ns: int, ttl_ms: int, circumstances: Circumstances) -> str:
     return "unexplained"
 
 
-def clock_step_ns(samples: Sequence[ClockSample], tolerance_ns: int = 2_000_000, slew: float = 1e-3) -> int:
-    """The largest jump between neighbouring samples, in ns; 0 when every change is within `tolerance_ns` + slewing."""
-    jumps = [
-        abs(offset - offset_before)
-        for (at_before, offset_before), (at, offset) in pairwise(samples)
-        if abs(offset - offset_before) > tolerance_ns + slew * (at - at_before)
-    ]
-    return max(jumps, default=0)
+def clock_step_ns(samples: Sequence[ClockSample]) -> int:
+    """The largest jump between neighbouring samples, in ns; 0 when all are within `TOLERANCE_NS` and slewing."""
+    changes = ((at - before, abs(offset - former)) for (before, former), (at, offset) in pairwise(samples))
+    return max((jump for apart, jump in changes if jump > TOLERANCE_NS + SLEW * apart), default=0)
 
 
 def not_tested(held: int, tested: int, *, unasked: bool) -> str:
@@ -230,18 +233,6 @@ def not_tested(held: int, tested: int, *, unasked: bool) -> str:
         f"{tested:,} of {held:,} leases were held while another attempt was sent, and {TESTED_LEAST} are needed: "
         "more --users, fewer --resources or a longer --hold"
     )
-
-
-def ignorance(operations: int, torn: int, missing_segments: int, circumstances: Circumstances) -> str | None:
-    """Why nothing can be called safe; None when all is known."""
-    reasons = list(circumstances.missing)
-    if not operations:
-        reasons.append("no operation was recorded")
-    if torn or missing_segments:
-        reasons.append(f"the history is incomplete: {torn} torn records, {missing_segments} missing files")
-    if step := clock_step_ns(circumstances.clock):
-        reasons.append(f"the wall clock stepped by {step / 1e6:.1f} ms during the run, and servers expire keys by it")
-    return "; ".join(reasons) or None
 
 
 def holes(
@@ -296,10 +287,8 @@ class LiveVerdict:
 class LiveJudge:
     """Judges a history while it grows. `ttl_ms`: the longest TTL that was asked for. `verdict` may be read anywhere.
 
-    A lease is known once it has ended, so this verdict is one look late, and never says SAFE. Leases of earlier looks
-    are kept while one still unseen may overlap them: as long as a TTL, at most `MOST_KEPT`. What was seen stays seen.
-    So that judging takes little from the load, of many leases those of every second resource are looked at, or of every
-    fourth, and so on: `leases` counts them.
+    A lease is known once it has ended, so this verdict is one look late, and never says SAFE. What is kept of earlier
+    looks, and which leases are looked at: README of this folder.
     """
 
     def __init__(self, ttl_ms: float) -> None:

@@ -110,16 +110,6 @@ def order_leases(operations: Operations, timeline: Timeline) -> Leases:
     )
 
 
-def invalid_grants(records: Records) -> Integers:
-    """Rows of grants that were accepted at or after their end."""
-    return np.flatnonzero(acquired(records) & (records["granted_ns"] >= records["valid_until_ns"]))
-
-
-def contended(records: Records) -> NDArray[np.bool_]:
-    """Which acquires were refused because the lock is held."""
-    return np.asarray((records["outcome"] & 0xFF) == OUTCOME_CODES["contended"])
-
-
 def trace_end_ns(records: Records, ttl_ms: int) -> Integers:
     """Until when each operation may have kept a quorum of keys, generously: no refusal before that is spurious.
 
@@ -141,7 +131,8 @@ def broken_rules(
     yield "service_fault", service_faults(leases)
     yield "client_overstay", client_overstays(operations, leases, timeline)
     yield "foreign_delete", foreign_deletes(operations, leases, timeline)
-    yield "granted_invalid", (invalid_grants(operations.own),)
+    own = operations.own
+    yield "granted_invalid", (np.flatnonzero(acquired(own) & (own["granted_ns"] >= own["valid_until_ns"])),)
 
 
 def service_faults(leases: Leases) -> Pairs:
@@ -187,8 +178,10 @@ def foreign_deletes(operations: Operations, leases: Leases, timeline: Timeline) 
     over, replied = (timeline.keys(resource, operations.late[n][row]) for n in ("valid_until_ns", "release_replied_ns"))
     holder = np.searchsorted(leases.granted, sent, "right") - 1
     foreign = (holder >= 0) & (leases.granted[holder] - leases.spread >= over) & (leases.end[holder] >= replied)
-    under = _deleted_under(operations, leases, released, timeline)
-    return _joined((after[foreign], holder[foreign]), under, leases)
+    culprit, victim = _deleted_under(operations, leases, released, timeline)
+    culprits, others = np.concatenate([after[foreign], culprit]), np.concatenate([holder[foreign], victim])
+    _, once = np.unique(culprits, return_index=True)
+    return leases.row[culprits[once]], leases.row[others[once]]
 
 
 def _deleted_under(operations: Operations, leases: Leases, released: NDArray[np.bool_], timeline: Timeline) -> Pairs:
@@ -211,7 +204,7 @@ def _deleted_under(operations: Operations, leases: Leases, released: NDArray[np.
 def spurious_refusals(operations: Operations, timeline: Timeline, ttl_ms: int) -> Integers:
     """Refused acquires during which no other operation can have held a key of the resource."""
     early, late = operations.early, operations.late
-    refused = np.flatnonzero(contended(operations.own))
+    refused = np.flatnonzero((operations.own["outcome"] & 0xFF) == OUTCOME_CODES["contended"])
     if not len(refused):
         return refused
     resource = early["resource"]
@@ -240,10 +233,3 @@ def tested(leases: Leases, asked: Integers, at_latest: Integers) -> int:
     asked, at_latest = np.sort(asked), np.sort(at_latest)
     inside = np.searchsorted(at_latest, leases.end, "left") - np.searchsorted(asked, leases.granted, "right")
     return int((inside > 0).sum())
-
-
-def _joined(first: Pairs, second: Pairs, leases: Leases) -> Pairs:
-    culprits = np.concatenate([first[0], second[0]])
-    others = np.concatenate([first[1], second[1]])
-    _, unique = np.unique(culprits, return_index=True)
-    return leases.row[culprits[unique]], leases.row[others[unique]]
