@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from math import inf
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -85,12 +86,7 @@ class LockBenchmark:
         self._name, self._session, self._renew = name, session, renew
 
     def __call__(
-        self,
-        lock: OwnLock,
-        *,
-        thresholds: Sequence[str] = (),
-        allow_violations: bool = False,
-        **load: Any,
+        self, lock: OwnLock, *, thresholds: Sequence[str] = (), allow_violations: bool = False, **load: Any
     ) -> LockRun:
         """Load `lock` and return the figures; fail the test when two callers held it at once or a threshold is broken.
 
@@ -104,14 +100,15 @@ class LockBenchmark:
         from bench.run.own_lock import OwnLoad
 
         __tracebackhide__ = True
-        run = self._tested(lock, [self._measure(lock, OwnLoad(**load))], OwnLoad(**load))
+        plan = OwnLoad(**load)
+        run = self._tested(lock, [self._measure(lock, plan)], plan)
         try:
             judged = [threshold.judge(run.measured) for threshold in read_thresholds(thresholds)]
         except BenchError as error:
             raise pytest.UsageError(str(error)) from None
         broken = [] if allow_violations else _violations(run)
         broken += [_sentence(entry) for entry in judged if entry.status != "pass"]
-        self._session.lines.append(f"{self._name}: {_figures(run)}")
+        self._say(_figures(run))
         if broken:
             pytest.fail("; ".join(broken), pytrace=False)
         return run
@@ -141,10 +138,10 @@ class LockBenchmark:
         plan = OwnLoad(**{"seconds": 0.25, "warmup_s": 0.05, **load})
         runs = self._sides((baseline, candidate), plan, pairs)
         judged = self._judged(runs, metrics, tolerance)
-        self._session.lines += [f"{self._name}: {_comparison(entry)}" for entry in judged]
+        self._say(*map(_comparison, judged))
         for name, lock, side in zip(("baseline", "candidate"), (baseline, candidate), runs, strict=True):
             tested = self._tested(lock, side, plan)
-            self._session.lines.append(f"{self._name}: {name}: {_safety(tested)}")
+            self._say(f"{name}: {_safety(tested)}")
             if not allow_violations and (broken := _violations(tested)):
                 pytest.fail(f"the {name} does not lock: {broken[0]}", pytrace=False)
         verdicts = [entry.verdict for entry in judged]
@@ -155,10 +152,12 @@ class LockBenchmark:
             pytest.skip(f"the gate cannot tell: {said}")
         return judged
 
-    def _sides(self, locks: Sequence[OwnLock], load: OwnLoad, pairs: int) -> list[list[LockRun]]:
-        from random import Random
+    def _say(self, *lines: str) -> None:
+        self._session.lines += [f"{self._name}: {line}" for line in lines]
 
-        rng, runs = Random(self._name), [[], []]  # type: tuple[Random, list[list[LockRun]]]
+    def _sides(self, locks: Sequence[OwnLock], load: OwnLoad, pairs: int) -> list[list[LockRun]]:
+        rng = Random(self._name)
+        runs: list[list[LockRun]] = [[], []]
         for _ in range(pairs):
             for side in rng.sample((0, 1), 2):
                 runs[side].append(self._measure(locks[side], load))
@@ -184,18 +183,10 @@ class LockBenchmark:
         worst = min(runs, key=lambda run: rank.index(run.safety))
         if worst.safety != "NOT TESTED":
             return worst
-        probe = self._measure(
-            lock,
-            replace(
-                load,
-                callers=max(load.callers, PROBE_CALLERS),
-                resources=1,
-                hold_s=max(load.hold_s, PROBE_HOLD_S),
-                seconds=PROBE_S,
-                warmup_s=0.0,
-            ),
-        )
-        return LockRun(structs.replace(worst.measured, safety=probe.measured.safety), worst.errors)
+        callers, hold_s = max(load.callers, PROBE_CALLERS), max(load.hold_s, PROBE_HOLD_S)
+        short = replace(load, callers=callers, resources=1, hold_s=hold_s, seconds=PROBE_S, warmup_s=0.0)
+        safety = self._measure(lock, short).measured.safety
+        return LockRun(structs.replace(worst.measured, safety=safety), worst.errors)
 
     def _measure(self, lock: OwnLock, load: OwnLoad) -> LockRun:
         from bench.errors import InconclusiveError
@@ -210,25 +201,17 @@ class LockBenchmark:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Make the marker known, and let no fleet outlive pytest."""
     config.addinivalue_line("markers", MARKER)
-    config.stash[_SESSION] = _Session()
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """Stop every fleet that was started."""
-    session = config.stash.get(_SESSION, None)
-    if session is not None:
-        session.stack.close()
+    config.stash[_SESSION] = session = _Session()
+    config.add_cleanup(session.stack.close)  # every fleet that was started
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Show what was measured."""
-    lines = config.stash[_SESSION].lines
-    if lines:
+    if lines := config.stash[_SESSION].lines:
         terminalreporter.section("locks")
-        for line in lines:
-            terminalreporter.write_line(line)
+        terminalreporter.write_line("\n".join(lines))
 
 
 @pytest.fixture
@@ -275,31 +258,25 @@ def _sentence(limit: JudgedThreshold) -> str:
 
 
 def _figures(run: LockRun) -> str:
-    times = " ".join(
-        f"{name} {'∞' if value == inf else f'{value * 1e3:.2f} ms'}"
-        for name, value in (("p50", run.p50_s), ("p99", run.p99_s))
-        if value is not None
-    )
+    known = ((name, value) for name, value in (("p50", run.p50_s), ("p99", run.p99_s)) if value is not None)
+    times = " ".join(f"{name} {'∞' if value == inf else f'{value * 1e3:.2f} ms'}" for name, value in known)
     failed = f", errors {dict(run.errors)}" if run.errors else ""
     return f"{run.rate_per_s:,.0f} leases/s, acquire {times or 'too few samples'}, {_safety(run)}{failed}"
 
 
 def _safety(run: LockRun) -> str:
-    if run.violations is None:
-        return f"safety {run.safety}"
-    return f"{run.violations} violations"
+    return f"safety {run.safety}" if run.violations is None else f"{run.violations} violations"
 
 
 def _violations(run: LockRun) -> list[str]:
     """What is wrong with the lock as a lock."""
-    if run.safety != "VIOLATED":
-        return []
-    return [f"the lock was violated: {run.measured.safety.reason} (allow_violations=True goes on)"]
+    said = f"the lock was violated: {run.measured.safety.reason} (allow_violations=True goes on)"
+    return [said] if run.safety == "VIOLATED" else []
 
 
 def _comparison(judged: Judged) -> str:
     ratio = "no interval"
-    if judged.ratio is not None and judged.low is not None and judged.high is not None:
+    if None not in (judged.ratio, judged.low, judged.high):
         ratio = f"{judged.ratio:.3f} ({judged.low:.3f}–{judged.high:.3f}) of the baseline's"
     why = f", {judged.reason}" if judged.reason else ""
     return f"{judged.metric} {judged.verdict}: {ratio}, {judged.pairs} pairs{why}"
