@@ -159,6 +159,20 @@ class Ignored:
         """Nobody asked."""
 
 
+class Asked(Ignored):
+    """A question that is no round's: its reply is `heard`; one that breaks with its connection is none."""
+
+    __slots__ = ("_heard",)
+
+    def __init__(self, started_ns: int, heard: Callable[[object, InstancePipe], None]) -> None:
+        super().__init__(started_ns)
+        self._heard = heard
+
+    def reply(self, reply: object, pipe: InstancePipe) -> None:
+        """What the instance said."""
+        self._heard(reply, pipe)
+
+
 class Scripted(Awaited, Protocol):
     """A command that may be a script, which an instance may have forgotten."""
 

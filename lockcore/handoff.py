@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from lockcore.awaited import Awaited, Core, Ignored, InstancePipe
+from lockcore.awaited import Asked, Core, Ignored, InstancePipe
 from lockcore.claims import Claims, Recent
 from lockcore.clock import NS_PER_MS, NS_PER_S
 from lockcore.membership import Membership
@@ -117,9 +117,18 @@ class Handoff:
         self._ask(resource, self.looked)
 
     def _ask(self, resource: str, told: Told) -> None:
-        look, data = Look(self, resource, told), request(b"GET", self._prefix + resource.encode())
-        for pipe in self.engine.voters:
-            self.engine.unicast(pipe, data, look)
+        """GET its key on every instance. A quorum of answers is enough; an error says nothing."""
+        engine, held_by = self.engine, list[bytes | None]()
+
+        def heard(reply: object, _: InstancePipe) -> None:
+            if reply is None or isinstance(reply, bytes):
+                held_by.append(reply)
+                if len(held_by) == engine.quorum:  # and no more than once
+                    told(resource, held_by)
+
+        look, data = Asked(engine.now_ns, heard), request(b"GET", self._prefix + resource.encode())
+        for pipe in engine.voters:
+            engine.unicast(pipe, data, look)
 
     def looked(self, resource: str, held_by: list[bytes | None]) -> None:
         """It is free, or a process's; torn between several, each is told."""
@@ -136,7 +145,7 @@ class Handoff:
             told[token] = now_ns
             if resource not in self._unanswered:
                 self._unanswered.keep(resource, now_ns)
-            self._tell(token[:PROCESS_BYTES], b"waits", b"", resource, Notice(self, resource, unheard))
+            self._tell(token[:PROCESS_BYTES], b"waits", b"", resource, self._notice(resource, unheard))
 
     def _is_nobodys(self, resource: str) -> None:
         """Who has it died: nobody answers."""
@@ -218,50 +227,25 @@ class Handoff:
         if others[0] == self.me:
             self._turn(others[1:], resource)
             return
-        passed = Notice(self, resource, partial(self.give, others[1:]))
+        passed = self._notice(resource, partial(self.give, others[1:]))
         self._tell(others[0], b"turn", b",".join(others[1:]), resource, passed)
 
-    def _tell(self, process: bytes, kind: bytes, said: bytes, resource: str, awaited: Awaited) -> None:
+    def _notice(self, resource: str, unheard: Callable[[str], object]) -> Asked:
+        """A word on its way. `unheard`: what to do with the resource where a quorum says that nobody listens."""
+        engine, silent = self.engine, list[InstancePipe]()
+
+        def heard(listeners: object, pipe: InstancePipe) -> None:
+            if listeners == 0:
+                silent.append(pipe)
+                if len(silent) == engine.quorum:
+                    unheard(resource)
+
+        return Asked(engine.now_ns, heard)
+
+    def _tell(self, process: bytes, kind: bytes, said: bytes, resource: str, awaited: Ignored) -> None:
         self._words += 1
         word = b"%b %b%d %b %b" % (kind, self.me, self._words, said, resource.encode())
         data = request(b"PUBLISH", self._inbox(process), word)
         for pipe in self._pipes:
             if pipe.is_open:
                 self.engine.unicast(pipe, data, awaited)
-
-
-class Look(Ignored):
-    """GET of one key on every instance, under way. A quorum of answers is enough."""
-
-    __slots__ = ("_held_by", "_quorum", "_resource", "_told")
-
-    def __init__(self, handoff: Handoff, resource: str, told: Told) -> None:
-        super().__init__(handoff.engine.now_ns)
-        self._quorum, self._resource, self._told = handoff.engine.quorum, resource, told
-        self._held_by: list[bytes | None] = []
-
-    def reply(self, reply: object, pipe: InstancePipe) -> None:
-        """A token, or nothing; an error says nothing."""
-        if reply is None or isinstance(reply, bytes):
-            held_by = self._held_by
-            held_by.append(reply)
-            if len(held_by) == self._quorum:  # and no more than once
-                self._told(self._resource, held_by)
-
-
-class Notice(Ignored):
-    """A word to another process, under way. `unheard`: what to do with the resource where nobody listens."""
-
-    __slots__ = ("_handoff", "_resource", "_silent", "_unheard")
-
-    def __init__(self, handoff: Handoff, resource: str, unheard: Callable[[str], object]) -> None:
-        super().__init__(handoff.engine.now_ns)
-        self._handoff, self._resource, self._unheard = handoff, resource, unheard
-        self._silent = 0
-
-    def reply(self, reply: object, pipe: InstancePipe) -> None:
-        """How many heard it."""
-        if reply == 0:
-            self._silent += 1
-            if self._silent == self._handoff.engine.quorum:
-                self._unheard(self._resource)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, Literal
 
-from lockcore.awaited import Core, Ignored, InstancePipe
+from lockcore.awaited import Asked, Core, InstancePipe
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS, NS_PER_S, drift_ns
 from lockcore.resp import request
 
@@ -239,10 +239,12 @@ class Amnesia:
         for pipe, member in zip(pipes, self._members, strict=True):
             if member.ask_ns <= now_ns:
                 member.ask_ns = now_ns + ASK_EVERY_NS
-                self._engine.unicast(pipe, request(b"INFO", b"replication"), _ReplicationAsked(self, now_ns))
+                self._engine.unicast(pipe, request(b"INFO", b"replication"), Asked(now_ns, self._answered))
 
-    def answered(self, pipe: InstancePipe, info: bytes) -> None:
-        """What an instance said of its replication when it was asked."""
+    def _answered(self, info: object, pipe: InstancePipe) -> None:
+        """What an instance said of its replication when it was asked; an error says nothing."""
+        if not isinstance(info, bytes):
+            return
         member, fields = self._members[pipe.index], fields_of(info)
         replid = fields.get("master_replid", "")
         if fields.get("role", "master") != "master":
@@ -250,18 +252,3 @@ class Amnesia:
         elif member.hello is not None and replid != member.hello.replid:
             member.hello = replace(member.hello, replid=replid)
             self.noticed(pipe, "was a replica")
-
-
-class _ReplicationAsked(Ignored):
-    """INFO replication, under way."""
-
-    __slots__ = ("_amnesia",)
-
-    def __init__(self, amnesia: Amnesia, started_ns: int) -> None:
-        super().__init__(started_ns)
-        self._amnesia = amnesia
-
-    def reply(self, reply: object, pipe: InstancePipe) -> None:
-        """Its answer; an error says nothing."""
-        if isinstance(reply, bytes):
-            self._amnesia.answered(pipe, reply)
