@@ -14,12 +14,21 @@ from pathlib import Path
 from typing import Annotated, Any, Self, get_type_hints
 
 from bench.errors import UsageError
-from bench.scenario import quantity
 from bench.scenario.quantity import (
+    FAULTS,
     FLAG,
+    LIMITS,
+    PAUSES,
+    RATE,
+    SKEW,
+    TARGETS,
     TIME,
+    WORD,
     Delay,
+    Fault,
     KeyKind,
+    Pause,
+    Skew,
     auto_or,
     choice,
     duration,
@@ -73,12 +82,12 @@ class Retry:
 class Scenario:
     """What one run does, every default filled in. `rate_per_s` None means closed loop."""
 
-    recipe: Annotated[str, quantity.WORD, "redlock", says("which lock to load (`lockbench recipes` lists them)")]
+    recipe: Annotated[str, WORD, "redlock", says("which lock to load (`lockbench recipes` lists them)")]
     instances: Annotated[
         int, whole(1, 64), 5, says("servers to start (the recipe may want another number); running ones: targets")
     ]
     targets: Annotated[
-        tuple[str, ...], quantity.TARGETS, (), says("a running instance, once for each: redis://, rediss:// or unix://")
+        tuple[str, ...], TARGETS, (), says("a running instance, once for each: redis://, rediss:// or unix://")
     ]
     fsync: Annotated[
         str, choice("none", "no", "everysec", "always"), "everysec", says("AOF policy of started servers; none: no AOF")
@@ -86,7 +95,7 @@ class Scenario:
     users: Annotated[int, whole(1, 100_000), 64, says("concurrent callers over all processes")]
     processes: Annotated[int, whole(1, 256), 1, says("Locust worker processes")]
     rate_per_s: Annotated[
-        float | None, quantity.RATE, None, says("operations per second in all: open loop; absent: closed loop")
+        float | None, RATE, None, says("operations per second in all: open loop; absent: closed loop")
     ]
     arrivals: Annotated[str, choice("poisson", "fixed"), "poisson", says("how open-loop operations are spaced")]
     duration_ms: Annotated[float, duration(100, _DAY_MS), "20s", says("measured time; the warm-up comes before it")]
@@ -95,8 +104,8 @@ class Scenario:
     ]
     resources: Annotated[int, whole(1, 10_000_000), 1000, says("how many different things are locked")]
     skew: Annotated[
-        quantity.Skew,
-        quantity.SKEW,
+        Skew,
+        SKEW,
         "uniform",
         says("uniform, own (each caller its own), zipf:1.1, or hot:0.9 (that share on one key)"),
     ]
@@ -135,17 +144,17 @@ class Scenario:
         says("holders write to a register that rejects stale writes, by fencing token or owner token"),
     ]
     thresholds: Annotated[
-        tuple[str, ...], quantity.LIMITS, (), says("a limit that the result must keep, like 'acquire.p99 < 10ms'")
+        tuple[str, ...], LIMITS, (), says("a limit that the result must keep, like 'acquire.p99 < 10ms'")
     ]
     pause: Annotated[
-        tuple[quantity.Pause, ...],
-        quantity.PAUSES,
+        tuple[Pause, ...],
+        PAUSES,
         (),
         says("stretch a recipe's pause point (`lockbench recipes --json` lists them): point:how long:share of passes"),
     ]
     faults: Annotated[
-        tuple[quantity.Fault, ...],
-        quantity.FAULTS,
+        tuple[Fault, ...],
+        FAULTS,
         (),
         says("a fault as an inline TOML table: at, for, kind, target, phase, params"),
     ]
