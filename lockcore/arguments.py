@@ -21,12 +21,7 @@ def check_whole(name: str, value: object, low: int, high: int) -> None:
 
 
 def check_number(name: str, value: object, low: float, high: float) -> None:
-    """Raises TypeError unless `value` is a number, ValueError unless it is `low` … `high`.
-
-    >>> check_number("wait_ms", float("nan"), 0, A_DAY_MS)
-    Traceback (most recent call last):
-    ValueError: wait_ms must be 0 … 86400000, not nan
-    """
+    """Raises TypeError unless `value` is a number, ValueError unless it is `low` … `high`."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):  # a union would be made each time
         raise TypeError(f"{name} must be a number, not {value!r}")
     if not low <= value <= high:

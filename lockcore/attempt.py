@@ -152,8 +152,7 @@ class Acquisition:
         return outcome
 
     def _my_turn(self, ended: Outcome | None, start_ns: int, now_ns: int) -> Generator[Wanted, int, int]:
-        """Wait until its turn has come, then, from an attempt that `ended`, until it is free or `start_ns`; not beyond
-        the deadline."""
+        """Wait until its turn has come; then, after one that `ended`, until it is free, or `start_ns`, or the end."""
         turn, handoff = self.turn, self.engine.handoff
         if turn is None:
             turns = self.engine.turns

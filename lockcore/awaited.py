@@ -68,7 +68,8 @@ class Awaited(Protocol):
 
 
 class Settled(Counted):
-    """What a shell wakes somebody for. `waiter`: whatever it wakes by; None when nobody waits (any more)."""
+    """What a shell wakes somebody for. `outcome`: None until it is settled. `waiter`: whatever it wakes by; None when
+    nobody waits (any more)."""
 
     __slots__ = ("outcome", "waiter")
     outcome: Outcome | None

@@ -73,8 +73,7 @@ _ENCODE_RELEASE: dict[str, Encode] = {
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How one instance takes releases and extensions: `release_command` is delex, delifeq or evalsha; `native_extend`
-    says whether it has SET … IFEQ."""
+    """How an instance takes releases (delex, delifeq or evalsha), and extensions (by SET … IFEQ, or by script)."""
 
     release_command: str
     native_extend: bool

@@ -67,9 +67,7 @@ class Counts:
 
 class Tallied(Listener):
     """An `OperationObserver` that counts. `slow_ns`: what takes longer is slow; `class_of`: a resource's class.
-
-    `told_every` is told of how many cycles one is a sample, when that changes.
-    """
+    `told_every` is told of how many cycles one is a sample, when that changes."""
 
     def __init__(
         self, sink: Sink, slow_ns: int, class_of: Callable[[str], str] | None, told_every: Callable[[int], object]

@@ -22,10 +22,8 @@ FEWEST: Final = 64
 
 
 class Timetable(Generic[T]):
-    """Things by their times. `is_open(due_ns, thing)`: it is not over, and that is still its time.
-
-    At most half of what is kept (and 64) is over. An interrupt loses nothing: a thing leaves after it was acted upon.
-    """
+    """Things by their times. `is_open(due_ns, thing)`: it is not over, and that is still its time. At most half of what
+    is kept (and 64) is over. An interrupt loses nothing: a thing leaves after it was acted upon."""
 
     __slots__ = ("_entries", "_is_open", "_numbers", "_room")
 

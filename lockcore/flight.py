@@ -77,8 +77,7 @@ class Flight:
     `done[i]`: replies of instance i so far (−1: it was not asked); `led`: bytes of the one that came furthest;
     `against`: rounds that are expected to be refused; `carried`: rounds that q instances have come past; `apart`: those
     counted by themselves; `open`: instances still to finish, 0 also once dissolved. `alike`: only a quorum of refusals
-    loses a round. Elsewhere (an even number of voters) a refused one is apart: it is lost, and cleaned up, before its
-    name is known.
+    loses a round. Elsewhere (voters are even) a refused one is apart: it is lost, and cleaned up, before it has a name.
     """
 
     __slots__ = (
@@ -245,8 +244,7 @@ class Flight:
         return (0, answered, undecided) if index in self.against else (answered, 0, undecided)
 
     def dissolve(self) -> None:
-        """Give every round its own counts. The flight keeps its place in each connection's order until it is
-        reached."""
+        """Give every round its own counts. The flight keeps its place in each connection until it is reached."""
         if not self.open:
             return
         self.open = 0

@@ -45,10 +45,8 @@ class Crowd:
 
 
 class Handoff:
-    """Of one Redlock, whose owner tokens begin with `me`. `passing`: released here, to be passed on.
-
-    `wakeups`: turns that came from elsewhere; `polls`: looks at who holds a key.
-    """
+    """Of one Redlock, whose owner tokens begin with `me`. `passing`: released here, to be passed on. `wakeups`: turns
+    that came from elsewhere; `polls`: looks at who holds a key."""
 
     def __init__(
         self, engine: Core, turns: Turns, pipes: Sequence[Pipeline], members: Sequence[Membership], claims: Claims

@@ -18,9 +18,9 @@ MOST_EXTENSIONS = 1 << 40
 class KeepAlive:
     """`lease`: the newest one. `gone`: None while it is kept, else why it is not. `renewals`: extensions so far.
 
-    `stopped`: it is over, because it was told to, the lease was released, or it is gone (also when no extension was
-    left and its end has come). `error`: what ended it, when that was no answer of the instances; `gone` is UNREACHABLE
-    then, and the lease lasts until `lease.valid_until_ns`.
+    `stopped`: it is over: it was told so, or the lease was released, or is gone (also as no extension was left).
+    `error`: what ended it, when that was no answer of the instances; `gone` is UNREACHABLE then, and the lease lasts
+    until `lease.valid_until_ns`.
     """
 
     def __init__(

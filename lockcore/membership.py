@@ -213,13 +213,12 @@ def twin_of(members: Sequence[Membership], index: int, hello: Hello) -> int | No
 
 
 class Amnesia:
-    """What is noticed, on connections that stay, of instances that forgot their locks.
+    """What is noticed, on connections that stay, of instances that forgot their locks (flushed, or once replicas).
 
-    A server that becomes a replica and is promoted again, or is flushed, keeps run id, uptime and connections. It says
-    so itself (a push between two replies), answers -READONLY, or, where it tells nothing, is asked for its replication
-    id once a second. From then on it abstains for `whole_ns` (0: not at all) as after a restart, and what it was asked
-    before does not count: it would grant what it has forgotten. Source: Redis' CLIENT TRACKING (a flush is told to
-    every tracking client) and REPLICAOF. `recount` counts the voters anew.
+    Such a server says so itself (a push between two replies), answers -READONLY, or, where it tells nothing, is asked
+    for its replication id once a second. From then on it abstains for `whole_ns` (0: not at all) as after a restart,
+    and what it was asked before does not count. `recount` counts the voters anew. Source: Redis' CLIENT TRACKING (a
+    flush is told to every tracking client) and REPLICAOF.
     """
 
     def __init__(

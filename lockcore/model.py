@@ -87,10 +87,9 @@ class Closed(Counted):
 class Lease:
     """What a successful acquire returns: `resource` is ours until `valid_until_ns` on this host's monotonic clock.
 
-    `owner_token`: unguessable proof of ownership, unique per attempt. `ttl_ms`: the PX argument. `started_ns`: before
-    the first byte of the winning attempt was queued. `granted_ns`: the reading the validity check used. `attempts` ≥
-    1: rounds it took; `split_votes`: how many of those ended as split votes. `lost_ns`: when each attempt that was sent
-    before the winning one, and lost, was begun.
+    `owner_token`: unguessable, another per attempt. `ttl_ms`: the PX argument. `started_ns`: before the first byte of
+    the winning attempt was queued. `granted_ns`: the reading the validity check used. `attempts` ≥ 1: rounds it took;
+    `split_votes`: how many of those ended so. `lost_ns`: when each attempt that was sent and lost before was begun.
     """
 
     __slots__ = (
@@ -212,10 +211,7 @@ class AttemptRecord:
 
 
 class Observer(Protocol):
-    """Gets every observed attempt, in the thread that does the I/O: return fast, never block, never raise.
-
-    The core imports no vendor: telemetry is fed through this. Without an observer nothing of it is run.
-    """
+    """Gets every observed attempt, in the thread that does the I/O: return fast, never block, never raise."""
 
     def observe(self, record: AttemptRecord) -> None:
         """Take one record."""

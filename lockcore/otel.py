@@ -83,10 +83,9 @@ def instrument(
     """Export what `lock` does, from now on, through the providers given (else the global ones).
 
     An acquire of more than `slow_s` (s) is slow. `class_of` maps a resource to one of a few classes (at most 20, then
-    `others`), the attribute `redlock.resource.class`; it must be quick, and is asked where the caller
-    is, so in several threads at once; what it raises is dropped, with what it was told. `fleet` names the instances
-    (`redlock.fleet`), where a process has several fleets. Raises TypeError or ValueError for what these cannot be, and
-    ValueError when the lock has an observer already.
+    `others`), the attribute `redlock.resource.class`; it must be quick, and is asked where the caller is, so in several
+    threads at once; what it raises is dropped, with what it was told. `fleet` names the instances (`redlock.fleet`).
+    Raises TypeError or ValueError for what these cannot be, and ValueError when the lock has an observer already.
     """
     if not isinstance(slow_s, int | float) or not 0 <= slow_s <= MOST_SLOW_S:
         raise ValueError(f"slow_s must be a number of seconds, 0 to {MOST_SLOW_S}, not {slow_s!r}")

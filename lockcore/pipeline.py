@@ -307,11 +307,8 @@ class Pipeline:
         return ""
 
     def is_silent(self, now_ns: int, limit_ns: int) -> bool:
-        """True when nothing it was asked has been answered for `limit_ns`, as seen by regular looks.
-
-        What counts is the progress between looks: bytes that complete no reply are none, and a process that was held
-        up finds the replies in its sockets before it looks.
-        """
+        """True when nothing it was asked has been answered for `limit_ns`, as seen by regular looks: by the progress
+        between them. Bytes that complete no reply are none."""
         if not self.pending:
             self._progress = None
             return False
@@ -321,10 +318,8 @@ class Pipeline:
         return now_ns - self._looked_ns >= limit_ns
 
     def count_error(self, kind: str) -> None:
-        """One more vote lost to `kind` (an error reply's first word, TIMEOUT, CLOSED or FORGOT).
-
-        A server that makes up words gets MOST_KINDS of them; the others are counted as OTHER.
-        """
+        """One more vote lost to `kind` (an error reply's first word, TIMEOUT, CLOSED or FORGOT). A server that makes up
+        words gets MOST_KINDS of them; the others are counted as OTHER."""
         errors = self.errors
         if kind not in errors and len(errors) >= MOST_KINDS:
             kind = "OTHER"

@@ -52,8 +52,7 @@ def is_settled(granted: int, refused: int, undecided: int, quorum: int) -> bool:
 
 
 def owned_outcome_of(ours: int, not_ours: int, instances: int, quorum: int) -> Outcome:
-    """The name of a release (or, with RELEASED read as EXTENDED, an extension): where the key was found ours, and
-    where not."""
+    """The name of a release (with RELEASED read as EXTENDED, an extension): on how many the key was ours, or not."""
     if ours >= quorum:
         return Outcome.RELEASED
     if not_ours > instances - quorum:

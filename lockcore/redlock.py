@@ -32,11 +32,6 @@ D = TypeVar("D", bound="GreenletDriver | ThreadDriver | AsyncDriver")
 Shell = Literal["auto", "gevent", "threads"]
 
 
-def check_drain(drain_s: object) -> None:
-    """Raises unless it is a number of 0 … a day, in s."""
-    check_number("drain_s", drain_s, 0, A_DAY_MS / 1000)
-
-
 def _targets_of(urls: Sequence[str], settings: Settings) -> list[InstanceTarget]:
     from lockcore.shells.target import target_of  # redis-py imports asyncio
 
@@ -74,11 +69,6 @@ def _granted(result: Lease | Denied, lease: Lease | None = None) -> Lease:
     return result
 
 
-def _check_released(lease: Lease, ended: Denied) -> None:
-    if ended.outcome is not Outcome.RELEASED:
-        raise error_of(ended, lease)
-
-
 class _AnyRedlock(Generic[D]):
     """What both kinds of lock have: a driver, its instances, and leases kept alive beside the callers."""
 
@@ -109,8 +99,7 @@ class _AnyRedlock(Generic[D]):
 
     @property
     def handoffs(self) -> dict[str, int]:
-        """With the policy `push`: turns that came from other processes, looks at who holds; where it hears nothing,
-        that it polls. Else nothing."""
+        """With the policy `push`: turns from other processes, looks at who holds; and where it hears nothing, that."""
         handoff = self._driver.engine.handoff
         if handoff is None:
             return {}
@@ -123,10 +112,7 @@ class _AnyRedlock(Generic[D]):
         return self._driver.engine.retired or self._driver.engine.foreign
 
     def observe_every(self, every: int) -> None:
-        """From now on one acquire in `every` (≥ 1) is observed, by the observer given at connect.
-
-        Raises ValueError or TypeError for anything else.
-        """
+        """From now on one acquire in `every` (≥ 1, else ValueError or TypeError) is observed."""
         check_whole("observe_every", every, 1, MOST_UNOBSERVED)
         self._driver.engine.observe_every = every
 
@@ -187,8 +173,7 @@ class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
         return cls(_driver_of(shell).connect(_targets_of(urls, checked), checked))
 
     def acquire(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Lease:
-        """Lock `resource` for `ttl_ms` (1 … max_ttl_ms), trying again for up to `wait_ms` (0: one attempt; a day at
-        most).
+        """Lock `resource` for `ttl_ms` (1 … max_ttl_ms), trying again for up to `wait_ms` (0 … a day; 0: one attempt).
 
         Raises AcquireError by outcome: ContendedError, SplitVoteError, UnreachableError, TooLateError. Before anything
         is sent: ValueError or TypeError for arguments that make no sense, CannotWaitError where it cannot wait.
@@ -197,7 +182,9 @@ class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
 
     def release(self, lease: Lease) -> None:
         """Give the lease back. Raises LeaseGoneError (it was no longer ours), UnreachableError (too few answered)."""
-        _check_released(lease, self._driver.drive(self._release_steps(lease)))
+        ended = self._driver.drive(self._release_steps(lease))
+        if ended.outcome is not Outcome.RELEASED:
+            raise error_of(ended, lease)
 
     def try_extend(self, lease: Lease, ttl_ms: int | None = None) -> Lease | Denied:
         """Extend as a value: a new `Lease`, or a `Denied` (GONE, UNREACHABLE): the old one then ends as before."""
@@ -233,7 +220,7 @@ class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
         Holders may give their leases back meanwhile; once nobody has done so for 0.1 s, the rest is left to expire. An
         acquire that waits raises InstanceClosedError and leaves nothing behind.
         """
-        check_drain(drain_s)
+        check_number("drain_s", drain_s, 0, A_DAY_MS / 1000)
         self._driver.close(drain_s)
 
     def __enter__(self) -> Redlock:
@@ -268,7 +255,9 @@ class AsyncRedlock(_AnyRedlock["AsyncDriver"]):
 
     async def release(self, lease: Lease) -> None:
         """See `Redlock.release`. The release goes on when its task is cancelled."""
-        _check_released(lease, await self._driver.drive(self._release_steps(lease)))
+        ended = await self._driver.drive(self._release_steps(lease))
+        if ended.outcome is not Outcome.RELEASED:
+            raise error_of(ended, lease)
 
     async def try_extend(self, lease: Lease, ttl_ms: int | None = None) -> Lease | Denied:
         """See `Redlock.try_extend`."""
@@ -294,7 +283,7 @@ class AsyncRedlock(_AnyRedlock["AsyncDriver"]):
 
     async def close(self, drain_s: float = 1.0) -> None:
         """See `Redlock.close`."""
-        check_drain(drain_s)
+        check_number("drain_s", drain_s, 0, A_DAY_MS / 1000)
         await self._driver.close(drain_s)
 
     async def __aenter__(self) -> AsyncRedlock:

@@ -37,19 +37,14 @@ def request(*arguments: bytes) -> bytes:
 
 
 def answer_of(line: bytes) -> object:
-    """What a reply of one line (without its end) says: one of `ANSWERS`, a ReplyError, or UNEXPECTED.
-
-    >>> [answer_of(line) for line in (b"+OK", b":1", b":2", b"#t")]
-    [b'OK', 1, 'UNEXPECTED', 'UNEXPECTED']
-    """
+    """What a reply of one line (without its end) says: one of `ANSWERS`, a ReplyError, or UNEXPECTED."""
     if line.startswith(b"-"):
         return ReplyError(line[1:].decode(errors="replace"))
     return ANSWERS.get(line, UNEXPECTED)
 
 
 def error_kind(reply: object) -> str:
-    """The first word of an error reply (`NOSCRIPT`, `MISCONF`, …), `ERR` where that is no such word, or UNEXPECTED for
-    any other reply."""
+    """The first word of an error reply (`NOSCRIPT`, …), `ERR` where that is none; UNEXPECTED for any other reply."""
     if not isinstance(reply, ReplyError):
         return UNEXPECTED
     kind = str(reply).split(" ", 1)[0]

@@ -74,12 +74,8 @@ class Counting(InFlight):
 
 
 class SetRound(Counting):
-    """One attempt's SET on all voting instances.
-
-    `voters`: the pipelines it was sent to. `outcome`: None until settled (ACQUIRED still has to pass its validity
-    check, made by the caller when it runs again). `waiter`: whatever the shell wakes the caller by; None when nobody
-    waits (any more).
-    """
+    """One attempt's SET on all voting instances, the `voters`. ACQUIRED still has to pass its validity check, made by
+    the caller when it runs again."""
 
     __slots__ = (
         "asked_until_ns", "claim", "cleaned", "denied_by", "newest", "resource", "terms", "voters",
@@ -217,10 +213,7 @@ def round_of(lease: object, engine: RoundEngine) -> SetRound:
 
 class ReleaseRound(Counting):
     """The release of what the round `won` may hold, on the instances that were sent its SET: is the key still ours
-    there? `refused`: it is not.
-
-    `outcome` is None until settled. The others, `never`, were not sent the SET, so the key cannot be ours there.
-    """
+    there? `refused`: it is not. The others, `never`, were not sent the SET, so the key cannot be ours there."""
 
     __slots__ = ("won",)
     success = b":1\r\n"

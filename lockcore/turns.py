@@ -63,10 +63,8 @@ class Turn(Settled):
 
 
 class Absent(Turn):
-    """The place of whoever comes back: the turn was passed to another process, and who comes here stands behind it.
-
-    It is given up when its time comes.
-    """
+    """The place of whoever comes back, until its time comes: the turn was passed to another process, and who comes here
+    stands behind it."""
 
     __slots__ = ()
 
@@ -85,9 +83,7 @@ class Turns:
 
     `holders`: with `wait_for_own`, by resource, the attempt that was sent last; a saving, nothing depends on it. Those
     that have been given back leave together, when twice as many are there as at the last time: to delete each is dear.
-
-    `parked`: whose time comes when; each costs the same however many wait. Of a line, those whose turn has come stand
-    before those whose has not.
+    `parked`: whose time comes when. Of a line, those whose turn has come stand before those whose has not.
     """
 
     def __init__(self, engine: Core, *, wait_for_own: bool) -> None:

@@ -32,9 +32,7 @@ class Carrier(Protocol):
 
 class Call:
     """`over`: what `take` gives is the value, else an `Offer`. `wake` is called when there is something to take.
-
-    `undo`: takes a value back; what has one is an acquire.
-    """
+    `undo`: takes a value back; what has one is an acquire."""
 
     __slots__ = ("_error", "_hand", "_judged", "_offered", "_steps", "_value", "carrier", "over", "undo", "wake")
 

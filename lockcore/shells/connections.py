@@ -56,11 +56,9 @@ class Connections:
         _KNOWN.add(self)
 
     def make_foreign(self) -> None:
-        """This process is a child of the one that connected: its sockets and owner tokens are not ours to use.
-
-        The sockets stay as they are: what watches them (an epoll set) may still be shared with the parent. Nothing is
-        sent to them: what our copies of its callers clean up may be what the parent is just being granted.
-        """
+        """This process is a child of the one that connected. The sockets stay as they are: what watches them (an epoll
+        set) may still be shared with the parent. Nothing is sent to them: what our copies of its callers clean up may
+        be what the parent is just being granted."""
         self.engine.foreign = self.engine.retired = self.closed = True
         self.engine.voters = ()
         for pipe in self.engine.pipes:

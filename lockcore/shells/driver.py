@@ -49,8 +49,7 @@ class LoopDriver(Connections):
         raise NotImplementedError
 
     def check_home(self) -> None:
-        """Raises CannotWaitError unless it may be used from where the caller is, ForeignProcessError, and
-        InstanceClosedError."""
+        """As `check_usable`; raises CannotWaitError, too, unless it may be used from where the caller is."""
         self.check_usable()
 
     # -- bytes and time -----------------------------------------------------------------------------------------------
@@ -106,12 +105,13 @@ class LoopDriver(Connections):
         self._soon(self.wake)
 
     def _want_flush(self) -> None:
-        if self.engine.queued == self.engine.early:
+        engine = self.engine
+        if engine.queued == engine.early:
             self.flush()
         elif self._flush_due or self._waking:
             return
-        elif self.is_quiet and not self.engine.followed:
-            self.flush()
+        elif engine.queued <= FEW and await_few(engine.voters, FEW) and not engine.followed:
+            self.flush()  # little is in flight: at once, not at the end of the turn
         else:
             self._flush_due = True
             self._soon(self._flush_turn)
@@ -178,9 +178,7 @@ class LoopDriver(Connections):
 
     def interrupted(self) -> None:
         """Ctrl-C in the middle of the engine: nobody knows what was sent or counted, so every connection is broken off.
-
-        Votes still out are SILENT, releases still out are owed, and all is sound again after reconnecting.
-        """
+        Votes still out are SILENT, releases still out are owed."""
         if self._vigil is not None:
             self._vigil.is_kept = False
         self.engine.interrupted()
@@ -192,12 +190,6 @@ class LoopDriver(Connections):
         self.interrupted()
         if isinstance(lease, Lease) and isinstance(lease.round, SetRound):
             self.engine.clean_up(lease.round)
-
-    @property
-    def is_quiet(self) -> bool:
-        """True when little is in flight: a batch then leaves at once instead of at the end of the turn."""
-        engine = self.engine
-        return engine.queued <= FEW and await_few(engine.voters, FEW)
 
     # -- rounds -------------------------------------------------------------------------------------------------------
 

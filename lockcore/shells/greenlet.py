@@ -53,10 +53,8 @@ class GreenletDriver(LoopDriver):
         return driver
 
     def make_foreign(self) -> None:
-        """See Connections.make_foreign: a hub goes on in the child, and must not watch what is the parent's.
-
-        Whoever waits there would wait for what only the parent will hear, and is told.
-        """
+        """See Connections.make_foreign: a hub goes on in the child. Whoever waits there, for what only the parent will
+        hear, is told."""
         super().make_foreign()
         self._timer.stop()
         self._idle.stop()

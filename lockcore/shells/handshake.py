@@ -28,8 +28,6 @@ from lockcore.shells.target import InstanceTarget
 
 TCP_USER_TIMEOUT_MS = 10_000
 LONGEST_TEXT = 200
-TLS_ADVICE = "; does this port speak TLS? If not, use redis://"
-PLAIN_ADVICE = "; does it want TLS? Then use rediss://"
 NEVER = "0" * 40  # the second replication id of a server that never was a replica
 UNUSABLE = ("unknown command", "syntax error", "wrong number of arguments", "unknown subcommand", "can't run this")
 
@@ -95,9 +93,11 @@ def _failure(target: InstanceTarget, error: Exception) -> InstanceError:
     if "DB index" in text:
         return InstanceRefusedError(target.address, "it has no database of that number")
     if isinstance(error, RedisTimeoutError | TimeoutError):
-        return InstanceTimeoutError(target.address, text + (TLS_ADVICE if target.is_tls else ""))
+        advice = "; does this port speak TLS? If not, use redis://" if target.is_tls else ""
+        return InstanceTimeoutError(target.address, text + advice)
     hung_up = "closed by server" in text or "reset" in text
-    return InstanceClosedError(target.address, text + (PLAIN_ADVICE if hung_up and not target.is_tls else ""))
+    advice = "; does it want TLS? Then use rediss://" if hung_up and not target.is_tls else ""
+    return InstanceClosedError(target.address, text + advice)
 
 
 def _ask(connection: Any, *arguments: str | bytes) -> Any:
@@ -116,8 +116,7 @@ def _tells(connection: Any) -> bool:
 
 
 def _hears(connection: Any, target: InstanceTarget) -> bool:
-    """True when this user may leave words in inboxes and look whose key it is, and what is published to its own now
-    comes on this connection, between its replies (RESP3)."""
+    """True when this user may look whose a key is, and words go to inboxes and come from its own here."""
     inbox = target.inbox
     try:
         _ask(connection, "PUBLISH", inbox, b"")

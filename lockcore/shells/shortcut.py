@@ -259,8 +259,7 @@ class Shortcut:
             self.inside = False
 
     def begin_release(self, lease: Lease, now_ns: int, waiter: StandIn) -> ReleaseRound:
-        """Send a release, begun at `now_ns`; unless that is settled already, `waiter` is stepped once it is. Nobody is
-        told of it (`is_observed`)."""
+        """As `begin_acquire`, a release; nobody is told of it (`is_observed`)."""
         try:
             round_ = self._send_release(lease, now_ns)
         except BaseException as error:

@@ -38,9 +38,7 @@ class InstanceTarget:
         return issubclass(self.options["connection_class"], SSLConnection)
 
     def connection(self) -> Any:
-        """A redis-py connection, not yet connected, whose handshake as a whole ends in time. Not from a pool: those
-        end after some number of connections.
-        """
+        """A redis-py connection, not yet connected, whose handshake as a whole ends in time. Of no pool: those end."""
         options = dict(self.options)
         return _timed(options.pop("connection_class"))(**options)
 
