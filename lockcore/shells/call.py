@@ -79,7 +79,7 @@ class Call:
 
     def taken(self, now_ns: int) -> None:
         """The caller took the offer at `now_ns`, and waits no more."""
-        self.wake = _nobody
+        self.wake = int  # nobody: it has what it wanted
         self.go_on(now_ns)
 
     def fail(self, error: Exception) -> None:
@@ -154,7 +154,3 @@ def ring(lock: Lock) -> None:
     """Wake who sleeps on `lock`; twice is once, should it not have woken yet. Only the I/O thread rings."""
     if lock.locked():
         lock.release()
-
-
-def _nobody() -> None:
-    """A caller that has what it wanted is not woken."""
