@@ -96,9 +96,8 @@ class Core:
     been woken; `retired`: no attempt is begun any more.
 
     A base class, no Protocol: machine code would look up each attribute by its name. An attribute is declared once: of
-    one that a subclass declares again, machine code has the garbage collector count the reference twice, and whoever
-    has it is never freed.
-    """
+    one that a subclass declares again, machine code has the garbage collector count the reference twice, so whoever
+    has it is never freed."""
 
     ready: list[Settled]
     woken: int
