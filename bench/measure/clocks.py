@@ -5,10 +5,10 @@ Rules
   method): no assumption on delays, so a slow or lost message only makes the bound wider.
 - With each goes how far NTP has moved CLOCK_MONOTONIC from CLOCK_MONOTONIC_RAW, here more than there. What is left are
   two oscillators: they drift apart by a rate that the round trips bound themselves (`DRIFT` at most), and by `WANDER`
-  around it. So every round trip bounds every time, and the tightest bound counts. From one round trip to the next NTP
-  may slew both clocks by 500 ppm, unseen: `DRIFT`, too. Where a steady rate is contradicted any within it is allowed.
-- Bounds that contradict each other show a step, or a drift beyond that: between the last round trip that cannot lie
-  behind it and the first that cannot lie before it nothing is known (`LOST_NS` either way), elsewhere nothing changes.
+  around it. So every round trip bounds every time, and the tightest bound counts. From one to the next NTP may slew
+  both clocks by 500 ppm, unseen: `DRIFT`, too.
+- Bounds that contradict each other show a step: between the last round trip that cannot lie behind it and the first
+  that cannot lie before it nothing is known (`LOST_NS` either way), elsewhere nothing changes.
 Source: F. Cristian, "Probabilistic clock synchronization" (1989); clock_gettime(2); adjtimex(2), ADJ_FREQUENCY.
 """
 
@@ -158,16 +158,12 @@ def _tightened(rows: Integers, rate: float, drift: float) -> Bounds:
     """The bounds at each round trip that all of them together give, if ours − theirs grows by `rate` ± `drift`."""
     grown, low, high = _columns(rows, drift)
     trend = np.rint((rows[:, 0] - rows[0, 0]) * rate).astype(np.int64)
-    low, high = low - trend, high - trend
-    low = np.maximum(
-        np.maximum.accumulate(low + grown) - grown,
-        np.maximum.accumulate((low - grown)[::-1])[::-1] + grown,
-    )
-    high = np.minimum(
-        np.minimum.accumulate(high - grown) + grown,
-        np.minimum.accumulate((high + grown)[::-1])[::-1] - grown,
-    )
-    return low + trend, high + trend
+    return _highest(low - trend, grown) + trend, trend - _highest(trend - high, grown)
+
+
+def _highest(low: Integers, grown: Integers) -> Integers:
+    before, after = np.maximum.accumulate(low + grown), np.maximum.accumulate((low - grown)[::-1])[::-1]
+    return np.maximum(before - grown, after + grown)
 
 
 def _step(rows: Integers) -> tuple[int, int] | None:

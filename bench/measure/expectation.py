@@ -1,12 +1,7 @@
 """Rows that must come out in a certain way: *what was seen, what it rests on → a row's word; rows → a Verdict*.
 
-    as expected   it came out as it must, and its preconditions were there
-    not shown     it could have shown, and did not
-    not known     a precondition did not come about (nobody was granted, no fault, a machine that did not keep time)
-    violated      exclusion was broken: certain, whatever else there was
-
-Rules: a precondition is a sentence with whether it came about, written into the row. Without it nothing is refuted and
-nothing confirmed; only what is broken stays broken.
+A precondition is a sentence with whether it came about, written into the row (somebody was granted, a fault took place,
+the machine kept time). Without it nothing is refuted and nothing confirmed; only what is broken stays broken.
 """
 
 from collections.abc import Mapping, Sequence

@@ -122,11 +122,15 @@ class Fold:
         safety: SafetyReport = NOT_JUDGED,
     ) -> Sections:
         """The sections so far. `reports`: of the workers; `server_cpu_s`: CPU of all servers over the run."""
-        health, told, histograms = self._health(reports), self._sums.numbers, self._sums.histograms
-        attempts, counts = fields_of(Latency.of(histograms["attempts"], unit_ns=1)), self._counts
+        told, counts = self._sums.numbers, self._counts
+        histograms = self._sums.histograms | {
+            "scheduler_lag": workers.scheduler_lag(reports),
+            "timer_lateness": workers.merged(report.lateness_histogram for report in reports),
+        }
+        attempts = fields_of(Latency.of(histograms["attempts"], unit_ns=1))
         values = Measured(
             duration_s=self._window.duration_s,
-            rate=self._rate(health.scheduled_starts),
+            rate=self._rate(generator.scheduled_starts(reports, self._facts)),
             outcomes=Outcomes(**told["outcomes"]),
             outcome_shares=outcomes.shares(told["outcomes"]),
             totals=Outcomes(**self._totals),
@@ -142,12 +146,10 @@ class Fold:
             ),
             waiting=waiting_of(self._sums, self._facts.users, workers.added(report.figures for report in reports)),
             cost=self._cost(reports, server_cpu_s),
-            generator=generator.judge_generator(health, self._facts),
+            generator=generator.judge_generator(reports, histograms, counts, self._facts, self._window),
             safety=safety,
             histograms={
-                **{name: histograms[name].encode() for name in LATENCIES},
-                "scheduler_lag": health.lag.encode(),
-                "timer_lateness": health.lateness.encode(),
+                **{name: histograms[name].encode() for name in (*LATENCIES, "scheduler_lag", "timer_lateness")},
                 **workers.reply_histograms(reports),
             },
         )
@@ -182,23 +184,6 @@ class Fold:
             bytes_per_acquire=per_lease(traffic or None),
             client_cpu_us_per_cycle=per_lease(sum(report.cpu_s for report in reports) * 1e6 if reports else None),
             server_cpu_us_per_cycle=per_lease(None if server_cpu_s is None else server_cpu_s * 1e6),
-        )
-
-    def _health(self, reports: Sequence[WorkerNote]) -> generator.Health:
-        kept_ns = sum(report.kept_ns for report in reports) / (self._counts["records"] or 1)
-        scheduled = sum(report.scheduled_starts for report in reports)
-        return generator.Health(
-            cpu_ratio=workers.cpu_ratio(reports),
-            lag=workers.scheduler_lag(reports),
-            lateness=workers.merged(report.lateness_histogram for report in reports),
-            acquire=self._sums.histograms["acquire"],
-            late_starts=sum(report.late_starts for report in reports),
-            queued_starts=sum(report.queued_starts for report in reports),
-            scheduled_starts=max(scheduled, self._facts.due.run if self._facts.due else 0),
-            started=self._counts["records"],
-            littles_law_ratio=generator.littles_law_ratio(
-                self._counts["busy_ns"], self._counts["finished"], kept_ns, self._facts, self._window
-            ),
         )
 
     def _warnings(self, values: Measured, reports: Sequence[WorkerNote]) -> list[str]:

@@ -1,16 +1,13 @@
 """Was the load what it claims to be: *the generator's own health → VALID | LATE | UNKNOWN | INVALID and why*.
 
-Rules
 - INVALID, no figure means anything: in open loop less than 0.99 of the schedule was started; in closed loop with at
   least 8 users Little's ratio (L = λ·W, where L must be the number of users) is outside 0.95…1.05.
 - LATE, latencies are upper bounds: the timer's lateness (open loop) is more than 10 % of what acquires took, or the
   scheduler's lag more than half of it: at the p99, else at the highest percentile below it that both have.
 - UNKNOWN: there is no such percentile. As what cannot be told may be late, latencies are upper bounds, too.
-- A load process at 0.9 of a core or more is a warning: the rate is a lower bound.
 """
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -18,7 +15,8 @@ from bench.measure.facts import Facts, Window
 from bench.measure.histogram import Histogram
 from bench.measure.latency import PERCENTILES, Latency
 from bench.measure.record import Records, ends_ns
-from bench.measure.section import Count, Section, says
+from bench.measure.run_result import GeneratorHealth, GeneratorWord
+from bench.measure.workers import WorkerNote, cpu_ratio
 
 STARTED_SHARE = 0.99
 LATENESS_SHARE = 0.10
@@ -29,40 +27,6 @@ LITTLE_USERS = 8
 LITTLE_TOLERANCE = 0.05
 BUSY_CORE = 0.9
 GENERATOR_BOUND = "generator-bound: the rate is a lower bound"
-
-GeneratorWord = Literal["VALID", "LATE", "UNKNOWN", "INVALID"]
-
-
-class GeneratorHealth(Section, frozen=True, kw_only=True):
-    """The load generator's own health: whether the load is what it claims to be."""
-
-    cpu_ratio: Annotated[
-        float | None, says("of the busiest load process, one core = 1; from 0.9 on the rate is a lower bound")
-    ]
-    scheduler_lag_p99_s: Annotated[float | None, says("99 % of the timers fired no later than this")]
-    timer_lateness_p99_s: Annotated[
-        float | None, says("99 % of the waits for a due time or a think time's end ended no later")
-    ] = None
-    late_starts: Annotated[Count, says("open loop: operations that the timer began late (the generator's fault)")]
-    queued_starts: Annotated[Count, says("open loop: operations due while no caller was free (load)")]
-    littles_law_ratio: Annotated[float | None, says("closed loop: callers at work or thinking ÷ users; must be 1")]
-    verdict: Annotated[GeneratorWord, says("INVALID: no figure counts; LATE, UNKNOWN: latencies are upper bounds")]
-    reason: Annotated[str | None, says("why it is not VALID, else null")]
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    """What the verdict is made from. Counts are of the whole run; None = not known or not applicable."""
-
-    cpu_ratio: float | None
-    lag: Histogram
-    lateness: Histogram
-    acquire: Histogram
-    late_starts: int
-    queued_starts: int
-    scheduled_starts: int
-    started: int
-    littles_law_ratio: float | None
 
 
 def busy_ns(records: Records, window: Window) -> int:
@@ -83,25 +47,38 @@ def littles_law_ratio(busy: int, ended_in_window: int, kept_ns: float, facts: Fa
     return (busy + ended_in_window * (facts.think_mean_ns + kept_ns)) / span / facts.users
 
 
-def judge_generator(health: Health, facts: Facts) -> GeneratorHealth:
-    """The section `generator`, with its verdict and the sentence that explains all but a VALID (None)."""
-    fault = _fault(health, facts)
-    verdict, reason = ("INVALID", fault) if fault else _delays(health, facts)
+def scheduled_starts(reports: Sequence[WorkerNote], facts: Facts) -> int:
+    """Starts due in the whole run: by the schedule, or by what the workers say, whatever is more."""
+    return max(sum(report.scheduled_starts for report in reports), facts.due.run if facts.due else 0)
+
+
+def judge_generator(
+    reports: Sequence[WorkerNote],
+    histograms: Mapping[str, Histogram],
+    counts: Mapping[str, int],
+    facts: Facts,
+    window: Window,
+) -> GeneratorHealth:
+    """The section `generator`. `histograms`: acquire, scheduler_lag, timer_lateness; `counts`: those of the fold."""
+    kept_ns = sum(report.kept_ns for report in reports) / (counts["records"] or 1)
+    ratio = littles_law_ratio(counts["busy_ns"], counts["finished"], kept_ns, facts, window)
+    queued, due = sum(report.queued_starts for report in reports), scheduled_starts(reports, facts)
+    fault = _fault(ratio, counts["records"], due, facts)
+    verdict, reason = ("INVALID", fault) if fault else _delays(histograms, queued, facts)
     return GeneratorHealth(
-        cpu_ratio=health.cpu_ratio,
-        scheduler_lag_p99_s=Latency.of(health.lag).p99,
-        timer_lateness_p99_s=Latency.of(health.lateness).p99,
-        late_starts=health.late_starts,
-        queued_starts=health.queued_starts,
-        littles_law_ratio=health.littles_law_ratio,
+        cpu_ratio=cpu_ratio(reports),
+        scheduler_lag_p99_s=Latency.of(histograms["scheduler_lag"]).p99,
+        timer_lateness_p99_s=Latency.of(histograms["timer_lateness"]).p99,
+        late_starts=sum(report.late_starts for report in reports),
+        queued_starts=queued,
+        littles_law_ratio=ratio,
         verdict=verdict,
         reason=reason,
     )
 
 
-def _fault(health: Health, facts: Facts) -> str:
+def _fault(ratio: float | None, started: int, due: int, facts: Facts) -> str:
     """Why the load was not what it claims; nothing when it was."""
-    ratio, due = health.littles_law_ratio, health.scheduled_starts
     if facts.rate_per_s is None:
         if facts.users < LITTLE_USERS or ratio is None or abs(ratio - 1) <= LITTLE_TOLERANCE:
             return ""
@@ -109,20 +86,21 @@ def _fault(health: Health, facts: Facts) -> str:
         return f"Little's ratio is {ratio:.3f}: {working}"
     if not due:
         return "nothing of the schedule was due: no operation was offered"
-    if health.started >= STARTED_SHARE * due:
+    if started >= STARTED_SHARE * due:
         return ""
     return (
-        f"only {health.started / due:.1%} of the {due} operations due were started (99 % are needed): "
+        f"only {started / due:.1%} of the {due} operations due were started (99 % are needed): "
         "lower --rate, or raise --users if callers were missing"
     )
 
 
-def _delays(health: Health, facts: Facts) -> tuple[GeneratorWord, str | None]:
+def _delays(histograms: Mapping[str, Histogram], queued: int, facts: Facts) -> tuple[GeneratorWord, str | None]:
     """What the generator itself adds to each latency, against what is shown."""
-    judged = [("its scheduler lagged by", health.lag, LAG_SHARE)] if health.lag.count else []
-    if facts.rate_per_s is not None and (health.lateness.count or not health.queued_starts):
-        judged.insert(0, ("the timer was late by", health.lateness, LATENESS_SHARE))
-    found = [_against(health.acquire, *each) for each in judged]
+    acquire, lag, lateness = (histograms[name] for name in ("acquire", "scheduler_lag", "timer_lateness"))
+    judged = [("its scheduler lagged by", lag, LAG_SHARE)] if lag.count else []
+    if facts.rate_per_s is not None and (lateness.count or not queued):
+        judged.insert(0, ("the timer was late by", lateness, LATENESS_SHARE))
+    found = [_against(acquire, *each) for each in judged]
     return next((each for word in IN_DOUBT for each in found if each[0] == word), ("VALID", None))
 
 

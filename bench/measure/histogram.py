@@ -200,9 +200,9 @@ class Sums:
         for name, number in counts.items():
             numbers[str(name)] = numbers.get(str(name), 0) + number
 
-    def add_row(self, name: str, row: Integers) -> None:
-        """Add a figure for each slice."""
-        self.rows[name] = self.rows.get(name, 0) + row
+    def add_row(self, name: str, slices: Integers, weights: Integers | None = None) -> None:
+        """Count in a row the `slices` that something fell in, each as often as its weight, or once."""
+        self.rows[name] = self.rows.get(name, 0) + np.bincount(slices, weights, self._slices).astype(np.int64)
 
     def row(self, name: str) -> tuple[int, ...]:
         """The figures of a row."""
@@ -232,7 +232,7 @@ class Sums:
         for section, counts in state.numbers.items():
             self.add(section, counts)
         for name, row in state.rows.items():
-            self.add_row(name, np.array(row, np.int64))
+            self.rows[name] = self.rows.get(name, 0) + np.array(row, np.int64)
         for name, samples in state.histograms.items():
             self.histograms[name].merge_samples(samples)
         self.longest_ns = max(self.longest_ns, state.longest_ns)

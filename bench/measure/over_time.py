@@ -75,9 +75,7 @@ class OverTime(Section, frozen=True, kw_only=True):
 
     origin_ns: Annotated[int, says("start of the measured window, ns of CLOCK_MONOTONIC")]
     slice_s: Annotated[Amount, says("width of a slice")]
-    start_s: Annotated[
-        tuple[float, ...], says("of each slice, from the start of the measured window; below 0: warm-up")
-    ]
+    start_s: Annotated[tuple[float, ...], says("of each slice, from the window's start; below 0: warm-up")]
     granted: Annotated[tuple[Count, ...], says("leases granted in the slice, whenever their acquire began")]
     outcomes: Annotated[dict[str, tuple[Count, ...]], says("acquires by outcome")]
     split_votes: Annotated[tuple[Count, ...], says("rounds that were split votes")]
@@ -87,24 +85,19 @@ class OverTime(Section, frozen=True, kw_only=True):
 
 def add_slices(sums: Sums, slices: Slices, quorum: int, records: Records) -> None:
     """Add a part of the history. Works on columns: a copy of whole records would cost more than all the rest."""
-
-    def add_row(name: str, place: Integers) -> None:
-        sums.add_row(name, np.bincount(place, minlength=slices.total))
-
     granted = slices.indices(records["granted_ns"][records["granted_ns"] > 0])
-    add_row("granted", granted[(granted >= 0) & (granted < slices.total)])
+    sums.add_row("granted", granted[(granted >= 0) & (granted < slices.total)])
     place = slices.indices(records["intended_ns"])
     known = np.flatnonzero((place >= 0) & (place < slices.total))
     place, codes = place[known], records["outcome"][known] & 0xFF
     for name in ACQUIRE_OUTCOMES:
-        add_row(name, place[codes == OUTCOME_CODES[name]])
-    split_votes = np.bincount(place, outcomes.split_votes_of(records)[known], slices.total)
-    sums.add_row("split_votes", split_votes.astype(np.int64))
+        sums.add_row(name, place[codes == OUTCOME_CODES[name]])
+    sums.add_row("split_votes", place, outcomes.split_votes_of(records)[known])
     won = codes == OUTCOME_CODES["acquired"]
     leases, place = known[won], place[won]
     votes, undecided = (outcomes.votes_of(records, kind)[leases] for kind in ("granted", "undecided"))
     for number in np.unique(votes[undecided == 0]).tolist():
-        add_row(f"margin {number - quorum}", place[(undecided == 0) & (votes == number)])
+        sums.add_row(f"margin {number - quorum}", place[(undecided == 0) & (votes == number)])
     took, order = records["ended_ns"][leases] - records["intended_ns"][leases], np.argsort(place, kind="stable")
     ends = np.cumsum(np.bincount(place, minlength=slices.total))[:-1]
     for number, part in enumerate(np.split(took[order], ends)):

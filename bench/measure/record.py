@@ -3,12 +3,10 @@
 Rules
 - A record is 16 little-endian int64 (`RECORD_FIELDS`); times are nanoseconds of CLOCK_MONOTONIC, 0 = did not happen.
 - `sequence` (slot + 1) is packed last (recorder.py), so a record cut short by a kill is noticed: it alone is missing.
-- Files are made in segments with posix_fallocate: a full disk is an error at a known point, never a SIGBUS on the way.
 - The pages belong to the kernel: what was written before a `kill -9` of the worker is read back in full. Readers read,
   they never map: a segment may be shortened by its writer when the run ends.
-- A record is written when its operation has ended; so its start stands in a page of the kernel's from before anything
-  is sent until then. An acquire that tries again says of each lost attempt when it was begun: evidence that the
-  resource was asked for.
+- A record is written when its operation has ended; so its start stands in a page of its own from before anything is
+  sent until then. An acquire that tries again says of each lost attempt when it was begun: its resource was asked for.
 """
 
 import mmap
@@ -69,6 +67,7 @@ Records = NDArray[Any]  # a one-dimensional structured array of RECORD_DTYPE
 PLACES = 512  # operations in progress per page
 BEGUN, LOST = "begun", "lost"
 CURE = "free disk space"
+NEVER_NS = 1 << 62
 _pack = struct.Struct("<2q").pack
 
 
@@ -161,34 +160,25 @@ class HistoryTail:
         self._workdir = Path(workdir)
         self._read: dict[Path, int] = {}  # path -> records already handed out
 
-    def new_records(self, settled_before_ns: int | None = None) -> Records:
+    def new_records(self, settled_before_ns: int = NEVER_NS) -> Records:
         """What was recorded since the last call, of all workers.
 
         With `settled_before_ns` each worker's part ends before its first operation that returned at or after that
         time: the votes of what is handed out can then no longer be patched.
         """
-        parts = [
-            part
-            for segments in _by_worker(self._workdir).values()
-            for part in self._advance(segments, settled_before_ns)
-            if len(part)
-        ]
+        parts = []
+        for segments in _by_worker(self._workdir).values():
+            for _, path in segments:
+                start = self._read.get(path, 0)
+                records = _read_from(path, start)
+                late = np.flatnonzero(ends_ns(records) >= settled_before_ns)
+                settled = records[: late[0]] if len(late) else records
+                self._read[path] = start + len(settled)
+                if len(settled):
+                    parts.append(settled)
+                if len(late):
+                    break
         return np.concatenate(parts) if len(parts) > 1 else (*parts, np.empty(0, RECORD_DTYPE))[0]
-
-    def _advance(self, segments: Sequence[tuple[int, Path]], settled_before_ns: int | None) -> list[Records]:
-        parts: list[Records] = []
-        for _, path in segments:
-            start = self._read.get(path, 0)
-            records = _read_from(path, start)
-            whole = len(records)
-            if settled_before_ns is not None:
-                late = ends_ns(records) >= settled_before_ns
-                records = records[: int(late.argmax())] if late.any() else records
-            self._read[path] = start + len(records)
-            parts.append(records)
-            if len(records) < whole:
-                break
-        return parts
 
 
 def _read_from(path: Path, record: int) -> Records:

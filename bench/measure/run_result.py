@@ -4,7 +4,6 @@ Rules: units stand in the names (_s seconds, _ns nanoseconds of CLOCK_MONOTONIC,
 null means not known, or not applicable. `Measured` is what limits can be set on; it comes first, the rest is about it.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,7 +11,6 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from bench.errors import UsageError
-from bench.measure.generator import GeneratorHealth
 from bench.measure.latency import Latencies, Latency, Waiting
 from bench.measure.outcomes import Outcomes, OutcomeShares, Releases, SplitVotes, Votes
 from bench.measure.over_time import OverTime
@@ -24,6 +22,7 @@ from bench.scenario import Scenario
 BrokenRule = Literal["service_fault", "granted_invalid", "foreign_delete", "client_overstay", "spurious_refusal"]
 Operator = Literal["<", "<=", ">", ">=", "==", "!="]
 Unit = Literal["s", "us", "per_s", "ratio", "count"]
+GeneratorWord = Literal["VALID", "LATE", "UNKNOWN", "INVALID"]
 SafetyWord = Literal["SAFE", "VIOLATED", "UNKNOWN", "NOT TESTED"]
 
 
@@ -50,9 +49,20 @@ class Cost(Section, frozen=True, kw_only=True):
     bytes_per_acquire: Annotated[float | None, says("bytes sent and received, all instances")]
     client_cpu_us_per_cycle: Annotated[float | None, says("CPU of the load processes")]
     server_cpu_us_per_cycle: Annotated[float | None, says("CPU of all servers")]
-    beside_cpu_ratio: Annotated[
-        float | None, says("of a core, what follows and judges the run took while callers ran")
-    ] = None
+    beside_cpu_ratio: Annotated[float | None, says("of a core: what follows and judges the run, meanwhile")] = None
+
+
+class GeneratorHealth(Section, frozen=True, kw_only=True):
+    """The load generator's own health: whether the load is what it claims to be."""
+
+    cpu_ratio: Annotated[float | None, says("of the busiest load process; from 0.9 on the rate is a lower bound")]
+    scheduler_lag_p99_s: Annotated[float | None, says("99 % of the timers fired no later than this")]
+    timer_lateness_p99_s: Annotated[float | None, says("99 % of waits for a due time ended no later")] = None
+    late_starts: Annotated[Count, says("open loop: operations that the timer began late (the generator's fault)")]
+    queued_starts: Annotated[Count, says("open loop: operations due while no caller was free (load)")]
+    littles_law_ratio: Annotated[float | None, says("closed loop: callers at work or thinking ÷ users; must be 1")]
+    verdict: Annotated[GeneratorWord, says("INVALID: no figure counts; LATE, UNKNOWN: latencies are upper bounds")]
+    reason: Annotated[str | None, says("why it is not VALID, else null")]
 
 
 class Example(Section, frozen=True, kw_only=True):
@@ -91,13 +101,9 @@ class SafetyReport(Section, frozen=True):
     contested_leases: Annotated[Count, says("leases that another caller asked for while they were valid")] = 0
     tested_leases: Annotated[Count, says("leases held for a time in which another attempt's command was sent")] = 0
     judged_ratio: Annotated[Share, says("share of the run's leases that were judged, by their resources; 1: all")] = 1.0
-    upper_bound_95: Annotated[
-        float | None, says("3 ÷ tested_leases: 95 % sure, the rate is below it; null: not SAFE")
-    ] = None
+    upper_bound_95: Annotated[float | None, says("95 % sure: fewer than 3 ÷ tested_leases; null: not SAFE")] = None
     examples: Annotated[tuple[Example, ...], says("up to five findings of each kind")] = ()
-    holders: Annotated[
-        tuple[Holder, ...], says("of the resources that matter most: violated ones, then the hottest")
-    ] = ()
+    holders: Annotated[tuple[Holder, ...], says("of some resources: violated ones, then the hottest")] = ()
 
 
 class Measured(Section, frozen=True, kw_only=True):
@@ -130,9 +136,7 @@ class ServerBinary:
     version: Annotated[str, says("as it says")]
     sha256: Annotated[str, says("of the file behind any links")] = ""
     tls: Annotated[bool, says("whether it was built with TLS")] = False
-    release_command: Annotated[str, says("the compare-and-delete its version offers: delex, delifeq, else evalsha")] = (
-        ""
-    )
+    release_command: Annotated[str, says("its compare-and-delete: delex, delifeq, else evalsha")] = ""
     source: Annotated[str, says("how it was found")] = ""
 
     @property
@@ -207,12 +211,8 @@ class InfoDelta:
     cpu_s: Annotated[float | None, says("system and user time, without forked children")] = None
     children_cpu_s: Annotated[float | None, says("that of forked children (rewrites)")] = None
     commands_processed: Annotated[int | None, says("all commands")] = None
-    calls: Annotated[dict[str, int], says("commands by name (set, evalsha …), a sub-command as config|get")] = field(
-        default_factory=dict
-    )
-    usec_per_call: Annotated[dict[str, float], says("the server's time for each of them, µs")] = field(
-        default_factory=dict
-    )
+    calls: Annotated[dict[str, int], says("by command, a sub-command as config|get")] = field(default_factory=dict)
+    usec_per_call: Annotated[dict[str, float], says("µs of each of them")] = field(default_factory=dict)
     expired_keys: Annotated[int | None, says("keys that expired")] = None
     evicted_keys: Annotated[int | None, says("keys that were evicted")] = None
     input_bytes: Annotated[int | None, says("bytes received")] = None
@@ -340,12 +340,11 @@ class RunResult(Document, frozen=True, kw_only=True):
     safety: Annotated[SafetyReport, says("whether the lock held")]
     faults: Annotated[tuple[InjectedFault, ...], says("injected faults, one entry for each target")] = ()
     thresholds: Annotated[tuple[JudgedThreshold, ...], says("limits that were asked for")] = ()
-    histograms: Annotated[
-        dict[str, str], says("HDR, V2 compressed encoding, base64: of latency_s, the generator, reply_<index>")
-    ]
+    histograms: Annotated[dict[str, str], says("HDR V2, compressed, base64: latency_s, generator, reply_<index>")]
 
 
 RESULT = RunResult
+fields_of = msgspec.structs.asdict  # of a section by name, to make another of more fields
 Figures = Measured | RunResult  # what limits are judged on
 
 
@@ -355,8 +354,3 @@ def read_run(place: Path) -> RunResult:
     if not {"scenario", "latency_s", "rate", "safety", "generator"} <= result.keys():
         raise UsageError(f"{place} is a result of another command; give results of lockbench run")
     return typed(result, RunResult, str(place))
-
-
-def fields_of(section: Section) -> Mapping[str, Any]:
-    """Return the fields of a section by name, to make another of more fields."""
-    return msgspec.structs.asdict(section)

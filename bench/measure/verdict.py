@@ -137,13 +137,9 @@ BARS_REACHED = Word(
     "at least as good",
 )  # fmt: skip
 BARS_MISSED = Word(
-    "BARS MISSED",
-    Kind.BAD,
-    "fail",
-    1,
-    "a bar missed for certain: in every round, or 95 % sure",
+    "BARS MISSED", Kind.BAD, "fail", 1, "a bar missed for certain: in every round, or 95 % sure",
     "worse than it is to be",
-)
+)  # fmt: skip
 
 _EXPERIMENT = (AS_EXPECTED, NOT_AS_EXPECTED, NOT_KNOWN, VIOLATED, INTERRUPTED)
 WORDS: Mapping[str, tuple[Word, ...]] = {  # by command, which is the `kind` of its result
@@ -151,12 +147,7 @@ WORDS: Mapping[str, tuple[Word, ...]] = {  # by command, which is the `kind` of 
     "compare": (COMPARED, VIOLATED, FAIL, INVALID, INCONCLUSIVE, INTERRUPTED),
     "gate": (PASS, VIOLATED, FAIL, INVALID, INCONCLUSIVE, INTERRUPTED),
     "capacity": (FOUND, VIOLATED, NOT_KEPT, INCONCLUSIVE, INTERRUPTED),
-    "safety": _EXPERIMENT,
-    "explore": _EXPERIMENT,
-    "split-votes": _EXPERIMENT,
-    "crash": _EXPERIMENT,
-    "fsync": _EXPERIMENT,
-    "audit": _EXPERIMENT,
+    **dict.fromkeys(("safety", "explore", "split-votes", "crash", "fsync", "audit"), _EXPERIMENT),
     "peers": (BARS_REACHED, BARS_MISSED, NOT_KNOWN, INTERRUPTED),
     "bench": (BARS_REACHED, BARS_MISSED, NOT_KNOWN),
 }

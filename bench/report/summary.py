@@ -9,10 +9,11 @@ figure.
 from collections.abc import Iterator, Sequence
 
 from bench.gates.threshold import sentence
-from bench.measure.generator import IN_DOUBT, GeneratorHealth
+from bench.measure.generator import IN_DOUBT
 from bench.measure.latency import AllAcquires, Latency
 from bench.measure.run_result import (
     Cost,
+    GeneratorHealth,
     InjectedFault,
     InstanceReport,
     JudgedThreshold,

@@ -1,15 +1,13 @@
 """The oracle's rules: *operations → valid leases by resource and grant → the rows that break each rule*.
 
-Rules
-- A lease is believed valid in [granted, min(valid_until, release sent)]: the start is late and both ends are early, so
-  every delay only shrinks the interval and an overlap is never an artefact.
-- Of leases on several clocks an interval is what it is at the least: its start at the latest, its ends at the earliest
-  that the bounds on the clocks allow. Every comparison of two operations holds for all times within their bounds; what
-  is left of no interval can overlap nothing. Comparisons within one operation are of its own clock, and exact.
-- Intervals may touch. Leases accepted at or after their end are not valid and stand apart.
+Rules (what is believed: README of this folder)
+- A lease is believed valid in [granted, min(valid_until, release sent)]; intervals may touch. Leases accepted at or
+  after their end are not valid and stand apart.
+- Of leases on several clocks an interval is what it is at the least, and every comparison of two operations holds for
+  all times within their bounds. Comparisons within one operation are of its own clock, and exact.
 - Each function is one rule, vectorised over a timeline (every key of a resource is below every key of the next, so a
   comparison of keys compares times of one resource, or is settled by the resources). Pairs are (culprit or earlier row,
-  other row). With unique owner tokens these rules equal a linearizability check of a mutex: no search is needed.
+  other row).
 """
 
 from collections.abc import Iterator

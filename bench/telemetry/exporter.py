@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from bench.measure.facts import Window
-from bench.measure.record import HistoryTail, history_parts, read_history
+from bench.measure.record import NEVER_NS, HistoryTail, history_parts, read_history
 from bench.measure.run_result import SafetyReport
 from bench.measure.workers import WorkerNote, read_workers
 from bench.telemetry.load_log import AttemptTail, ExtensionTail
@@ -125,7 +125,9 @@ class Exporter:
         attempts = list(self._attempts.new_attempts())
         extensions = list(self._extensions.new_extensions())
         count_observed(self._observed, attempts, extensions, self._run.addresses)
-        settled = self._settled.new_records(None if last else now_ns - self._run.settle_ns)  # what is patched no more
+        settled = self._settled.new_records(
+            NEVER_NS if last else now_ns - self._run.settle_ns
+        )  # what is patched no more
         self._counts.add_votes(settled)
         if self._otlp is not None and self._settings.traces:
             self._tracing.note(attempts, extensions)

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Annotated, Literal
 
-from bench.measure.generator import BUSY_CORE, GeneratorWord
+from bench.measure.generator import BUSY_CORE
 from bench.measure.latency import Latency
 from bench.measure.result import Document
-from bench.measure.run_result import FleetFacts
+from bench.measure.run_result import FleetFacts, GeneratorWord
 from bench.measure.section import Amount, Count, Section, Share, says
 from bench.measure.verdict import Status
 from bench.scenario import Scenario

@@ -6,9 +6,8 @@ Rules: those of `bench.measure.section`; ratios are the second side over the fir
 from typing import Annotated, Literal, Self
 
 from bench.measure.environment import Environment
-from bench.measure.generator import GeneratorWord
 from bench.measure.result import Document
-from bench.measure.run_result import FleetFacts, JudgedThreshold, RunResult, SafetyWord, Unit
+from bench.measure.run_result import FleetFacts, GeneratorWord, JudgedThreshold, RunResult, SafetyWord, Unit
 from bench.measure.section import Amount, Count, Section, Share, says
 from bench.measure.verdict import Status, Verdict
 from bench.scenario import Scenario
