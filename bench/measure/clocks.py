@@ -1,4 +1,4 @@
-"""Another host's clock on ours: *round trips → between which of our times each of its times lies*.
+"""Times: *another host's round trips → between which of ours each of its times lies*; *(resource, time) → a key*.
 
 Rules
 - A round trip proves that what the other clock showed in its middle was shown between our two readings (Cristian's
@@ -13,16 +13,18 @@ Source: F. Cristian, "Probabilistic clock synchronization" (1989); clock_gettime
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
-from bench.measure.timeline import Integers
+Integers = NDArray[np.int64]
 
+_KEY_LIMIT = 1 << 62
 DRIFT = 1e-3
 WANDER = 5e-5  # of two crystals of ±25 ppm over all temperatures
 READ_NS = 10_000  # by which two clocks that are read one after the other are apart at most
@@ -178,6 +180,48 @@ def _step(rows: Integers) -> tuple[int, int] | None:
     apart = grown[start] - grown[:start]
     against = (low[:start] - apart > high[start]) | (high[:start] + apart < low[start])
     return int(np.flatnonzero(against)[-1]), start
+
+
+# -- one order over resources and times --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """How the times of a range of resources become int64 keys that one fast sort orders by both.
+
+    key = resource × span + (time − earliest): within a resource keys differ exactly as times do, and every key of a
+    resource is below every key of the next. Where resources × span would pass 2^62, ranges of resources get their own.
+    """
+
+    first_resource: int
+    earliest_ns: int
+    span_ns: int
+
+    def keys(self, resources: Integers, times_ns: Integers) -> Integers:
+        """The key of each (resource, time); both must be within what the timeline was made for."""
+        return (resources - self.first_resource) * self.span_ns + (times_ns - self.earliest_ns)
+
+
+def timelines(
+    resources: Integers, times_ns: Sequence[Integers], key_limit: int = _KEY_LIMIT
+) -> Iterator[tuple[Timeline, NDArray[np.bool_] | slice]]:
+    """Yield timelines that cover all `resources`, each with a selection of the rows that belong to it.
+
+    `times_ns`: every array whose values will be made keys, 1 ns to either side included. One timeline, selecting all
+    rows, is the rule; `key_limit` is for tests.
+    """
+    if not len(resources):
+        return
+    earliest = min(int(times.min()) for times in times_ns if len(times)) - 1
+    span = max(int(times.max()) for times in times_ns if len(times)) + 2 - earliest
+    width = max(key_limit // span, 1)
+    first, last = int(resources.min()), int(resources.max())
+    if last - first < width:
+        yield Timeline(first, earliest, span), slice(None)
+        return
+    for rank in np.unique((resources - first) // width).tolist():
+        start = first + rank * width
+        yield Timeline(start, earliest, span), (resources >= start) & (resources < start + width)
 
 
 # -- in the folder of a run --------------------------------------------------------------------------------------------

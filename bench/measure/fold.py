@@ -13,12 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.measure import generator, outcomes, workers
+from bench.measure import generator, latency, outcomes, workers
 from bench.measure.facts import Facts, Window
 from bench.measure.histogram import Sums, SumsState
-from bench.measure.latency import LATENCIES, WAITS, Latency, add_waits, blocks, durations, handoffs, waiting_of
+from bench.measure.latency import LATENCIES, WAITS, Latency, Slices
 from bench.measure.outcomes import ACQUIRE_OUTCOMES, RELEASE_OUTCOMES, Counts, Outcomes, Releases, SplitVotes, Votes
-from bench.measure.over_time import Slices, add_slices, over_time_of
 from bench.measure.record import Records, ends_ns
 from bench.measure.run_result import Attempts, Cost, Measured, Rate, SafetyReport, fields_of
 from bench.measure.statistics import TENTHS
@@ -62,7 +61,7 @@ class Fold:
 
     def add_handoffs(self, records: Records) -> None:
         """Add only the hand-offs of all operations of some resources."""
-        self._sums.histograms["handoff"].add(handoffs(records, self._window))
+        self._sums.histograms["handoff"].add(latency.handoffs(records, self._window))
 
     def count(self, records: Records) -> None:
         """Add all but the hand-offs of any operations."""
@@ -72,15 +71,15 @@ class Fold:
         sums.add("outcomes", outcomes.count_acquires(inside))
         sums.add("votes", outcomes.count_votes(inside))
         sums.add("margin", outcomes.count_margins(inside, self._facts.quorum))
-        for name, values in durations(inside).items():
+        for name, values in latency.durations(inside).items():
             sums.histograms[name].add(values)
         rounds, split_votes = outcomes.attempts_of(inside), outcomes.split_votes_of(inside)
         sums.histograms["attempts"].add(rounds[outcomes.acquired(inside)])  # the "ns" are rounds
         granted_ns = records["granted_ns"][window.holds(records["granted_ns"])] - window.start_ns
         tenths = np.bincount(granted_ns * TENTHS // (window.stop_ns - window.start_ns or 1), minlength=TENTHS)
         sums.add("tenths", dict(enumerate(tenths.tolist())))
-        add_slices(sums, self._slices, self._facts.quorum, records)
-        add_waits(sums, records, inside)
+        latency.add_slices(sums, self._slices, self._facts.quorum, records)
+        latency.add_waits(sums, records, inside)
         more = {
             "records": len(records),
             "due": len(inside),
@@ -128,6 +127,7 @@ class Fold:
             "timer_lateness": workers.merged(report.lateness_histogram for report in reports),
         }
         attempts = fields_of(Latency.of(histograms["attempts"], unit_ns=1))
+        figures = workers.added(report.figures for report in reports)
         values = Measured(
             duration_s=self._window.duration_s,
             rate=self._rate(generator.scheduled_starts(reports, self._facts)),
@@ -135,8 +135,8 @@ class Fold:
             outcome_shares=outcomes.shares(told["outcomes"]),
             totals=Outcomes(**self._totals),
             releases=Releases(**told["releases"]),
-            latency_s=blocks(histograms),
-            over_time=over_time_of(self._sums, self._slices),
+            latency_s=latency.blocks(histograms),
+            over_time=latency.over_time_of(self._sums, self._slices),
             attempts=Attempts(**attempts, total=counts["window_attempts"]),
             votes=Votes(margin=dict(sorted(told["margin"].items(), key=lambda item: int(item[0]))), **told["votes"]),
             split_votes=SplitVotes(
@@ -144,7 +144,7 @@ class Fold:
                 operations=counts["split_operations"],
                 ratio=counts["split_votes"] / counts["window_attempts"] if counts["window_attempts"] else None,
             ),
-            waiting=waiting_of(self._sums, self._facts.users, workers.added(report.figures for report in reports)),
+            waiting=latency.waiting_of(self._sums, self._facts.users, figures),
             cost=self._cost(reports, server_cpu_s),
             generator=generator.judge_generator(reports, histograms, counts, self._facts, self._window),
             safety=safety,

@@ -18,7 +18,7 @@ from typing import Self
 import numpy as np
 from hdrh.histogram import HdrHistogram
 
-from bench.measure.timeline import Integers
+from bench.measure.clocks import Integers
 
 HIGHEST_NS = 3_600_000_000_000  # one hour; longer values are counted as this, their maximum stays exact
 DIGITS = 3

@@ -11,9 +11,9 @@ import numpy as np
 from msgspec.structs import astuple
 from numpy.typing import NDArray
 
+from bench.measure.clocks import Integers
 from bench.measure.record import OUTCOME_CODES, Records
 from bench.measure.section import Count, Section, Share, says
-from bench.measure.timeline import Integers
 
 ACQUIRE_OUTCOMES = ("acquired", "contended", "split_vote", "unreachable", "too_late")
 RELEASE_OUTCOMES = ("released", "gone", "unreachable")

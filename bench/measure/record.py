@@ -24,9 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.errors import writing
-from bench.measure.clocks import Clock, Who, read_clocks, rows_of, worker_files
+from bench.measure.clocks import Clock, Integers, Who, read_clocks, rows_of, worker_files
 from bench.measure.section import Section, says
-from bench.measure.timeline import Integers
 
 
 class OperationFacts(Section, frozen=True, kw_only=True):

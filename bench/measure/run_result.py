@@ -11,9 +11,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from bench.errors import UsageError
-from bench.measure.latency import Latencies, Latency, Waiting
+from bench.measure.latency import Latencies, Latency, OverTime, Waiting
 from bench.measure.outcomes import Outcomes, OutcomeShares, Releases, SplitVotes, Votes
-from bench.measure.over_time import OverTime
 from bench.measure.record import OperationFacts
 from bench.measure.result import Document, read_result
 from bench.measure.section import Amount, Count, Section, Share, says, typed

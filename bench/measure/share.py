@@ -21,13 +21,12 @@ import msgspec
 import numpy as np
 
 from bench.errors import UsageError
-from bench.measure.clocks import Who, worker_files
+from bench.measure.clocks import Integers, Who, worker_files
 from bench.measure.facts import Facts, Window
 from bench.measure.fold import Fold
 from bench.measure.histogram import SumsState
 from bench.measure.record import LOST, RECORD_FIELDS, TIMES, read_lost, read_pieces
 from bench.measure.section import decoded
-from bench.measure.timeline import Integers
 
 BUCKETS = 1_024
 BYTES_PER_S = 1_000_000  # that one host may send per second of run

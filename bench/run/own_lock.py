@@ -18,11 +18,11 @@ import numpy as np
 from msgspec import structs
 
 from bench.errors import InconclusiveError
+from bench.measure.clocks import Integers
 from bench.measure.facts import Facts, Window
 from bench.measure.fold import fold
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, History, Records
 from bench.measure.run_result import Measured
-from bench.measure.timeline import Integers
 from bench.safety.judge import Judge
 from lockcore.clock import NS_PER_S
 

@@ -10,11 +10,11 @@ from collections.abc import Collection, Iterable
 
 import numpy as np
 
+from bench.measure.clocks import Integers, timelines
 from bench.measure.facts import Window
 from bench.measure.outcomes import acquired
 from bench.measure.record import Records
 from bench.measure.run_result import Holder
-from bench.measure.timeline import Integers, timelines
 from bench.safety import rules
 
 MOST_RESOURCES = 6

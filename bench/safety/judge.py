@@ -15,11 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from bench.measure.clocks import Who
+from bench.measure.clocks import Integers, Who, timelines
 from bench.measure.outcomes import acquired
 from bench.measure.record import OUTCOMES, RECORD_DTYPE, RECORD_FIELDS, History, OperationFacts, Records, ends_ns
 from bench.measure.run_result import BrokenRule, Example, SafetyReport, SafetyWord
-from bench.measure.timeline import Integers, timelines
 from bench.measure.verdict import TESTED_LEAST
 from bench.measure.workers import WorkerNote
 from bench.safety import rules

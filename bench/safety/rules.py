@@ -17,11 +17,10 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.measure.clocks import LOST_NS
+from bench.measure.clocks import LOST_NS, Integers, Timeline
 from bench.measure.outcomes import acquired, attempts_of, votes_of
 from bench.measure.record import OUTCOME_CODES, Records, ends_ns
 from bench.measure.run_result import BrokenRule
-from bench.measure.timeline import Integers, Timeline
 
 CLEANUP_NS = 50_000_000  # how long the releases after a lost round may take to arrive
 Pairs = tuple[Integers, Integers]

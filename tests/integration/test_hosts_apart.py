@@ -20,11 +20,10 @@ import numpy as np
 import psutil
 import pytest
 
-from bench.measure.clocks import LOST_NS, read_clocks
+from bench.measure.clocks import LOST_NS, Integers, read_clocks
 from bench.measure.outcomes import acquired
 from bench.measure.record import OUTCOMES, RECORD_DTYPE, TIMES, History, Records, read_history
 from bench.measure.run_result import RunResult
-from bench.measure.timeline import Integers
 from bench.safety.judge import judge
 from bench.topology.server import find_server
 from bench.workloads.demand import CALLERS_PER_WORKER

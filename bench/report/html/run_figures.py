@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench.measure.histogram import SAMPLES_BEYOND, Histogram, highest_of_bucket
-from bench.measure.latency import Latency
-from bench.measure.over_time import OverTime
+from bench.measure.latency import Latency, OverTime
 from bench.measure.run_result import RunResult, fields_of
 from bench.report.figures import MISSING, count, latency, percent, share
 from bench.report.html.plot import X_RANGE, Y_RANGE, Area, Axes, Band, Cell, Column, Data, Figure, Line, Mark, plot

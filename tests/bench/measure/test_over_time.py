@@ -5,7 +5,7 @@ import pytest
 
 from bench.measure.facts import Facts, Window
 from bench.measure.fold import fold
-from bench.measure.over_time import MOST_SLICES, Slices
+from bench.measure.latency import MOST_SLICES, Slices
 from bench.measure.section import builtins_of
 from tests.doubles.records import MS
 

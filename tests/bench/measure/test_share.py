@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from bench.measure.clocks import Integers
 from bench.measure.facts import Facts, Window
 from bench.measure.fold import Fold
 from bench.measure.histogram import Histogram, Samples, SumsState
@@ -29,7 +30,6 @@ from bench.measure.share import (
     unpack,
     unpack_here,
 )  # fmt: skip
-from bench.measure.timeline import Integers
 from tests.doubles.records import MS, legal_records
 
 WINDOW = Window(10**15 + 200 * MS, 10**15 + 1_700 * MS)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bench.measure.timeline import timelines
+from bench.measure.clocks import timelines
 
 
 @pytest.mark.parametrize("limit", [1, 50, 1_000, 1 << 62])
