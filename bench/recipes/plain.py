@@ -50,12 +50,11 @@ class PlainInstance:
             target = target_of(url, settings.connect_timeout_s, settings.key_prefix)
         except ValueError as error:
             raise UsageError(str(error)) from error
-        self._timeout_s = timeout_ms / 1000
-        self._pool_of = partial(connection_pool, target.options, connect_timeout_s=settings.connect_timeout_s)
+        pool_of = partial(connection_pool, target.options, connect_timeout_s=settings.connect_timeout_s)
         self.index, self.address = index, target.address
         self.trouble: InstanceError | RedisError | None = None
-        self._client: Redis = Redis(connection_pool=self._pool_of(timeout_s=self._timeout_s))
-        self._patient: Redis | None = None
+        self._client: Redis = Redis(connection_pool=pool_of(timeout_s=timeout_ms / 1000))
+        self._patient: Redis = Redis(connection_pool=pool_of(timeout_s=timeout_ms / 1000 + 1.0))
         self._hello: Hello | None = None
         self._commands = 0
         self._reply_times_ns: list[int] = []
@@ -91,18 +90,12 @@ class PlainInstance:
     def block(self, seconds: float, *command: object) -> Any:
         """The reply to a command that blocks for up to `seconds`, its last argument. Raises RedisError."""
         self._commands += 1
-        return self._waiting.execute_command(*command, seconds)  # type: ignore[no-untyped-call]
+        return self._patient.execute_command(*command, seconds)  # type: ignore[no-untyped-call]
 
     def listener(self) -> PubSub:
         """One that can subscribe, on a connection of its own from then on."""
-        ear: PubSub = self._waiting.pubsub()  # type: ignore[no-untyped-call]
+        ear: PubSub = self._patient.pubsub()  # type: ignore[no-untyped-call]
         return ear
-
-    @property
-    def _waiting(self) -> Redis:
-        if self._patient is None:
-            self._patient = Redis(connection_pool=self._pool_of(timeout_s=self._timeout_s + 1.0))
-        return self._patient
 
     def run(self, script: Script, keys: tuple[str, ...], *arguments: object) -> Any:
         """The reply of a Lua script. Raises as `ask`."""
@@ -141,7 +134,7 @@ class PlainInstance:
 
     def close(self) -> None:
         """Close the pool. Idempotent."""
-        for client in filter(None, (self._client, self._patient)):
+        for client in (self._client, self._patient):
             client.close()
             client.connection_pool.disconnect()
 
@@ -172,7 +165,7 @@ class PlainRecipe:
         self.pause = reach_of(settings.pause, settings.seed, settings.process, settings.gate)
         self.figures: Counter[str] = Counter()
         self._retry, self._max_ttl_ms, self._prefix = settings.retry, settings.max_ttl_ms, settings.key_prefix
-        self._skew_ms = settings.skew_ms
+        self._skew_ms, self._fencing = settings.skew_ms, settings.fencing
         self._token_prefix, self._tokens = secrets.token_hex(16), count(1)
 
     # -- what a recipe is ---------------------------------------------------------------------------------------------
@@ -266,7 +259,12 @@ class PlainRecipe:
             result = self._attempt(resource, ttl_ms)
             if isinstance(result, Lease):
                 result.attempts, result.split_votes, result.lost_ns = attempts, split_votes, lost_ns
-                return self._hand_over(result)
+                try:
+                    self.pause("after-grant")
+                except BaseException:
+                    self._abandon(result)
+                    raise
+                return result
             outcome, tally = result
             lost_ns.append(begun_ns)
             split_votes += outcome is Outcome.SPLIT_VOTE
@@ -319,14 +317,6 @@ class PlainRecipe:
             return Refusal(Outcome.UNREACHABLE, Tally(errored=1))
         except RedisError:
             return Refusal(Outcome.UNREACHABLE, Tally(silent=1))
-
-    def _hand_over(self, lease: Lease) -> Lease:
-        try:
-            self.pause("after-grant")
-        except BaseException:
-            self._abandon(lease)
-            raise
-        return lease
 
     def _abandon(self, lease: Lease) -> None:
         with suppress(RedisError):

@@ -26,32 +26,8 @@ from lockcore.quorum import outcome_of, owned_outcome_of, quorum_of
 OBSERVE_EVERY = 64
 
 
-class ReplyTimes:
-    """An Observer that keeps how long each instance took to answer a SET; and in `log`, if there is one, all of it."""
-
-    def __init__(self, instances: int) -> None:
-        self._times_ns: tuple[list[int], ...] = tuple([] for _ in range(instances))
-        self.log: AttemptLog | None = None
-
-    def observe(self, record: AttemptRecord) -> None:
-        """Take one attempt's times; an instance that did not answer has none."""
-        if self.log is not None:
-            self.log.observe(record)
-        for times_ns, sent_ns, replied_ns in zip(self._times_ns, record.sent_ns, record.replied_ns, strict=True):
-            if replied_ns:
-                times_ns.append(replied_ns - sent_ns)
-
-    def take(self) -> tuple[list[int], ...]:
-        """What was kept since the last call."""
-        if self.log is not None:
-            self.log.flush()
-        taken = self._times_ns
-        self._times_ns = tuple([] for _ in taken)
-        return taken
-
-
 class RedlockRecipe:
-    """A connected lockcore.Redlock."""
+    """A connected lockcore.Redlock, and its Observer."""
 
     about = About(
         how="lockcore's Redlock: all N instances at once, pipelined and multiplexed",
@@ -61,19 +37,9 @@ class RedlockRecipe:
         usual=5,
     )
 
-    def __init__(self, lock: Redlock, reply_times: ReplyTimes, reach: Reach) -> None:
-        self._lock = lock
-        self.acquire: Acquire = lock.try_acquire
-        self.release: Release = lock.try_release
-        if reach is not pass_by:
-            self.acquire, self.release = _paused(lock, reach)
-        self.take_reply_times_ns = reply_times.take
-        self.close = lock.close
-
-    @classmethod
-    def connect(cls, targets: Sequence[str], settings: RecipeSettings) -> Self:
-        """See `Recipe.connect`: a quorum of the targets must answer."""
-        reply_times = ReplyTimes(len(targets))
+    def __init__(self, targets: Sequence[str], settings: RecipeSettings) -> None:
+        self._times_ns: tuple[list[int], ...] = tuple([] for _ in targets)
+        self._log: AttemptLog | None = None
         try:
             lock = Redlock.connect(  # noqa: S604 - this shell is a way of waiting
                 targets,
@@ -86,7 +52,7 @@ class RedlockRecipe:
                 merge_releases=settings.merge_releases,
                 wait_for_own=settings.wait_for_own,
                 connect_timeout_s=settings.connect_timeout_s,
-                observer=reply_times,
+                observer=self,
                 observe_every=OBSERVE_EVERY,
             )
         except (ValueError, TypeError) as error:
@@ -94,8 +60,34 @@ class RedlockRecipe:
         except InstanceError as error:
             raise EnvironmentNotReadyError(f"{error}; mend that, or name other instances with --target") from error
         if settings.attempts is not None:
-            reply_times.log = AttemptLog(settings.attempts, settings.process, len(targets), lock.observe_every)
-        return cls(lock, reply_times, reach_of(settings.pause, settings.seed, settings.process, settings.gate))
+            self._log = AttemptLog(settings.attempts, settings.process, len(targets), lock.observe_every)
+        self._lock = lock
+        self.acquire: Acquire = lock.try_acquire
+        self.release: Release = lock.try_release
+        reach = reach_of(settings.pause, settings.seed, settings.process, settings.gate)
+        if reach is not pass_by:
+            self.acquire, self.release = _paused(lock, reach)
+        self.close = lock.close
+
+    @classmethod
+    def connect(cls, targets: Sequence[str], settings: RecipeSettings) -> Self:
+        """See `Recipe.connect`: a quorum of the targets must answer."""
+        return cls(targets, settings)
+
+    def observe(self, record: AttemptRecord) -> None:
+        """Keep how long each instance took to answer a SET; with a log, all of it."""
+        if self._log is not None:
+            self._log.observe(record)
+        for times_ns, sent_ns, replied_ns in zip(self._times_ns, record.sent_ns, record.replied_ns, strict=True):
+            if replied_ns:
+                times_ns.append(replied_ns - sent_ns)
+
+    def take_reply_times_ns(self) -> tuple[list[int], ...]:
+        """See Recipe; once a second, so the moment to write what was observed."""
+        if self._log is not None:
+            self._log.flush()
+        taken, self._times_ns = self._times_ns, tuple([] for _ in self._times_ns)
+        return taken
 
     @property
     def figures(self) -> dict[str, int]:

@@ -26,7 +26,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from bench.errors import EnvironmentNotReadyError
-from bench.recipes.plain import DEFINITE, HELD, PlainInstance, PlainRecipe, Refusal
+from bench.recipes.plain import DEFINITE, PlainInstance, PlainRecipe, Refusal
 from bench.recipes.protocol import About, RecipeSettings
 from lockcore import Lease, Outcome, Tally
 from lockcore.clock import monotonic_ns
@@ -257,13 +257,11 @@ class ReplicaFailover(PlainRecipe):
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
         """SET NX PX on the master; after an error the next attempt is made on whoever is the master then."""
-        token, started_ns = self.new_token(), monotonic_ns()
         try:
-            granted = self._master.ask("SET", self.key(resource), token, "NX", "PX", ttl_ms)
+            return super().attempt(resource, ttl_ms)
         except RedisError:
             self._find_master()
             raise
-        return HELD if granted is None else self.leased(resource, token, ttl_ms, started_ns)
 
     def give_back(self, lease: Lease) -> Outcome:
         """Compare-and-delete on the master."""
@@ -279,7 +277,7 @@ class ReplicaFailover(PlainRecipe):
         present = self._master.index
         for server in (*self.servers[present + 1 :], *self.servers[: present + 1]):
             if _is_master(server):
-                self._master = server
+                self._master, self.ask = server, server.ask
                 return
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from redis import Redis
 
+from bench.recipes.one_instance import Watchdog, WatchdogNaive
 from bench.recipes.protocol import RecipeSettings
-from bench.recipes.watchdog import Watchdog, WatchdogNaive
 from bench.topology.fleet import Fleet, wait_until
 from lockcore import Lease, Outcome
 from lockcore.clock import monotonic_ns
