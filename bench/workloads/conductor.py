@@ -9,7 +9,6 @@ Source: locust.runners, locust.main (shutdown).
 
 import logging
 import os
-import secrets
 import time
 from argparse import Namespace
 from collections import Counter
@@ -32,7 +31,7 @@ from bench.workloads.beside import JUDGE_S, JudgeBeside, ToldVerdict
 from bench.workloads.hosts import Hosts
 from bench.workloads.launch import WORKERS_S, error_of, is_alive, note_failure, note_of
 from bench.workloads.member import BEGIN, FAILED, FINISH, FINISHED, HERE, THERE, end_within
-from bench.workloads.plan import FLEET, PLAN, RUN_ID, Plan, plan_of, planned
+from bench.workloads.plan import PLAN, Plan, plan_of, planned
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
 LEAD_NS = 50 * NS_PER_MS  # from making the origin to the origin: time for the message to arrive
@@ -101,13 +100,10 @@ class Conductor:
             get_hub().handle_system_error(SystemExit, SystemExit(EnvironmentNotReadyError.exit_code))
 
     def _start(self, **_: object) -> None:
-        """A new run begins: workers get its name with Locust's options."""
+        """A new run begins: workers get its plan with Locust's options."""
         self.begun = self._finishing = self._failed = False
         self._latencies, self._finished, self._there = {}, set(), {}
         environment = self._environment
-        setattr(environment.parsed_options, RUN_ID, secrets.token_hex(4))
-        if isinstance(self._runner, MasterRunner):
-            setattr(environment.parsed_options, FLEET, in_order_of_users(self._runner.clients))
         setattr(environment.parsed_options, PLAN, None)
         self._plan, self._stop_ns, self.phase, self.told = None, 0, "running", None
         with suppress(BenchError):  # the workers will say it
@@ -117,20 +113,20 @@ class Conductor:
             self._hosts.begin(self._plan.workdir if self._plan and self._plan.bind else None)
 
     def _make_plan(self, options: Namespace) -> Plan:
-        """The plan of this run; workers that have none get it with Locust's options. Raises BenchError."""
+        """The plan of this run; workers get it with Locust's options. Raises BenchError."""
         plan, runner = plan_of(options), self._runner
-        is_master = isinstance(runner, MasterRunner)
+        fleet = in_order_of_users(runner.clients) if isinstance(runner, MasterRunner) else []
+        plan = replace(plan, fleet=tuple(fleet))
         if plan.workdir is None:
-            processes = len(runner.clients) if isinstance(runner, MasterRunner) else 1
             users = max(runner.target_user_count, 1)
-            scenario = replace(plan.scenario, users=users, processes=processes, warmup_ms=0.0)
-            bind = (options.master_bind_host, options.master_bind_port) if is_master else None
+            scenario = replace(plan.scenario, users=users, processes=len(fleet) or 1, warmup_ms=0.0)
+            bind = (options.master_bind_host, options.master_bind_port) if isinstance(runner, MasterRunner) else None
             plan = replace(plan, scenario=scenario, bind=bind)
             self._judge = self._judge or JudgeBeside()
             folder = self._judge.begin(plan, options.result and Path(options.result).absolute())
             plan = replace(plan, workdir=folder, bind=bind if folder else None)
-        if plan.bind is not None or (plan.plain and plan.workdir is not None):
-            setattr(options, PLAN, (replace(plan, workdir=None) if is_master else plan).text.decode())
+        theirs = plan if plan.bind is None else replace(plan, workdir=None)  # they have folders of their own
+        setattr(options, PLAN, theirs.text.decode())
         return plan
 
     def _spawned(self, user_count: int, **_: object) -> None:
@@ -207,7 +203,7 @@ class Conductor:
         self._pids[node] = msg.data["pid"]
         if self._hosts is None or self.phase != "running":
             return
-        if node not in getattr(self._environment.parsed_options, FLEET) and self._plan and not self._plan.plain:
+        if self._plan and not self._plan.plain and node not in self._plan.fleet:
             if self._hosts.send_away(node, f"{msg.data['host']} (pid {msg.data['pid']})"):
                 logger.warning("%s came when the run had begun, and is sent away", msg.data["host"])
             return

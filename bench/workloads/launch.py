@@ -1,4 +1,4 @@
-"""Locust as a process of its own: *a plan file → a running Locust; its end, or the sentence that ended it*.
+"""Locust as a process of its own: *a plan → a running Locust; its end, or the sentence that ended it*.
 
 Rules: imports neither Locust nor gevent, which patch whole processes. Locust and its workers form one process group
 and end with us: each asks the kernel for a SIGTERM at its parent's death, which lets Locust give its locks back (start
@@ -24,7 +24,7 @@ import psutil
 from bench.errors import BenchError, EnvironmentNotReadyError, InconclusiveError, UsageError
 from bench.topology.child import PARENT_VARIABLE
 from bench.topology.fleet import KeptPort
-from bench.workloads.plan import PLAN_VARIABLE, Plan, planned
+from bench.workloads.plan import PLAN_VARIABLE, Plan, in_memory, planned
 
 
 def is_alive(pid: int) -> bool:
@@ -36,7 +36,7 @@ def is_alive(pid: int) -> bool:
 
 
 LOG_FILE, TABLE_FILE = "locust.log", "locust.json"
-FAILURE_FILE = "failure.json"  # beside the plan: why Locust ended the run, and the exit code
+FAILURE_FILE = "failure.json"  # in the folder where Locust runs: why it ended the run, and the exit code
 _LOCUSTFILE = Path(__file__).with_name("locustfile.py")
 _LOG_LINES = 12
 NOTE_VARIABLE = "LOCKBENCH_WORKER_NOTE"  # the file by which a worker tells whoever started it
@@ -99,8 +99,8 @@ def error_of(note: FailureNote) -> BenchError:
 
 def note_failure(error: BenchError) -> None:
     """Tell `lockbench run`, if it started this Locust, why the run ends. The first fault stays."""
-    if (plan := planned(os.environ)) is not None:
-        with contextlib.suppress(OSError), plan.with_name(FAILURE_FILE).open("x", encoding="utf-8") as file:
+    if planned(os.environ):
+        with contextlib.suppress(OSError), Path(FAILURE_FILE).open("x", encoding="utf-8") as file:
             json.dump(note_of(error), file)
 
 
@@ -113,26 +113,29 @@ class LocustProcess:
 
     @classmethod
     def start(cls, plan: Plan, environ: Mapping[str, str] = os.environ) -> Self:
-        """Write the plan into its workdir, start Locust on it and return at once. Raises EnvironmentNotReadyError."""
+        """Start Locust on the plan, in its workdir, and return at once. Raises EnvironmentNotReadyError."""
         assert plan.workdir is not None
         environment = {**_without_locust(environ), PARENT_VARIABLE: str(os.getpid())}
-        command = command_line(plan)
+        text = in_memory(plan.text)
+        environment[PLAN_VARIABLE] = f"/proc/self/fd/{text}"
         try:
-            environment[PLAN_VARIABLE] = str(plan.write())
             with (plan.workdir / LOG_FILE).open("wb") as log:
                 process = subprocess.Popen(
-                    command,
+                    command_line(plan),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
                     env=environment,
                     cwd=plan.workdir,
                     start_new_session=True,
+                    pass_fds=(text,),
                 )
         except OSError as error:
             raise EnvironmentNotReadyError(
                 f"Locust cannot be started in {plan.workdir}: {error.strerror}; see whether the folder can be written"
             ) from error
+        finally:
+            os.close(text)
         return cls(process, plan.workdir)
 
     @property

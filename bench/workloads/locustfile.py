@@ -9,6 +9,7 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
+from flask import Response, jsonify, send_file
 from gevent import get_hub
 from locust import events
 from locust.argument_parser import get_parser
@@ -20,22 +21,23 @@ if str(Path(__file__).parents[2]) not in sys.path:  # run from a checkout that i
     sys.path.append(str(Path(__file__).parents[2]))
 
 from bench.errors import BenchError
+from bench.measure.verdict import Kind
 from bench.topology.child import PARENT_VARIABLE, die_with_parent
 from bench.workloads.conductor import Conductor
-from bench.workloads.judged import become, is_wanted, words_of
 from bench.workloads.launch import note_failure
 from bench.workloads.member import LockUser, Member, interrupt_main_only
-from bench.workloads.page import show_verdict
-from bench.workloads.plan import add_options, plan_of, take_plan
+from bench.workloads.plan import add_options, become, is_wanted, plan_of, words_of
 from bench.workloads.table import keep_fractions
 
 __all__ = ["LockUser"]
 
 AnyRunner = LocalRunner | MasterRunner | WorkerRunner
 
+_COLOURS = {Kind.GOOD.value: "#1b7f3b", Kind.UNKNOWN.value: "#8a6100", Kind.BAD.value: "#b3261e"}
+_SAID = {"running": "safety is judged when the run has stopped", "judging": "the oracle judges the run"}
+
 _loader_pid = os.getpid()
 keep_fractions()
-take_plan()
 os.register_at_fork(after_in_child=lambda: die_with_parent(_loader_pid))  # it tries to connect for minutes
 if os.environ.get(PARENT_VARIABLE):
     die_with_parent()
@@ -54,9 +56,41 @@ def _connect(environment: Environment, runner: AnyRunner, web_ui: WebUI | None, 
         _check(options)
     conductor = Conductor(environment, runner)
     if web_ui is not None:
-        show_verdict(web_ui, conductor)
+        _show_verdict(web_ui, conductor)
     if not isinstance(runner, MasterRunner):
         Member(environment, runner)
+
+
+def _show_verdict(web_ui: WebUI, conductor: Conductor) -> None:
+    """Add to Locust's page the verdict and the report of the last run, behind its login. Its field for a host goes:
+    what is asked are targets."""
+    app = web_ui.app
+    assert app is not None
+    prefix = (getattr(web_ui.environment.parsed_options, "web_base_path", None) or "").rstrip("/")
+    script = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
+    added = '<style>.MuiFormControl-root:has(input[name="host"]){display:none}</style>'
+    added += f"<script>{script}</script></head>"
+
+    def add(response: Response) -> Response:
+        if response.mimetype == "text/html" and not response.is_streamed and not response.direct_passthrough:
+            response.set_data(response.get_data(as_text=True).replace("</head>", added, 1))
+        return response
+
+    def verdict() -> Response:
+        told = conductor.told
+        if told is not None:
+            colour, report = _COLOURS[told.colour], bool(told.page)
+            return jsonify({"word": told.word, "colour": colour, "text": told.headline, "report": report})
+        text = _SAID.get(conductor.phase, "nobody has judged this run" if conductor.begun else "")
+        return jsonify({"word": "", "colour": "#555", "text": text, "report": False})
+
+    def report() -> Response:
+        told = conductor.told
+        return send_file(told.page) if told and told.page else Response("no report is kept", 404)
+
+    app.after_request(add)
+    for name, answer in (("verdict", verdict), ("report", report)):
+        app.add_url_rule(f"{prefix}/lockbench/{name}", name, web_ui.auth_required_if_enabled(answer))
 
 
 def _check(options: Namespace) -> None:
@@ -73,14 +107,10 @@ def _complain(error: BenchError) -> int:
     return error.exit_code
 
 
-def _become_judged() -> None:
+events.init_command_line_parser.add_listener(add_options)
+events.init.add_listener(_connect)
+if is_wanted(sys.argv[1:]):
     try:
         become(*words_of(get_parser().parse_args(), os.environ))
     except BenchError as error:
         sys.exit(_complain(error))
-
-
-events.init_command_line_parser.add_listener(add_options)
-events.init.add_listener(_connect)
-if is_wanted(sys.argv[1:]):
-    _become_judged()

@@ -32,7 +32,7 @@ from bench.workloads.away import Away
 from bench.workloads.demand import ALONE, Seat
 from bench.workloads.launch import note_failure, note_of
 from bench.workloads.operation import CallerSetup
-from bench.workloads.plan import FLEET, Plan, plan_of, planned
+from bench.workloads.plan import Plan, plan_of, planned
 from bench.workloads.worker import Worker
 from lockcore.clock import NS_PER_S, monotonic_ns
 
@@ -190,12 +190,12 @@ class Member:
         else:
             self._worker = LockUser.worker = self._waiting = worker
             gevent.spawn(self._say_there, worker)
-            forked = planned(os.environ) is not None and isinstance(self._runner, WorkerRunner)
+            forked = planned(os.environ) and isinstance(self._runner, WorkerRunner)
             end_when_stuck(worker, os.getppid() if forked else None)
 
     def _seat(self, plan: Plan) -> Seat:
         """This worker's place in the fleet. Raises UsageError when it has none and needs one."""
-        runner, fleet = self._runner, getattr(self._environment.parsed_options, FLEET, ())
+        runner, fleet = self._runner, plan.fleet
         if not isinstance(runner, WorkerRunner):
             return ALONE
         if runner.client_id in fleet:

@@ -1,21 +1,22 @@
-"""What this Locust process shall do: *plan.json or Locust's own options → one Plan, or one sentence*.
+"""What this Locust process shall do: *a plan in memory or Locust's own options → one Plan, or one sentence*.
 
-Rules: `lockbench run` writes a plan and names it in LOCKBENCH_PLAN; plain `locust` takes our options on its command
-line, in its web form, or from its master. A plan holds passwords: Locust takes it off the disk before it forks its
-workers. Users, processes and run time are Locust's own -u, --processes and -t.
+Rules: `lockbench run` names a plan in LOCKBENCH_PLAN; plain `locust` takes our options on its command line or in its
+web form; workers get the plan of whoever leads. Plans hold passwords: they go by files in memory, never by the disk.
+Users, processes and run time are Locust's own -u, --processes and -t. `locust --headless --result DIR` goes on as
+`lockbench run`, as there is one way to lead a run, before a port is open or anybody forked.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from secrets import token_hex
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -29,18 +30,15 @@ from lockcore.clock import NS_PER_MS
 from lockcore.mask import is_secretive
 
 PLAN_VARIABLE = "LOCKBENCH_PLAN"
-PLAN_FILE = "plan.json"
 TARGETS_VARIABLE = "LOCKBENCH_TARGETS"
 RESULT = "--result"  # with it plain `locust` is led by `lockbench run`
-RUN_ID = "lockbench_run_id"  # the hidden option by which a master names a run to its workers
-FLEET = "lockbench_fleet"  # with it travels who takes part: the ids of the workers, each in its place
-PLAN = "lockbench_plan"  # and, of a run that `lockbench run` leads, the whole plan
+PLAN = "lockbench_plan"  # among Locust's options: the plan of the run, for all who take part
 
 _LOCUSTS_OWN = {"instances", "fsync", "users", "processes", "duration", "warmup"}
 _RUNS_OWN = {"faults", "thresholds"}  # `lockbench run` injects and judges from outside
 OPTIONS = tuple(key for key in KEYS if key.name not in _LOCUSTS_OWN | _RUNS_OWN)
-
-_taken: dict[Path, Plan] = {}  # what is no longer on the disk
+_NAMES = {key.name: key.option for key in KEYS}
+_ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,8 @@ class Plan:
     """One run. `workdir` None: nobody reads the history, so a private folder will do. `timed`: warm-up and duration of
     the scenario end the run. `allow_missing`: a quorum of the targets is enough. `ring`: who takes turns with it.
     `bind`: the address and port at which workers of any host are awaited, as many as the scenario has processes; each
-    of them has a workdir of its own. None: all are forked here. `more`: another run may follow."""
+    of them has a workdir of its own. None: all are forked here. `more`: another run may follow. `fleet`: the ids of
+    Locust's workers that take part, each in its place."""
 
     run_id: str
     targets: tuple[str, ...]
@@ -69,6 +68,7 @@ class Plan:
     ring: Ring | None = None
     bind: tuple[str, int] | None = None
     more: bool = False
+    fleet: tuple[str, ...] = ()
 
     @property
     def recipe_settings(self) -> RecipeSettings:
@@ -119,51 +119,41 @@ class Plan:
         """As JSON: it holds passwords."""
         return msgspec.json.encode(replace(self, scenario=self.scenario.shown()), enc_hook=str)  # a Path
 
-    def write(self) -> Path:
-        """Write the plan into its workdir, readable by its owner only: it holds passwords. Raises OSError."""
-        assert self.workdir is not None
-        path = self.workdir / PLAN_FILE
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(self.text)
-        return path
-
 
 def plan_of(options: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Plan:
     """The plan of this process. Raises UsageError with one sentence, without secrets."""
-    path = planned(environ)
-    text = getattr(options, PLAN, None)
-    if path is not None:
-        plan = _taken.get(path) or _read(path)
-    elif text:
+    if text := getattr(options, PLAN, None):
         plan = plan_from(text, "the leader's plan")
+    elif path := planned(environ):
+        plan = _read(path)
     else:
-        plan = _from_options(options, environ)
+        scenario, run_id = load(options=given_of(options, environ)), token_hex(4)
+        plan = Plan(run_id, scenario.targets, f"lockbench:{run_id}:", scenario, allow_missing=False)
     find_recipe(plan.scenario.recipe).require(len(plan.targets), plan.scenario.pause)
     return plan
 
 
-def take_plan(environ: Mapping[str, str] = os.environ) -> None:
-    """Read the plan file, if there is one, and remove it; `plan_of` knows it, in forked processes, too."""
-    path = planned(environ)
-    if path is not None:
-        with contextlib.suppress(UsageError):
-            _taken[path] = _read(path)
-            path.unlink(missing_ok=True)
+def planned(environ: Mapping[str, str]) -> str | None:
+    """The plan that `lockbench run` has for this process, if any."""
+    return environ.get(PLAN_VARIABLE)
 
 
-def planned(environ: Mapping[str, str]) -> Path | None:
-    """The plan file that `lockbench run` wrote for this process, if any."""
-    return Path(environ[PLAN_VARIABLE]) if environ.get(PLAN_VARIABLE) else None
+def in_memory(text: bytes) -> int:
+    """The descriptor of a file that holds `text` as long as a process has it open, and nobody else can open by name.
+    Raises OSError."""
+    descriptor = os.memfd_create("lockbench")
+    os.write(descriptor, text)
+    return descriptor
 
 
-def _read(path: Path) -> Plan:
+def _read(path: str) -> Plan:
     try:
-        return plan_from(path.read_bytes(), f"{path}, which {PLAN_VARIABLE} names,")
+        text = Path(path).read_bytes()
     except OSError as error:
         raise UsageError(
             f"{PLAN_VARIABLE} names {path}, which cannot be read ({error.strerror}); unset it to use locust by itself"
         ) from error
+    return plan_from(text, f"{path}, which {PLAN_VARIABLE} names,")
 
 
 def plan_from(text: bytes | str, what: str) -> Plan:
@@ -196,12 +186,6 @@ def given_of(options: argparse.Namespace, environ: Mapping[str, str] = os.enviro
     return given
 
 
-def _from_options(options: argparse.Namespace, environ: Mapping[str, str]) -> Plan:
-    scenario = load(options=given_of(options, environ))
-    run_id = getattr(options, RUN_ID, None) or "plain"
-    return Plan(run_id, scenario.targets, f"lockbench:{run_id}:", scenario, allow_missing=False)
-
-
 def split_targets(text: str) -> list[str]:
     """The URLs in `text`, separated by spaces or commas."""
     return re.split(r"[\s,]+(?=\w+://)", text.strip(" \t\r\n,")) if text.strip(" ,") else []
@@ -228,7 +212,6 @@ def add_options(parser: Any) -> None:
             action=_Joined if key.kind.many else "store",
             **shown,
         )
-    parser.add_argument(f"--{RUN_ID.replace('_', '-')}", help=argparse.SUPPRESS, include_in_web_ui=False)
     parser.add_argument(
         RESULT,
         metavar="DIR",
@@ -263,3 +246,40 @@ def _checked(key: ScenarioKey) -> Callable[[str], str]:
 
 def _dest(key: ScenarioKey) -> str:
     return key.name.replace(".", "_")
+
+
+# -- `locust --headless --result DIR` ----------------------------------------------------------------------------------
+
+
+def is_wanted(arguments: list[str]) -> bool:
+    """Whether the command line is of a leader without a page and names a place for the result."""
+    named = any(word == RESULT or word.startswith(f"{RESULT}=") for word in arguments)
+    return named and "--worker" not in arguments and "--headless" in arguments
+
+
+def words_of(options: argparse.Namespace, environ: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """The words after `lockbench run SCENARIO`, and the targets. Raises UsageError."""
+    if not options.run_time:
+        raise UsageError(f"{RESULT} needs the time to measure; give it with -t, as in -t 20s")
+    given = given_of(options, environ)
+    targets = given.pop("targets")
+    assert isinstance(targets, list)
+    words = [f"--out={options.result}", f"--duration={options.run_time}s"]
+    for name, value in given.items():
+        words += [f"{_NAMES[name]}={item}" for item in (value if isinstance(value, list) else [value])]
+    if options.master:
+        where = f"[{options.master_bind_host}]" if ":" in options.master_bind_host else options.master_bind_host
+        words += [f"--expect-workers={options.expect_workers}", f"--bind={where}:{options.master_bind_port}"]
+    elif options.processes:
+        words.append(f"--processes={options.processes if options.processes > 0 else os.cpu_count()}")
+    return words, targets
+
+
+def become(words: list[str], targets: list[str]) -> NoReturn:
+    """Go on as `lockbench run`: its output, its exit code."""
+    scenario = in_memory(b"targets = " + msgspec.json.encode(targets))
+    os.set_inheritable(scenario, True)
+    paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, "-m", "bench", "run", f"/proc/self/fd/{scenario}", *words]
+    os.execve(sys.executable, command, environ)  # noqa: S606

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from bench.cli.commands import execute
-from bench.workloads.judged import is_wanted
+from bench.workloads.plan import is_wanted
 
 yaml = pytest.importorskip("yaml")
 FOLDER = Path(__file__).parents[2] / "dashboards" / "kubernetes"

@@ -230,7 +230,7 @@ def files_with_the_secret(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
 
 
-@pytest.mark.parametrize("when, seen", [("under load", "worker-1-*.json"), ("before Locust has read it", "plan.json")])
+@pytest.mark.parametrize("when, seen", [("under load", "worker-1-*.json"), ("before its users run", "locust.log")])
 def test_killed_it_leaves_no_process_no_folder_no_password_and_no_lock(
     tmp_path: Path, guarded: list[str], when: str, seen: str
 ) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from bench.errors import UsageError
 from bench.scenario import KEYS
-from bench.workloads.judged import is_wanted, words_of
+from bench.workloads.plan import is_wanted, words_of
 from tests.bench.workloads.test_plan import TWO, Parser, add_options, targets
 
 LOCUSTS = {

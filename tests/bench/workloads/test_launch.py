@@ -54,12 +54,14 @@ def test_locust_gets_the_plan_and_none_of_the_callers_locust_variables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOCUST_USERS", "9")
-    script = "import json, os; json.dump(dict(os.environ), open('env', 'w'))"
+    told = "{**os.environ, 'plan': open(os.environ['LOCKBENCH_PLAN']).read()}"
+    script = f"import json, os; json.dump({told}, open('env', 'w'))"
     process = play(monkeypatch, tmp_path, script)
     assert process.wait(30) == 0
     process.close()
     environment = json.loads((tmp_path / "env").read_text())
-    assert environment["LOCKBENCH_PLAN"] == str(tmp_path / "plan.json")
+    assert json.loads(environment["plan"])["run_id"] == "7f3a"
+    assert {path.name for path in tmp_path.iterdir()} == {"env", "locust.log"}, "a plan holds passwords"
     assert environment["LOCKBENCH_PARENT"] == str(os.getpid())
     assert "LOCUST_USERS" not in environment
     assert process.failure() is None
@@ -117,7 +119,7 @@ def test_the_first_fault_stays_and_without_a_plan_nobody_is_told(
     monkeypatch.chdir(tmp_path)
     note_failure(UsageError("nobody hears"))
     assert list(tmp_path.iterdir()) == []
-    monkeypatch.setenv("LOCKBENCH_PLAN", str(tmp_path / "plan.json"))
+    monkeypatch.setenv("LOCKBENCH_PLAN", "/proc/self/fd/9")
     note_failure(EnvironmentNotReadyError("the first"))
     note_failure(UsageError("the second"))
     assert json.loads((tmp_path / "failure.json").read_text()) == {"sentence": "the first", "exit_code": 3}

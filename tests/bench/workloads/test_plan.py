@@ -1,8 +1,8 @@
-"""From plan.json or Locust's options to one plan, or one sentence."""
+"""From a leader's plan or Locust's options to one plan, or one sentence."""
 
 import argparse
 import json
-import stat
+import os
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import pytest
 
 from bench.errors import UsageError
 from bench.scenario import load
-from bench.workloads.plan import Plan, add_options, plan_of, split_targets, take_plan
+from bench.workloads.plan import Plan, add_options, in_memory, plan_of, split_targets
 
 TWO = ["redis://127.0.0.1:7001", "redis://127.0.0.1:7002"]
 
@@ -111,30 +111,41 @@ def planned(workdir: Path) -> Plan:
     return Plan("7f3a", scenario.targets, "lockbench:7f3a:", scenario, workdir, timed=True, allow_missing=True)
 
 
-def test_a_plan_is_read_back_whatever_the_options_say_and_once_taken_is_no_longer_on_the_disk(tmp_path: Path) -> None:
+def read_back(text: bytes) -> Plan:
+    """By the descriptor of a file in memory, as a started Locust and its forked workers have it: more than once."""
+    descriptor = in_memory(text)
+    try:
+        plans = [plan_of(options(*targets(*TWO)), {"LOCKBENCH_PLAN": f"/proc/self/fd/{descriptor}"}) for _ in range(2)]
+    finally:
+        os.close(descriptor)
+    assert plans[0] == plans[1]
+    return plans[0]
+
+
+def test_a_plan_is_read_back_whatever_the_options_say(tmp_path: Path) -> None:
     plan = planned(tmp_path)
-    environ = {"LOCKBENCH_PLAN": str(plan.write())}
-    assert plan_of(Namespace(), environ) == plan
+    assert read_back(plan.text) == plan
     assert plan.window_ns == (500_000_000, 3_500_000_000)
-    take_plan(environ)
     assert list(tmp_path.iterdir()) == []
-    assert plan_of(Namespace(), environ) == plan
-    take_plan({})  # plain locust has none
+
+
+def test_who_takes_part_has_the_leaders_plan(tmp_path: Path) -> None:
+    plan = planned(tmp_path)
+    assert plan_of(Namespace(lockbench_plan=plan.text.decode()), {}) == plan
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", json.dumps({"run_id": 1, "targets": [], "scenario": {}})])
-def test_what_is_no_plan_stays_where_it_is_to_be_complained_of(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "plan.json"
-    path.write_text(text)
-    take_plan({"LOCKBENCH_PLAN": str(path)})
-    assert path.exists()
+def test_what_is_no_plan_is_complained_of(text: str) -> None:
     with pytest.raises(UsageError, match="is no plan of this lockbench"):
-        plan_of(Namespace(), {"LOCKBENCH_PLAN": str(path)})
+        read_back(text.encode())
 
 
-def test_only_its_owner_can_read_a_plan_and_it_alone_has_the_passwords(tmp_path: Path) -> None:
+def test_a_plan_that_is_gone_is_complained_of() -> None:
+    with pytest.raises(UsageError, match="cannot be read .*; unset it to use locust by itself"):
+        plan_of(Namespace(), {"LOCKBENCH_PLAN": "/nowhere/plan"})
+
+
+def test_the_targets_of_a_plan_alone_have_the_passwords(tmp_path: Path) -> None:
     scenario = load(options={"targets": ["redis://:sesame@127.0.0.1:7001"]})
-    path = Plan("7f3a", scenario.targets, "lockbench:7f3a:", scenario, tmp_path).write()
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    read = plan_of(Namespace(), {"LOCKBENCH_PLAN": str(path)})
+    read = read_back(Plan("7f3a", scenario.targets, "lockbench:7f3a:", scenario, tmp_path).text)
     assert (read.targets, read.scenario.targets) == (scenario.targets, ("redis://:***@127.0.0.1:7001",))
