@@ -43,8 +43,8 @@ from bench.run.faults import FaultTimeline
 from bench.run.follow import Course
 from bench.run.hosts import Clocks, Told, clock_warnings, leases_by_worker, load_workers, share_warning, unbounded
 from bench.run.servers import Servers
-from bench.safety.holders import Holders
 from bench.safety.judge import Circumstances, Judge, holes
+from bench.safety.rules import Holders
 from bench.scenario import Scenario
 from bench.topology.probe import LeakCount, leaked_keys
 from bench.workloads.demand import due_between

@@ -13,8 +13,8 @@ from bench.measure.histogram import Histogram
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, History
 from bench.measure.run_result import fields_of
 from bench.run.conclude import judge_run
-from bench.safety.holders import Holders
 from bench.safety.judge import Judge
+from bench.safety.rules import Holders
 from tests.bench.whole_run import SAMPLE, run_of
 
 S, MS = 1_000_000_000, 1_000_000
