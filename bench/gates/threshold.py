@@ -17,10 +17,10 @@ from operator import attrgetter, eq, ge, gt, le, lt, ne
 from typing import cast, get_type_hints
 
 from bench.errors import UsageError
-from bench.measure.generator import IN_DOUBT, LATENESS_SHARE
 from bench.measure.histogram import Histogram
 from bench.measure.latency import PERCENTILES, AllAcquires, Latency
 from bench.measure.run_result import Figures, JudgedThreshold, Measured, Operator, Unit
+from bench.measure.workers import IN_DOUBT, LATENESS_SHARE
 from bench.scenario.quantity import nearest, parse_threshold
 
 SECTIONS = (

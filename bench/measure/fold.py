@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.measure import generator, latency, outcomes, workers
+from bench.measure import latency, outcomes, workers
 from bench.measure.facts import Facts, Window
 from bench.measure.histogram import Sums, SumsState
 from bench.measure.latency import LATENCIES, WAITS, Latency, Slices
@@ -86,7 +86,7 @@ class Fold:
             "returned": int(window.holds(records["ended_ns"]).sum()),
             "granted": len(granted_ns),
             "finished": int(window.holds(ends_ns(records)).sum()),
-            "busy_ns": generator.busy_ns(records, window),
+            "busy_ns": workers.busy_ns(records, window),
             "attempts": int(outcomes.attempts_of(records).sum()),
             "releases": int((records["release_sent_ns"] > 0).sum()),
             "window_attempts": int(rounds.sum()),
@@ -130,7 +130,7 @@ class Fold:
         figures = workers.added(report.figures for report in reports)
         values = Measured(
             duration_s=self._window.duration_s,
-            rate=self._rate(generator.scheduled_starts(reports, self._facts)),
+            rate=self._rate(workers.scheduled_starts(reports, self._facts)),
             outcomes=Outcomes(**told["outcomes"]),
             outcome_shares=outcomes.shares(told["outcomes"]),
             totals=Outcomes(**self._totals),
@@ -146,7 +146,7 @@ class Fold:
             ),
             waiting=latency.waiting_of(self._sums, self._facts.users, figures),
             cost=self._cost(reports, server_cpu_s),
-            generator=generator.judge_generator(reports, histograms, counts, self._facts, self._window),
+            generator=workers.judge_generator(reports, histograms, counts, self._facts, self._window),
             safety=safety,
             histograms={
                 **{name: histograms[name].encode() for name in (*LATENCIES, "scheduler_lag", "timer_lateness")},
@@ -189,9 +189,9 @@ class Fold:
     def _warnings(self, values: Measured, reports: Sequence[WorkerNote]) -> list[str]:
         found = workers.warnings(reports)
         whole = reports and not found  # what a killed worker did not report is not in Locust's table either
-        if (values.generator.cpu_ratio or 0) >= generator.BUSY_CORE:
-            found.append(generator.GENERATOR_BOUND)
-        if values.generator.verdict in generator.IN_DOUBT:
+        if (values.generator.cpu_ratio or 0) >= workers.BUSY_CORE:
+            found.append(workers.GENERATOR_BOUND)
+        if values.generator.verdict in workers.IN_DOUBT:
             found.append(f"latencies are upper bounds, as the generator adds to them: {values.generator.reason}")
         found += _failures(self._sums.numbers["outcomes"])
         if values.rate.sustained is False:

@@ -9,7 +9,6 @@ figure.
 from collections.abc import Iterator, Sequence
 
 from bench.gates.threshold import sentence
-from bench.measure.generator import IN_DOUBT
 from bench.measure.latency import AllAcquires, Latency
 from bench.measure.run_result import (
     Cost,
@@ -23,6 +22,7 @@ from bench.measure.run_result import (
     fields_of,
 )
 from bench.measure.verdict import word_of
+from bench.measure.workers import IN_DOUBT
 from bench.report.figures import (
     INFINITE,
     count,

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Annotated, Literal
 
-from bench.measure.generator import BUSY_CORE
 from bench.measure.latency import Latency
 from bench.measure.result import Document
 from bench.measure.run_result import FleetFacts, GeneratorWord
 from bench.measure.section import Amount, Count, Section, Share, says
 from bench.measure.verdict import Status
+from bench.measure.workers import BUSY_CORE
 from bench.scenario import Scenario
 
 

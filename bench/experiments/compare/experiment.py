@@ -26,8 +26,8 @@ from bench.experiments.compare.sides import differences, settings_of
 from bench.experiments.compare.words import change_text, metric_text
 from bench.gates.threshold import Metric
 from bench.measure.fold import FAILED_SHARE
-from bench.measure.generator import BUSY_CORE
 from bench.measure.run_result import fields_of
+from bench.measure.workers import BUSY_CORE
 from bench.report.figures import counted
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 from bench.run.interrupt import Interrupts

@@ -18,10 +18,10 @@ from msgspec.structs import asdict, replace
 
 from bench.experiments.compare.result import ComparedRun, ComparedVerdict, Exact, Judged, Kind, Word
 from bench.gates.threshold import Metric, finite, value_of
-from bench.measure.generator import IN_DOUBT
 from bench.measure.run_result import JudgedThreshold
 from bench.measure.statistics import Shift, least_pairs, least_runs, paired_shift, spread, unpaired_shift
 from bench.measure.verdict import COMPARED, FAIL, INCONCLUSIVE, INTERRUPTED, INVALID, PASS, VIOLATED, Evidence, conclude
+from bench.measure.workers import IN_DOUBT
 
 GOOD = {"gate": PASS, "compare": COMPARED}
 FALSE_ALARM = 0.01  # of a whole gate over identical code, at most

@@ -30,8 +30,8 @@ from msgspec import structs
 from bench.errors import BenchError
 from bench.experiments.compare.result import ComparedRun, RunSafety
 from bench.gates.threshold import USUAL, Metric, find_metric, finite
-from bench.measure.generator import IN_DOUBT
 from bench.measure.run_result import RunResult
+from bench.measure.workers import IN_DOUBT
 from bench.recipes.registry import find_recipe
 from bench.run.experiment import Show
 from bench.run.interrupt import Interrupts

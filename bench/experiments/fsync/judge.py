@@ -49,11 +49,11 @@ from bench.experiments.fsync.result import (
     known_sum,
 )  # fmt: skip
 from bench.measure.expectation import conclude_rows
-from bench.measure.generator import BUSY_CORE, LATENESS_SHARE, LITTLE_TOLERANCE, LITTLE_USERS
 from bench.measure.histogram import Histogram
 from bench.measure.latency import Latency, SlowEvent
 from bench.measure.statistics import Spread, paired_shift
 from bench.measure.verdict import Evidence, Verdict
+from bench.measure.workers import BUSY_CORE, LATENESS_SHARE, LITTLE_TOLERANCE, LITTLE_USERS
 from bench.scenario.quantity import parse_delay
 
 NOISE = 0.15  # twice the deviation of interleaved pairs of the same code (7.5 %)
