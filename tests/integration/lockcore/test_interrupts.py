@@ -156,4 +156,4 @@ def check_sound(shell: Shell, lock: Any, servers: Instances, where: str) -> None
     assert lease.outcome is Outcome.ACQUIRED, where
     assert lease.tally.granted == len(servers), where
     assert lock.try_release(lease) is Outcome.RELEASED, where
-    assert not any(status.pending for status in lock.instances), where
+    shell.until(lambda: not any(status.pending for status in lock.instances), f"every reply after {where}")
