@@ -25,13 +25,13 @@ from bench.run.servers import counted, open_servers
 from bench.topology.child import orders, say
 from bench.topology.faults.kinds import injection
 from bench.topology.probe import info_snapshot
-from bench.workloads.beside import Ended, JudgeOrder, Ready, ToldVerdict
+from bench.workloads.beside import READY, JudgeOrder, ToldVerdict
 from bench.workloads.plan import Plan, plan_from
 
 
 def main() -> int:
     """Judge one run. Returns an exit code."""
-    say(Ready())
+    say(READY)
     order = next(orders(JudgeOrder), None)
     if order is None:
         return 0
@@ -51,13 +51,13 @@ def _judged(plan: Plan, workdir: Path, command: Sequence[str]) -> RunResult | No
     started = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
     with open_servers(scenario, server=None, allow_missing=False) as servers:
         before = info_snapshot(servers.urls)
-        say(Ready())
+        say(READY)
         follower = Follower(workdir, scenario.processes, 0.0, 0.0, time.monotonic_ns(), scenario.ttl_ms)
         timeline = FaultTimeline((), partial(injection, servers.site), follower.find_window)
-        course, ended = _watched(follower)
-        if ended is None:
+        course, stop_ns = _watched(follower)
+        if stop_ns is None:
             return None
-        if (window := follower.until(ended.stop_ns)) is None:
+        if (window := follower.until(stop_ns)) is None:
             raise InconclusiveError("the run ended before all its users ran")
         course.window, course.deaths = window, lost_workers(follower, timeline) or unreported(follower, timeline)
         evidence = RunEvidence(
@@ -67,10 +67,10 @@ def _judged(plan: Plan, workdir: Path, command: Sequence[str]) -> RunResult | No
         return conclude(evidence, run_id=plan.run_id, command=command, started_at=started)
 
 
-def _watched(follower: Follower) -> tuple[Course, Ended | None]:
-    """Look at the clock once a second until the run has ended; None when Locust has."""
-    course, heard = Course(), list[Ended]()
-    listener = threading.Thread(target=lambda: heard.extend(filter(None, [next(orders(Ended), None)])), daemon=True)
+def _watched(follower: Follower) -> tuple[Course, int | None]:
+    """Look at the clock once a second until the run has ended, and when it was to (ns); None when Locust has."""
+    course, heard = Course(), list[int | None]()
+    listener = threading.Thread(target=lambda: heard.append(next(orders(int), None)), daemon=True)
     listener.start()
     while listener.is_alive():
         listener.join(LOOK_S)

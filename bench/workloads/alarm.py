@@ -1,17 +1,10 @@
 """Waking greenlets at a precise time: *a time on the monotonic clock → this greenlet runs again then*; and who starts
 when.
 
-Rules: a timerfd ends within the kernel's wake-up time (p50 about 60 µs here), gevent's own timers on whole
-milliseconds. Where many wait, those due within 50 µs wake together: one timer for all, and what they ask for leaves in
-one batch; it counts as lateness. A PreciseAlarm wakes earlier, by the 99.5th percentile of the wake-up times seen, and
-spends the rest yielding turns of the hub. Lateness is the timer's fault only if the hub was *waiting* at the due time:
-else the process was busy, that is load, and the alarm says 0. One alarm belongs to the hub of the process that made it;
-make it after a fork. There is no dispatcher: a free caller takes the next arrival and waits until it is due. Three ways
-to start: on time; *queued* (taken after it was due, or due while this process was running other callers): load, and
-paid for in the latency; *late* (the timer fired more than 1 ms late): the generator's own fault. Compiled with the core
-(lockcore/compiled.py), where a wheel is built.
-
-Source: timerfd_create(2); libev's prepare, check and idle watchers.
+Rules: one alarm belongs to the hub of the process that made it; make it after a fork. Lateness is the timer's fault
+only if the hub was *waiting* at the due time: else the process was busy, that is load, and a PreciseAlarm says 0. What
+else there is to timers, crowds and late starts: README, "How starts are told apart". Compiled with the core
+(lockcore/compiled.py), where a wheel is built. Source: timerfd_create(2); libev's prepare, check and idle watchers.
 """
 
 import ctypes

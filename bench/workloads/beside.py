@@ -33,16 +33,7 @@ class JudgeOrder:
     folder: Path | None
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """Its first word, and its answer to an order: it has asked the servers what they have done so far."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """What it is told last, with the whole history in the folder. `stop_ns`: when the load was to end (monotonic)."""
-
-    stop_ns: int
+READY = "ready"  # its first word, and its answer to an order: it has asked the servers what they have done so far
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +58,7 @@ class JudgeBeside:
         self.why = ""  # there is no verdict
         with self._noted():
             self._child = Child("the judge", "bench.run.beside")
-            self._child.hear(Ready, READY_S)
+            self._child.hear(str, READY_S)
 
     def begin(self, plan: Plan, folder: Path | None) -> Path | None:
         """The folder of the run of `plan`, which begins; None if nobody judges it. `folder`: for the result."""
@@ -76,16 +67,16 @@ class JudgeBeside:
                 self._guard = Guard(Path(tempfile.gettempdir()), "lockbench-run-")
                 command = tuple(masked_command(["locust", *sys.argv[1:]]))
                 self._child.tell(JudgeOrder(plan.text.decode(), self._guard.folder, command, folder))
-                self._child.hear(Ready, READY_S)
+                self._child.hear(str, READY_S)
                 return self._guard.folder
         return None
 
     def judge(self, stop_ns: int) -> ToldVerdict:
-        """The verdict on the run, which is complete."""
+        """The verdict on the run, all of which is in its folder. `stop_ns`: when the load was to end (monotonic)."""
         told = None
         with self._noted():
             if self._child is not None:
-                self._child.tell(Ended(stop_ns))
+                self._child.tell(stop_ns)
                 told = self._child.hear(ToldVerdict, JUDGE_S)
         self.close()
         return told or ToldVerdict("UNKNOWN", Kind.UNKNOWN.value, f"nobody has judged this run: {self.why}", 0)

@@ -1,18 +1,14 @@
 """What callers want, how long and when: *skew, hold, think; rate, spacing; seed → endless draws and schedules*.
 
 Rules
-- Draws are made with numpy in chunks and handed out by a C iterator, so the hot path pays some 20 ns for each; they
-  wait in arrays, a quarter of what as many integers take of the processor's caches.
+- Draws are made with numpy in chunks and handed out by a C iterator, some 20 ns each; they wait in arrays, a quarter of
+  what as many integers take of the processor's caches.
 - Every caller has its own streams, seeded by (seed, caller, what for): a run repeats whatever order callers run in.
 - Resource 0 is the most wanted one under every skew but `own`, which gives each caller one to itself: number i of the
-  callers of worker p of P has i·P + p, so that no two share one however many each has. One too many is refused.
-- A time of zero draws nothing: there is no stream, and its user has no step for it.
-- The schedule is a function of its arguments: every worker computes the whole of it and takes its own stride, so the
-  shares are disjoint, together complete, and the sum of any number of workers is the very same process. `fixed` spaces
-  operations evenly; `poisson` draws exponential gaps, which is what many independent callers look like.
+  callers of worker p of P has i·P + p. One too many is refused.
+- Every worker computes the whole schedule and takes its own stride: shares are disjoint and together complete.
 
-Source: Zipf's law P(k) ∝ 1/k^s over the resources; lognormal by its median and sigma; open-loop load (wrk2, vegeta):
-arrivals must not depend on replies.
+Source: Zipf's law P(k) ∝ 1/k^s over the resources; lognormal by its median and sigma.
 """
 
 from array import array
@@ -125,20 +121,12 @@ def due_between(rate_per_s: float, spacing: str, seed: int, from_ns: int, until_
 
 
 def _chunks(rate_per_s: float, spacing: str, seed: int) -> Iterator[np.ndarray]:
-    return _fixed(rate_per_s) if spacing == "fixed" else _poisson(rate_per_s, seed)
-
-
-def _fixed(rate_per_s: float) -> Iterator[np.ndarray]:
-    gap_ns = NS_PER_S / rate_per_s
+    generator, gap_ns, last_ns = np.random.default_rng([seed, 0x61727269]), NS_PER_S / rate_per_s, 0.0
     for first in count(0, CHUNK):
-        yield np.rint(np.arange(first, first + CHUNK) * gap_ns).astype(np.int64)
-
-
-def _poisson(rate_per_s: float, seed: int) -> Iterator[np.ndarray]:
-    generator = np.random.default_rng([seed, 0x61727269])
-    mean_ns, last_ns = NS_PER_S / rate_per_s, 0.0
-    while True:
-        times_ns = last_ns + np.cumsum(generator.exponential(mean_ns, CHUNK))
+        if spacing == "fixed":
+            times_ns = np.arange(first, first + CHUNK) * gap_ns
+        else:
+            times_ns = last_ns + np.cumsum(generator.exponential(gap_ns, CHUNK))
         last_ns = float(times_ns[-1])
         yield np.rint(times_ns).astype(np.int64)
 

@@ -38,19 +38,17 @@ def export_beside(plan: Plan, index: int, folder: Path, workers: int) -> Callabl
     """Export what the worker `index` of `workers` writes into `folder`; call what is returned when that is complete."""
     child = Child("the exporter", "bench.workloads.export")
 
-    def tell(message: object) -> None:
-        with suppress(BenchError):  # it has ended, and says why when it is asked
-            child.tell(message)
-
     def finish() -> None:
-        tell(FINISH)
+        with suppress(BenchError):  # it has ended, and its last words say why
+            child.tell(FINISH)
         child.finish(END_S)
         for line in child.last_words():
             logger.warning(line)
         child.close()
 
     run = Run.of(plan.scenario, plan.run_id, 1).share_of(workers)
-    tell(ExportOrder(folder, index, tuple(plan.targets), run))
+    with suppress(BenchError):
+        child.tell(ExportOrder(folder, index, tuple(plan.targets), run))
     return finish
 
 

@@ -1,15 +1,9 @@
 """A caller whose greenlet stays parked while all is usual: *what it waited for has come → its next step, no switch*.
 
-Rules
-- A switch copies the stack of a greenlet, which costs a third of an operation, and more where so many wait that those
-  copies are in no cache. So the greenlet parks once, and its stand-in (lockcore.awaited) goes from wait to wait: SET,
-  hold, release, rest or arrival. What it records is what `Caller` would.
-- An acquire that did not win at once goes on by its own steps, as long as it takes. Whatever is unusual wakes the
-  greenlet, which goes on from there by `Caller`'s own ways: a denial, a release that is settled without a wait, an
-  error, an end. It is there to be killed, too, wherever its operation is.
-- Only lockcore's own methods on greenlets can have it; whatever stands between, or another recipe, waits as ever, and
-  a lock that is observed is asked by `Caller` alone.
-- Compiled with the core (lockcore/compiled.py), where a wheel is built.
+Rules: why, and what is usual: README, "A caller's greenlet stays parked". The stand-in (lockcore.awaited) goes from
+wait to wait, and records what `Caller` would. Whatever is unusual wakes the greenlet, which goes on from there by
+`Caller`'s own ways; it is there to be killed, too, wherever its operation is. A lock that is observed is asked by
+`Caller` alone. Compiled with the core (lockcore/compiled.py), where a wheel is built.
 """
 
 from collections.abc import Callable

@@ -3,10 +3,8 @@
 Rules
 - Every finished operation is recorded, also when its caller is killed in the middle: under a lease it gives that back
   first; in the release it records that no reply came. Killed inside the acquire it counts as cut.
-- One reading of the clock serves its neighbours: the acquire ends with the reading its validity check used, and
-  without a hold so does the work.
-- A resource's name is made when it is needed: a hundred thousand of them, drawn at random, would be looked up in memory
-  that is in no cache (0.7 µs a cycle).
+- One reading of the clock serves its neighbours: the acquire ends with the one its validity check used.
+- A resource's name is made when it is needed: of a hundred thousand none would be in a cache (0.7 µs a cycle).
 - Compiled with the core (lockcore/compiled.py), where a wheel is built.
 """
 
@@ -183,14 +181,14 @@ class Caller:
         return None
 
     def _note(  # noqa: PLR0917 - as it came
-        self, lease: Lease, outcome: Outcome, resource: int, intended_ns: int, start_ns: int, sent_ns: int,
+        self, lease: Lease, outcome: Outcome | None, resource: int, intended_ns: int, start_ns: int, sent_ns: int,
         replied_ns: int,
     ) -> None:  # fmt: skip
-        """Record an operation that has been given back."""
+        """Record an operation that had its lease. `outcome` of the release: None when no reply came."""
         ended_ns = lease.granted_ns
         if self._tell is not None:
             self._tell(lease.granted_ns - intended_ns, None)
-        code = self._usual if outcome is RELEASED else ACQUIRED | OUTCOME_CODES[outcome.value] << 8
+        code = self._usual if outcome is RELEASED else ACQUIRED | (OUTCOME_CODES[outcome.value] << 8 if outcome else 0)
         won = lease.round  # asked itself: `is_open` and `tally` of the lease would ask it, too
         packed, is_open = self._open, won.undecided != 0
         if not is_open:
@@ -233,31 +231,19 @@ class Caller:
         self._begun[self._place] = 0
 
     def _broken_off(
-        self,
-        lease: Lease | Denied | None,
-        resource: int,
-        intended_ns: int,
-        start_ns: int,
-        sent_ns: int,
+        self, lease: Lease | Denied | None, resource: int, intended_ns: int, start_ns: int, sent_ns: int
     ) -> None:
         """A caller that is killed (or meets a bug): the lease goes back, and what happened is recorded."""
         if not isinstance(lease, Lease):
             self._setup.cut()
             self._begun[self._place] = 0
             return
-        code, replied_ns = ACQUIRED, 0
+        outcome: Outcome | None = None
+        replied_ns = 0
         try:
             if not sent_ns:
                 sent_ns = monotonic_ns()
                 outcome = self._release(lease)
                 replied_ns = monotonic_ns()
-                code |= OUTCOME_CODES[outcome.value] << 8
         finally:
-            if self._tell is not None:
-                self._tell(lease.granted_ns - intended_ns, None)
-            self._recorder.write(
-                intended_ns, start_ns, lease.started_ns, lease.granted_ns, lease.valid_until_ns, sent_ns, sent_ns,
-                replied_ns, lease.granted_ns, resource, self._caller, code, self._votes[lease.tally],
-                lease.attempts | lease.split_votes << 32, hash(lease.owner_token),
-            )  # fmt: skip
-            self._begun[self._place] = 0
+            self._note(lease, outcome, resource, intended_ns, start_ns, sent_ns, replied_ns)

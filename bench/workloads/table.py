@@ -144,11 +144,7 @@ def _response_times(histogram: Histogram) -> dict[float, int]:
 
 def _add_error(stats: RequestStats, method: str, name: str, text: str, times: int) -> None:
     key = StatsError.create_key(method, name, text)
-    error = stats.errors.get(key)
-    if error is None:
-        error = stats.errors[key] = StatsError(method, name, text)
-    error.occurred()
-    error.occurrences += times - 1
+    stats.errors.setdefault(key, StatsError(method, name, text)).occurrences += times
 
 
 def keep_fractions() -> None:
