@@ -83,7 +83,7 @@ def _row(entry: Judged, noise: Judged) -> tuple[str, ...]:
         figure_text(entry.first, entry.unit),
         figure_text(entry.second, entry.unit),
         change_text(entry.ratio),
-        interval_text(entry),
+        interval_text(entry) if entry.pairs else MISSING,
         change_text(limit_of(entry)),
         percent(noise.pair_noise_ratio),
     )

@@ -67,6 +67,19 @@ def test_runs_that_could_show_no_violation_are_not_said_to_have_none(tmp_path: P
     assert "violations in" not in said
 
 
+def test_a_metric_without_samples_has_no_interval_to_speak_of(tmp_path: Path) -> None:
+    result = compared(tmp_path)
+    bare = {"first": None, "second": None, "ratio": None, "low": None, "high": None}
+    first, second = result.metrics
+    empty, unbounded = replace(first, **bare, pairs=0), replace(second, **bare, pairs=4)
+    result = replace(result, metrics=(empty, unbounded))
+    terminal = {line.split()[0]: line for line in shown(result).splitlines() if line}
+    assert "none" not in terminal["rate"]
+    assert "none" in terminal["acquire.p50"]
+    (table,) = sheet(result).parts
+    assert [row[5] for row in table.rows] == ["–", "none"]
+
+
 @pytest.mark.parametrize("kind", ["compare", "gate"])
 @pytest.mark.parametrize("factor", [1.0, 1.3])
 def test_it_fits_a_hundred_columns_with_nothing_cut_off(tmp_path: Path, kind: str, factor: float) -> None:
