@@ -135,6 +135,7 @@ class RedlockSequential(PlainRecipe):
         usual=5,
         points=("after-vote",),
     )
+    stops_at_quorum = False  # whether a release asks no further instance once a quorum has confirmed it
 
     @classmethod
     def needed(cls, instances: int) -> int:
@@ -164,9 +165,12 @@ class RedlockSequential(PlainRecipe):
         return Refusal(Outcome.TOO_LATE if outcome is Outcome.ACQUIRED else outcome, tally)
 
     def give_back(self, lease: Lease) -> Outcome:
-        """Compare-and-delete on all, whether or not their vote was got."""
-        answers = [deleted(server, self.key(lease.resource), lease.owner_token) for server in self.servers]
-        instances = len(self.servers)
+        """Compare-and-delete on all, whether or not their vote was got (or until a quorum has confirmed it)."""
+        instances, answers = len(self.servers), []
+        for server in self.servers:
+            answers.append(deleted(server, self.key(lease.resource), lease.owner_token))
+            if self.stops_at_quorum and answers.count(True) >= quorum_of(instances):
+                break
         return owned_outcome_of(answers.count(True), answers.count(False), instances, quorum_of(instances))
 
     def abandon(self, lease: Lease) -> None:
@@ -222,14 +226,4 @@ class MajorityRelease(RedlockSequential):
         shown_by=("kill instance", "stop instance"),
         least=2,
     )
-
-    def give_back(self, lease: Lease) -> Outcome:
-        """Compare-and-delete on one after the other, until a quorum has confirmed."""
-        ours = not_ours = 0
-        instances, quorum = len(self.servers), quorum_of(len(self.servers))
-        for server in self.servers:
-            answer = deleted(server, self.key(lease.resource), lease.owner_token)
-            ours, not_ours = ours + (answer is True), not_ours + (answer is False)
-            if ours >= quorum:
-                break
-        return owned_outcome_of(ours, not_ours, instances, quorum)
+    stops_at_quorum = True
