@@ -28,6 +28,16 @@ _HALF_BITS = 10  # 2^11 sub-buckets resolve three digits; a bucket's upper half 
 _BUCKETS = 33 << _HALF_BITS  # HdrHistogram's counts_len for 1 ns … 1 hour
 
 
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """All that a histogram knows, exactly: how many samples in which buckets, their sum and maximum (ns)."""
+
+    buckets: tuple[int, ...] = ()
+    counts: tuple[int, ...] = ()
+    sum_ns: int = 0
+    max_ns: int = 0
+
+
 class Histogram:
     """Counts of nanosecond values."""
 
@@ -73,6 +83,24 @@ class Histogram:
         self.max_ns = max(self.max_ns, other.max_ns)
 
     @property
+    def samples(self) -> Samples:
+        """What `merge_samples` adds to another one: nothing is lost, unlike in `encode`."""
+        filled = np.flatnonzero(self.counts)
+        return Samples(tuple(filled.tolist()), tuple(self.counts[filled].tolist()), self.sum_ns, self.max_ns)
+
+    def merge_samples(self, samples: Samples) -> None:
+        """Add what another one knew. Raises ValueError when it cannot have been one."""
+        buckets, counts = np.array(samples.buckets, np.int64), np.array(samples.counts, np.int64)
+        if len(buckets) != len(counts) or min([*samples.buckets, *samples.counts, samples.sum_ns, samples.max_ns]) < 0:
+            raise ValueError("not the samples of a histogram")
+        if len(buckets) and int(buckets.max()) >= _BUCKETS:
+            raise ValueError(f"a histogram has {_BUCKETS} buckets, and no number {int(buckets.max())}")
+        np.add.at(self.counts, buckets, counts)
+        self.count += int(counts.sum())
+        self.sum_ns += samples.sum_ns
+        self.max_ns = max(self.max_ns, samples.max_ns)
+
+    @property
     def mean_ns(self) -> float | None:
         """The mean in ns, exact; None without samples."""
         return self.sum_ns / self.count if self.count else None
@@ -102,8 +130,8 @@ class Histogram:
         return str(hdr.encode().decode("ascii"))
 
     @classmethod
-    def decode(cls, text: str, exact: tuple[int, int] | None = None) -> Self:
-        """Read `encode`'s text. Counts are exact; sum and maximum are known to three digits only, if not told.
+    def decode(cls, text: str) -> Self:
+        """Read `encode`'s text. Counts are exact; sum and maximum are known to three digits only.
 
         Raises ValueError when the text is no such histogram or has other bounds.
         """
@@ -119,11 +147,6 @@ class Histogram:
         histogram.counts[:] = np.ctypeslib.as_array(hdr.counts).astype(np.int64)
         filled = np.flatnonzero(histogram.counts)
         histogram.count = int(histogram.counts.sum())
-        if exact is not None:
-            if min(exact) < 0:
-                raise ValueError("an HDR histogram of negative values")
-            histogram.sum_ns, histogram.max_ns = exact
-            return histogram
         for bucket, count in zip(filled.tolist(), histogram.counts[filled].tolist(), strict=True):
             histogram.sum_ns += count * ((lowest_of_bucket(bucket) + highest_of_bucket(bucket)) // 2)
         histogram.max_ns = highest_of_bucket(int(filled[-1])) if len(filled) else 0
@@ -151,11 +174,11 @@ def highest_of_bucket(index: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SumsState:
-    """All of a `Sums`, to be added to another; of histograms their encoding, sum and maximum (ns)."""
+    """All of a `Sums`, to be added to another."""
 
     numbers: dict[str, dict[str, int]]
     rows: dict[str, tuple[int, ...]]
-    histograms: dict[str, tuple[str, int, int]]
+    histograms: dict[str, Samples]
     longest_ns: int
 
 
@@ -193,8 +216,8 @@ class Sums:
     @property
     def state(self) -> SumsState:
         """What `merge` adds."""
-        histograms = {name: (one.encode(), one.sum_ns, one.max_ns) for name, one in self.histograms.items()}
-        return SumsState(self.numbers, {name: self.row(name) for name in self.rows}, histograms, self.longest_ns)
+        samples = {name: histogram.samples for name, histogram in self.histograms.items()}
+        return SumsState(self.numbers, {name: self.row(name) for name in self.rows}, samples, self.longest_ns)
 
     def merge(self, state: SumsState) -> None:
         """Add what another one has added up. Raises ValueError when it is not one of the same form."""
@@ -210,8 +233,8 @@ class Sums:
             self.add(section, counts)
         for name, row in state.rows.items():
             self.rows[name] = self.rows.get(name, 0) + np.array(row, np.int64)
-        for name, (text, *exact) in state.histograms.items():
-            self.histograms[name].merge(Histogram.decode(text, (exact[0], exact[1])))
+        for name, samples in state.histograms.items():
+            self.histograms[name].merge_samples(samples)
         self.longest_ns = max(self.longest_ns, state.longest_ns)
 
 

@@ -2,7 +2,6 @@
 
 import struct
 import zlib
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -12,7 +11,7 @@ import pytest
 from bench.measure.clocks import Integers
 from bench.measure.facts import Facts, Window
 from bench.measure.fold import Fold
-from bench.measure.histogram import Histogram, SumsState
+from bench.measure.histogram import Histogram, Samples, SumsState
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, TIMES, Begun, Records, read_history
 from bench.measure.recorder import Recorder
 from bench.measure.section import builtins_of, decoded
@@ -123,17 +122,19 @@ def test_a_fold_of_something_else_is_refused(change: dict[str, object]) -> None:
         Fold(FACTS, WINDOW).merge(SumsState(**{**fields, **change}))
 
 
-@pytest.mark.parametrize("sent", [("", 0, 0), ("SElTVA==", 1, 1), (Histogram().encode(), -1, 0)])
-def test_what_no_histogram_has_is_refused(sent: tuple[str, int, int]) -> None:
-    state = in_one(random_records(1)).state
-    with pytest.raises(ValueError, match="HDR histogram"):
-        Fold(FACTS, WINDOW).merge(replace(state, histograms=state.histograms | {"acquire": sent}))
+@pytest.mark.parametrize(
+    "samples",
+    [Samples((1, 2), (1,)), Samples((-1,), (1,)), Samples((1,), (-1,)), Samples((33 << 10,), (1,)), Samples(sum_ns=-1)],
+)
+def test_samples_that_no_histogram_has_are_refused(samples: Samples) -> None:
+    with pytest.raises(ValueError, match="histogram"):
+        Histogram().merge_samples(samples)
 
 
-def test_what_is_told_is_exact_where_the_encoding_is_not() -> None:
+def test_samples_are_exact_where_the_encoding_is_not() -> None:
     values = np.random.default_rng(1).integers(0, 10**10, 1_000)
-    histogram = Histogram.of(values)
-    exact = Histogram.decode(histogram.encode(), (histogram.sum_ns, histogram.max_ns))
+    exact, histogram = Histogram(), Histogram.of(values)
+    exact.merge_samples(histogram.samples)
     assert (exact.count, exact.sum_ns, exact.max_ns) == (1_000, values.sum(), values.max())
     assert (exact.counts == histogram.counts).all()
     assert Histogram.decode(histogram.encode()).sum_ns != values.sum(), "negative control"
