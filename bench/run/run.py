@@ -107,7 +107,7 @@ def run_on(
             before = info_snapshot(servers.urls)
             interrupts.raising = False
             telemetry.start()
-            with closing(LocustProcess.start(plan, environ)) as load, timeline:
+            with closing(LocustProcess(plan, environ)) as load, timeline:
                 course = follow(load, follower, interrupts, plan.grace_s + plan.others_s, show, faults=timeline)
             if course.window is None:
                 if not course.orderly:

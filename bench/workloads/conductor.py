@@ -134,7 +134,7 @@ class Conductor:
         if self.begun or self._failed or self._plan is None:
             return
         self.begun = True
-        if self._plan.plain:
+        if not self._plan.timed:
             self._begin(self._plan)
         else:
             gevent.spawn(self._begin_when_there, self._plan, user_count)
@@ -203,7 +203,7 @@ class Conductor:
         self._pids[node] = msg.data["pid"]
         if self._hosts is None or self.phase != "running":
             return
-        if self._plan and not self._plan.plain and node not in self._plan.fleet:
+        if self._plan and self._plan.timed and node not in self._plan.fleet:
             if self._hosts.send_away(node, f"{msg.data['host']} (pid {msg.data['pid']})"):
                 logger.warning("%s came when the run had begun, and is sent away", msg.data["host"])
             return
@@ -236,8 +236,10 @@ class Conductor:
         """All there is of the run is here."""
         self._summarise()
         judge, self._judge, self.phase = self._judge, None, ""
-        if judge is None or self._failed:
-            self._leave(judge)
+        if judge is None:
+            return
+        if self._failed:
+            judge.close()
         elif self._environment.web_ui is not None:
             gevent.spawn(self._conclude, judge, self._plan, self._stop_ns)
         else:
@@ -256,13 +258,10 @@ class Conductor:
         if self._plan is plan:
             self.phase, self.told = "", told
 
-    def _leave(self, judge: JudgeBeside | None) -> None:
-        if judge is not None:
-            judge.close()
-
     def _quit(self, **_: object) -> None:
         """The last thing that Locust does: after its tables the verdict is the last line."""
-        self._leave(self._judge)
+        if self._judge is not None:
+            self._judge.close()
         if self._environment.web_ui is None:
             _tell(self.told)
 
@@ -272,7 +271,7 @@ class Conductor:
             merged = Histogram.merged(parts)
             shown = [(f"p{percent:g}", merged.percentile(percent)) for percent in PERCENTILES]
             figures = [f"{label} {value / NS_PER_MS:.3g}" for label, value in (*shown, ("max", merged.max_ns)) if value]
-            if merged.count and self._plan is not None and self._plan.plain:
+            if merged.count and self._plan is not None and not self._plan.timed:
                 shown_ms = "  ".join(figures)
                 logger.info("%s in ms: %s of %d by %d worker(s)", name, shown_ms, merged.count, len(parts))
 

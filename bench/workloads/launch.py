@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self, TypedDict
+from typing import TypedDict
 
 import psutil
 
@@ -105,22 +105,18 @@ def note_failure(error: BenchError) -> None:
 
 
 class LocustProcess:
-    """A started Locust with its workers. Made by `start`; `close` must be called."""
+    """A started Locust with its workers. `close` must be called."""
 
-    def __init__(self, process: subprocess.Popen[bytes], workdir: Path) -> None:
-        self._process = process
-        self._workdir = workdir
-
-    @classmethod
-    def start(cls, plan: Plan, environ: Mapping[str, str] = os.environ) -> Self:
+    def __init__(self, plan: Plan, environ: Mapping[str, str] = os.environ) -> None:
         """Start Locust on the plan, in its workdir, and return at once. Raises EnvironmentNotReadyError."""
         assert plan.workdir is not None
+        self._workdir = plan.workdir
         environment = {**_without_locust(environ), PARENT_VARIABLE: str(os.getpid())}
         text = in_memory(plan.text)
         environment[PLAN_VARIABLE] = f"/proc/self/fd/{text}"
         try:
             with (plan.workdir / LOG_FILE).open("wb") as log:
-                process = subprocess.Popen(
+                self._process = subprocess.Popen(
                     command_line(plan),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -136,7 +132,6 @@ class LocustProcess:
             ) from error
         finally:
             os.close(text)
-        return cls(process, plan.workdir)
 
     @property
     def pid(self) -> int:
@@ -161,9 +156,10 @@ class LocustProcess:
     def close(self) -> None:
         """See that nobody of the group is left: workers that outlive Locust get 3 s, then SIGKILL. Idempotent."""
         deadline_s = time.monotonic() + (_GROUP_ENDS_S if self.poll() is not None else 0.0)
-        while self._group_lives() and time.monotonic() < deadline_s:
-            time.sleep(0.01)  # orphaned workers are not our children: nobody tells when they end
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError):  # it is empty
+            while time.monotonic() < deadline_s:
+                os.killpg(self._process.pid, 0)
+                time.sleep(0.01)  # orphaned workers are not our children: nobody tells when they end
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
@@ -185,10 +181,3 @@ class LocustProcess:
             return ""
         lines = [line for line in text.splitlines() if line.strip()]
         return "\n".join(f"  {line}" for line in lines[-_LOG_LINES:])
-
-    def _group_lives(self) -> bool:
-        try:
-            os.killpg(self._process.pid, 0)
-        except ProcessLookupError:
-            return False
-        return True

@@ -53,10 +53,10 @@ class Ring:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """One run. `workdir` None: nobody reads the history, so a private folder will do. `timed`: warm-up and duration of
-    the scenario end the run. `allow_missing`: a quorum of the targets is enough. `ring`: who takes turns with it.
-    `bind`: the address and port at which workers of any host are awaited, as many as the scenario has processes; each
-    of them has a workdir of its own. None: all are forked here. `more`: another run may follow. `fleet`: the ids of
-    Locust's workers that take part, each in its place."""
+    the scenario end the run; else Locust alone decides when it begins and ends. `allow_missing`: a quorum of the
+    targets is enough. `ring`: who takes turns with it. `bind`: the address and port at which workers of any host are
+    awaited, as many as the scenario has processes, each with a workdir of its own; None: all are forked here. `more`:
+    another run may follow. `fleet`: the ids of Locust's workers that take part, each in its place."""
 
     run_id: str
     targets: tuple[str, ...]
@@ -108,11 +108,6 @@ class Plan:
         the history of other hosts has arrived."""
         parts = 3 * self.ring.places if self.ring else 2 if self.bind else 0
         return 60.0 + parts * (self.scenario.warmup_ms + self.scenario.duration_ms) / 1000 if parts else 0.0
-
-    @property
-    def plain(self) -> bool:
-        """Whether Locust alone decides when it begins and ends."""
-        return not self.timed
 
     @property
     def text(self) -> bytes:

@@ -49,10 +49,13 @@ def releases_of(records: Records) -> Taken:
 
 
 class Row:
-    """One row of the table, made of what `taken` finds in the records."""
+    """One row of the table, made of what `taken` finds in the records; with `fire`, an event of Locust's own for every
+    operation, its table fills itself."""
 
-    def __init__(self, method: str, name: str, taken: Callable[[Records], Taken]) -> None:
-        self.method, self.name = method, name
+    def __init__(
+        self, method: str, name: str, taken: Callable[[Records], Taken], fire: Callable[..., None] | None = None
+    ) -> None:
+        self.method, self.name, self.fire = method, name, fire
         self.failures: Counter[str] = Counter()
         self.total = Histogram()
         self._taken = taken
@@ -78,15 +81,21 @@ class Row:
         failures = self.failures - self._reported_failures
         self._reported_failures = Counter(self.failures)
         self.total.merge(new)
-        if new.count or failures:
-            self._tell(stats, new, least_ns, failures)
-
-    def _tell(self, stats: RequestStats, new: Histogram, least_ns: int | None, failures: Counter[str]) -> None:
+        if self.fire is not None or not (new.count or failures):
+            return
         delta = self._delta(stats, new, least_ns, failures.total())
         stats.get(self.name, self.method).extend(delta)
         stats.total.extend(delta)
         for text, times in failures.items():
             _add_error(stats, self.method, self.name, text, times)
+
+    def tell(self, took_ns: int, exception: str | None) -> None:
+        """Fire: one operation took so many ns and succeeded (None) or ended otherwise."""
+        assert self.fire is not None
+        self.fire(
+            request_type=self.method, name=self.name, response_time=took_ns / NS_PER_MS, response_length=0,
+            exception=exception, context={},
+        )  # fmt: skip
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -105,24 +114,6 @@ class Row:
         delta.num_reqs_per_sec = {int(now_s): new.count}
         delta.num_fail_per_sec = {int(now_s): failures} if failures else {}
         return delta
-
-
-class StockRow(Row):
-    """A row whose every operation is told to Locust as an event of Locust's own, by `tell`: its table fills itself."""
-
-    def __init__(self, method: str, name: str, taken: Callable[[Records], Taken], fire: Callable[..., None]) -> None:
-        super().__init__(method, name, taken)
-        self._fire = fire
-
-    def tell(self, took_ns: int, exception: str | None) -> None:
-        """One operation took so many ns and succeeded (None) or ended otherwise."""
-        self._fire(
-            request_type=self.method, name=self.name, response_time=took_ns / NS_PER_MS, response_length=0,
-            exception=exception, context={},
-        )  # fmt: skip
-
-    def _tell(self, stats: RequestStats, new: Histogram, least_ns: int | None, failures: Counter[str]) -> None:
-        """Locust knows."""
 
 
 def _buckets_in_ms() -> tuple[np.ndarray, list[float]]:

@@ -42,7 +42,7 @@ from bench.workloads.demand import ALONE, CALLERS_PER_WORKER, Contention, Seat, 
 from bench.workloads.lent import caller_of
 from bench.workloads.operation import Caller, CallerSetup, OpenVotes, PackedVotes
 from bench.workloads.plan import Plan
-from bench.workloads.table import FOLD, Row, StockRow, acquires_of, releases_of
+from bench.workloads.table import FOLD, Row, acquires_of, releases_of
 from bench.workloads.turns import RingPlace
 from lockcore import InstanceStatus
 from lockcore.clock import NS_PER_MS, monotonic_ns
@@ -110,7 +110,7 @@ class Worker:
             if not plan.allow_missing:
                 _require_all(recipe)
             worker = cls(plan, index, recipe, workdir, environment=environment, broke=broke, seat=seat)
-            if plan.plain and is_wanted(os.environ):  # nobody follows the history and exports what it says
+            if not plan.timed and is_wanted(os.environ):  # nobody follows the history and exports what it says
                 from bench.workloads.export import export_beside
 
                 worker._end_export = export_beside(plan, index, workdir, seat[1])
@@ -139,7 +139,7 @@ class Worker:
         caller = self.index * CALLERS_PER_WORKER + number
         contention, acquires = self._contention, self.rows[0]
         begun, place = self._begun.place()
-        if not self.plan.plain:
+        if self.plan.timed:
             self._started.wait()
         return CallerSetup(
             acquire=self.recipe.acquire,
@@ -160,7 +160,7 @@ class Worker:
             votes=self._votes,
             still_open=len(self.recipe.instances) << 40,
             pending=self._open.add,
-            tell=acquires.tell if isinstance(acquires, StockRow) else None,
+            tell=acquires.tell if acquires.fire else None,
             cut=self._cut,
             keep=self._keep,
         )
@@ -213,7 +213,7 @@ class Worker:
             schedule = offsets_ns(scenario.rate_per_s, scenario.arrivals, scenario.seed, part, parts)
             self._pacer = Pacer(self._arrivals.wait_until, schedule, origin_ns, *self.plan.window_ns)
         self._origin_ns = origin_ns
-        self._cpu_s = self._cpu_s if self.plan.plain else time.process_time()  # there callers work already
+        self._cpu_s = time.process_time() if self.plan.timed else self._cpu_s  # else callers work already
         self._started.set()
         write_note(self._workdir, self._note("running"))
 
@@ -276,7 +276,7 @@ class Worker:
                 gevent.sleep(PAUSE_S)
                 if self._ending.is_set():
                     return
-            if self.plan.plain:  # its table is looked at
+            if not self.plan.timed:  # its table is looked at
                 for row in self.rows:
                     row.report(self._stats)
                 self._forget_history()
@@ -369,10 +369,8 @@ def _contention(scenario: Scenario, seat: Seat) -> Contention:
 
 
 def _rows(scenario: Scenario, environment: Environment) -> tuple[Row, Row]:
-    releases = Row(scenario.recipe, "release", releases_of)
-    if scenario.events == "stock":
-        return StockRow(scenario.recipe, "acquire", acquires_of, environment.events.request.fire), releases
-    return Row(scenario.recipe, "acquire", acquires_of), releases
+    fire = environment.events.request.fire if scenario.events == "stock" else None
+    return Row(scenario.recipe, "acquire", acquires_of, fire), Row(scenario.recipe, "release", releases_of)
 
 
 def _count(histogram: Histogram, times_ns: list[int]) -> None:

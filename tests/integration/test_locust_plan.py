@@ -52,7 +52,7 @@ def plan_for(fleet: Fleet, folder: Path, instances: int = 3, **options: str) -> 
 def run(plan: Plan) -> Planned:
     assert plan.workdir is not None
     began = time.monotonic()
-    process = LocustProcess.start(plan)
+    process = LocustProcess(plan)
     try:
         code = process.wait(40)
     finally:

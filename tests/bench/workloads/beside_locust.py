@@ -23,7 +23,7 @@ from bench.measure.section import builtins_of
 from bench.workloads import member
 from bench.workloads.conductor import Conductor, in_order_of_users
 from bench.workloads.member import LockUser
-from bench.workloads.table import Row, StockRow, acquires_of, bucket_ms, keep_fractions, releases_of
+from bench.workloads.table import Row, acquires_of, bucket_ms, keep_fractions, releases_of
 from bench.workloads.worker import Worker, instance_report, lags_of
 from lockcore import InstanceStatus
 from lockcore.clock import NS_PER_S
@@ -124,7 +124,7 @@ def test_keys_of_the_table_survive_the_way_to_the_master() -> None:
 def test_stock_rows_fire_one_event_per_operation_and_leave_the_table_alone() -> None:
     hook, seen = EventHook(), []
     hook.add_listener(lambda **facts: seen.append(facts))
-    row = StockRow("redlock", "acquire", acquires_of, hook.fire)
+    row = Row("redlock", "acquire", acquires_of, hook.fire)
     row.tell(250_000, None)
     row.tell(1_500_000, "contended")
     assert [(facts["response_time"], facts["exception"]) for facts in seen] == [(0.25, None), (1.5, "contended")]

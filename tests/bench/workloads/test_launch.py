@@ -26,7 +26,7 @@ def plan(workdir: Path, processes: int = 1) -> Plan:
 
 def play(monkeypatch: pytest.MonkeyPatch, workdir: Path, script: str) -> LocustProcess:
     monkeypatch.setattr(launch, "command_line", lambda _plan: [sys.executable, "-c", script])
-    return LocustProcess.start(plan(workdir))
+    return LocustProcess(plan(workdir))
 
 
 def wait_for(path: Path) -> str:
@@ -138,4 +138,4 @@ def test_an_end_without_words_shows_the_end_of_the_log(tmp_path: Path, monkeypat
 
 def test_a_folder_that_takes_no_plan_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentNotReadyError, match="Locust cannot be started in .*missing: No such file"):
-        LocustProcess.start(plan(tmp_path / "missing"))
+        LocustProcess(plan(tmp_path / "missing"))
