@@ -227,7 +227,7 @@ class SetNxLuaRecipe(PlainRecipe):
         if lease.granted_ns >= lease.valid_until_ns:
             self._undo(resource, token)
             return Refusal(Outcome.TOO_LATE, GRANTED)
-        return FencedLease.of(lease, granted) if self._fencing else lease
+        return FencedLease.of(lease, granted) if self.settings.fencing else lease
 
     def abandon(self, lease: Lease) -> None:
         """A caller that is killed has its key deleted all the same."""
@@ -236,13 +236,13 @@ class SetNxLuaRecipe(PlainRecipe):
     def _set(self, resource: str, token: bytes, ttl_ms: int) -> int:
         """0 when it is held, else the fencing token (1 without fencing)."""
         key = self.key(resource)
-        if self._fencing:
-            return int(self.servers[0].run(FENCED_SET, (key, self.key(COUNTER)), token, ttl_ms) or 0)
+        if self.settings.fencing:
+            return int(self.server.run(FENCED_SET, (key, self.key(COUNTER)), token, ttl_ms) or 0)
         return int(self.ask("SET", key, token, "NX", "PX", ttl_ms) is not None)
 
     def _undo(self, resource: str, token: bytes) -> None:
         with suppress(RedisError):
-            self.servers[0].delete_own(self.key(resource), token)
+            self.server.delete_own(self.key(resource), token)
 
 
 class Backoff(PlainRecipe):
@@ -311,8 +311,8 @@ class Watchdog(PlainRecipe):
 
     def extend(self, lease: Lease) -> bool:
         """One more TTL, if the key is ours. Raises RedisError."""
-        key, server = self.key(lease.resource), self.servers[0]
-        return bool(server.run(COMPARE_AND_EXTEND, (key,), lease.owner_token, lease.ttl_ms))
+        key = self.key(lease.resource)
+        return bool(self.server.run(COMPARE_AND_EXTEND, (key,), lease.owner_token, lease.ttl_ms))
 
     def give_back(self, lease: Lease) -> Outcome:
         """No more renewals; compare-and-delete."""

@@ -54,7 +54,7 @@ class PlainInstance:
         self.index, self.address = index, target.address
         self.trouble: InstanceError | RedisError | None = None
         self._client: Redis = Redis(connection_pool=pool_of(timeout_s=timeout_ms / 1000))
-        self._patient: Redis = Redis(connection_pool=pool_of(timeout_s=timeout_ms / 1000 + 1.0))
+        self._patient: Redis = Redis(connection_pool=pool_of(timeout_s=timeout_ms / 1000 + 1.0))  # may block
         self._hello: Hello | None = None
         self._commands = 0
         self._reply_times_ns: list[int] = []
@@ -160,12 +160,10 @@ class PlainRecipe:
     about: ClassVar[About]
 
     def __init__(self, servers: Sequence[PlainInstance], settings: RecipeSettings) -> None:
-        self.servers = tuple(servers)
-        self.ask = self.servers[0].ask
+        self.servers, self.settings = tuple(servers), settings
+        self.use(self.servers[0])
         self.pause = reach_of(settings.pause, settings.seed, settings.process, settings.gate)
         self.figures: Counter[str] = Counter()
-        self._retry, self._max_ttl_ms, self._prefix = settings.retry, settings.max_ttl_ms, settings.key_prefix
-        self._skew_ms, self._fencing = settings.skew_ms, settings.fencing
         self._token_prefix, self._tokens = secrets.token_hex(16), count(1)
 
     # -- what a recipe is ---------------------------------------------------------------------------------------------
@@ -180,7 +178,7 @@ class PlainRecipe:
 
     def give_back(self, lease: Lease) -> Outcome:
         """Unlock: RELEASED or GONE; nobody else's lock unless the recipe says otherwise. Raises RedisError."""
-        deleted = self.servers[0].delete_own(self.key(lease.resource), lease.owner_token)
+        deleted = self.server.delete_own(self.key(lease.resource), lease.owner_token)
         return Outcome.RELEASED if deleted else Outcome.GONE
 
     def abandon(self, lease: Lease) -> None:
@@ -188,7 +186,7 @@ class PlainRecipe:
 
     def next_start_ns(self, outcome: Outcome, attempts: int, now_ns: int, deadline_ns: int) -> int | None:
         """When to try again (ns), None for never."""
-        return self._retry.next_start_ns(outcome, attempts, now_ns, deadline_ns, random())
+        return self.settings.retry.next_start_ns(outcome, attempts, now_ns, deadline_ns, random())
 
     def rest(self, resource: str, outcome: Outcome, delay_ns: int) -> None:
         """Wait so long, or until there is reason to try again."""
@@ -201,9 +199,13 @@ class PlainRecipe:
 
     # -- what a recipe is made of -------------------------------------------------------------------------------------
 
+    def use(self, server: PlainInstance) -> None:
+        """From now on this one is asked, where a recipe asks one."""
+        self.server, self.ask = server, server.ask
+
     def key(self, resource: str) -> str:
         """The key of a resource."""
-        return self._prefix + resource
+        return self.settings.key_prefix + resource
 
     def new_token(self) -> bytes:
         """An owner token: unguessable, unique per attempt."""
@@ -211,7 +213,7 @@ class PlainRecipe:
 
     def wall_ms(self) -> int:
         """This client's wall clock in ms since 1970."""
-        return time.time_ns() // NS_PER_MS + self._skew_ms
+        return time.time_ns() // NS_PER_MS + self.settings.skew_ms
 
     def leased(
         self,
@@ -247,8 +249,8 @@ class PlainRecipe:
 
     def acquire(self, resource: str, ttl_ms: int, wait_ms: int, /) -> Lease | Denied:
         """Lock `resource` for `ttl_ms` (1 … max_ttl_ms), trying for up to `wait_ms`. Raises ValueError beyond."""
-        if not 1 <= ttl_ms <= self._max_ttl_ms:
-            raise ValueError(f"ttl_ms {ttl_ms} is not 1 … max_ttl_ms ({self._max_ttl_ms})")
+        if not 1 <= ttl_ms <= self.settings.max_ttl_ms:
+            raise ValueError(f"ttl_ms {ttl_ms} is not 1 … max_ttl_ms ({self.settings.max_ttl_ms})")
         first_ns = monotonic_ns()
         deadline_ns = first_ns + wait_ms * NS_PER_MS
         attempts = split_votes = 0

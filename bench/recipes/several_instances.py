@@ -246,10 +246,6 @@ class ReplicaFailover(PlainRecipe):
             "or servers that lockbench starts itself"
         )
 
-    def __init__(self, servers: Sequence[PlainInstance], settings: RecipeSettings) -> None:
-        super().__init__(servers, settings)
-        self._master = self.servers[0]
-
     @property
     def promotion_delay_ms(self) -> int:
         """How long after the master's death a replica may be promoted."""
@@ -266,18 +262,17 @@ class ReplicaFailover(PlainRecipe):
     def give_back(self, lease: Lease) -> Outcome:
         """Compare-and-delete on the master."""
         try:
-            deleted = self._master.delete_own(self.key(lease.resource), lease.owner_token)
+            return super().give_back(lease)
         except RedisError:
             self._find_master()
-            deleted = self._master.delete_own(self.key(lease.resource), lease.owner_token)
-        return Outcome.RELEASED if deleted else Outcome.GONE
+            return super().give_back(lease)
 
     def _find_master(self) -> None:
         """Whoever says it is the master, the one after the present first; nobody: the present one stays."""
-        present = self._master.index
+        present = self.server.index
         for server in (*self.servers[present + 1 :], *self.servers[: present + 1]):
             if _is_master(server):
-                self._master, self.ask = server, server.ask
+                self.use(server)
                 return
 
 
@@ -295,7 +290,7 @@ class ReplicaDelayedPromotion(ReplicaFailover):
     @property
     def promotion_delay_ms(self) -> int:
         """The longest TTL: what a lost key can have lasted."""
-        return self._max_ttl_ms
+        return self.settings.max_ttl_ms
 
 
 def _is_master(server: PlainInstance) -> bool:

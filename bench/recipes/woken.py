@@ -8,6 +8,7 @@ polls. Source: python-redis-lock and the BLPOP command's reference page ("Patter
 RLock, which subscribes after a refusal and asks again before it waits.
 """
 
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
@@ -55,11 +56,8 @@ class _Woken(SetNxLuaRecipe):
         """Listen for a millisecond at least; sleep where that cannot be had."""
         if outcome is Outcome.CONTENDED:
             delay_ns = max(delay_ns, NS_PER_MS)
-            try:
+            with suppress(RedisError):
                 self.listen(resource, delay_ns)
-            except RedisError:
-                pass
-            else:
                 return
         super().rest(resource, outcome, delay_ns)
 
@@ -80,11 +78,11 @@ class SetNxBlpop(_Woken):
     def give_back(self, lease: Lease) -> Outcome:
         """Compare, delete, push."""
         keys = self.key(lease.resource), self._list(lease.resource)
-        return Outcome.RELEASED if self.servers[0].run(RELEASE_AND_WAKE, keys, lease.owner_token) else Outcome.GONE
+        return Outcome.RELEASED if self.server.run(RELEASE_AND_WAKE, keys, lease.owner_token) else Outcome.GONE
 
     def listen(self, resource: str, delay_ns: int) -> None:
         """Block until a push."""
-        self.servers[0].block(delay_ns / NS_PER_S, "BLPOP", self._list(resource))
+        self.server.block(delay_ns / NS_PER_S, "BLPOP", self._list(resource))
 
     def _list(self, resource: str) -> str:
         return f"{self.key(resource)}:released"
@@ -117,13 +115,13 @@ class SetNxPubsub(_Woken):
     def give_back(self, lease: Lease) -> Outcome:
         """Compare, delete, publish."""
         keys = (self.key(lease.resource),)
-        return Outcome.RELEASED if self.servers[0].run(RELEASE_AND_PUBLISH, keys, lease.owner_token) else Outcome.GONE
+        return Outcome.RELEASED if self.server.run(RELEASE_AND_PUBLISH, keys, lease.owner_token) else Outcome.GONE
 
     def listen(self, resource: str, delay_ns: int) -> None:
         """Until something is published; the first time until the subscription stands: it may be free by now."""
         ear, kind = _EAR.get(), "message"
         if ear is None:
-            ear, kind = self._idle.pop() if self._idle else self.servers[0].listener(), "subscribe"
+            ear, kind = self._idle.pop() if self._idle else self.server.listener(), "subscribe"
             _EAR.set(ear)
             ear.subscribe(self.key(resource))
         until_ns = monotonic_ns() + delay_ns
