@@ -78,33 +78,18 @@ class FencedLease(Lease):
         return fenced
 
 
-class Register:
-    """Per resource something protected. Written with a fencing token it takes none that is smaller than one it has
-    seen; without, only from the owner token it is marked with."""
-
-    def __init__(self, instance: PlainInstance, key: str) -> None:
-        self._instance, self._key = instance, key
-
-    def mark(self, lease: Lease) -> None:
-        """Begin to work: whatever mark there was is replaced. Raises RedisError."""
-        self._instance.ask("HSET", self._key, f"{lease.resource} owner", lease.owner_token)
-
-    def write(self, lease: Lease, value: str) -> bool:
-        """True when written, False when rejected as stale or another has marked it since. Raises RedisError."""
-        script, proof = _WRITE_IF_MARKED, lease.owner_token
-        if isinstance(lease, FencedLease):
-            script, proof = _WRITE_IF_NEWEST, b"%d" % lease.fencing_token
-        return bool(self._instance.run(script, (self._key,), lease.resource, proof, value))
-
-
 class Protected:
-    """`recipe`, each of whose leases ends with a protected write."""
+    """`recipe`, each of whose leases ends with a write to a register, of which each resource has one.
+
+    Written with a fencing token, a register takes none that is smaller than one it has seen; without, only from the
+    owner token it is marked with.
+    """
 
     def __init__(self, recipe: Recipe, url: str, settings: RecipeSettings) -> None:
         self.recipe = recipe
         self.take_reply_times_ns = recipe.take_reply_times_ns
         self._instance = PlainInstance(0, url, settings)
-        self._register = Register(self._instance, settings.key_prefix + REGISTERS)
+        self._registers = settings.key_prefix + REGISTERS
         self._counts: Counter[str] = Counter()
 
     def acquire(self, resource: str, ttl_ms: int, wait_ms: int, /) -> Lease | Denied:
@@ -121,13 +106,17 @@ class Protected:
     def mark(self, lease: Lease) -> None:
         """Begin to work: by owner only the holder that marked last can write."""
         with suppress(RedisError):
-            self._register.mark(lease)
+            self._instance.ask("HSET", self._registers, f"{lease.resource} owner", lease.owner_token)
 
     def write(self, lease: Lease, value: str) -> bool | None:
-        """True when written, False when rejected, None without an answer; counted."""
+        """True when written, False when rejected (stale, or another has marked it since), None without an answer;
+        counted."""
+        script, proof = _WRITE_IF_MARKED, lease.owner_token
+        if isinstance(lease, FencedLease):
+            script, proof = _WRITE_IF_NEWEST, b"%d" % lease.fencing_token
         lease_is = "stale" if monotonic_ns() > lease.valid_until_ns else "valid"
         try:
-            written = self._register.write(lease, value)
+            written = bool(self._instance.run(script, (self._registers,), lease.resource, proof, value))
         except RedisError:
             self._counts["failed_writes"] += 1
             return None

@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 from redis import Redis
 
-from bench.recipes.fencing import OWN_KEYS, REGISTERS, FencedLease, Protected, Register
-from bench.recipes.plain import PlainInstance
+from bench.recipes.fencing import OWN_KEYS, REGISTERS, FencedLease, Protected
 from bench.recipes.protocol import RecipeSettings
 from bench.recipes.registry import find_recipe
 from bench.topology.fleet import Fleet
@@ -25,9 +24,12 @@ def fenced(token: int) -> FencedLease:
     return FencedLease.of(lease_of(b"owner"), token)
 
 
-@pytest.fixture
-def instance(fleet: Fleet, server: Redis, settings: RecipeSettings) -> Iterator[PlainInstance]:
-    made = PlainInstance(0, fleet.urls[0], settings)
+@pytest.fixture(params=["set-nx-lua", "redlock"])
+def recipe(
+    request: pytest.FixtureRequest, fleet: Fleet, server: Redis, settings: RecipeSettings
+) -> Iterator[Protected]:
+    made = find_recipe(request.param).connect(fleet.urls[:1], replace(settings, fencing=True))
+    assert isinstance(made, Protected)
     yield made
     made.close()
 
@@ -42,33 +44,22 @@ def instance(fleet: Fleet, server: Redis, settings: RecipeSettings) -> Iterator[
     ],
 )
 def test_a_smaller_token_than_one_seen_is_rejected(
-    tokens: list[int], accepted: list[bool], instance: PlainInstance, server: Redis
+    tokens: list[int], accepted: list[bool], recipe: Protected, server: Redis
 ) -> None:
-    register = Register(instance, "test:register")
-    assert [register.write(fenced(token), f"by {token}") for token in tokens] == accepted
+    assert [recipe.write(fenced(token), f"by {token}") for token in tokens] == accepted
     last = max(tokens)
-    assert server.hget("test:register", "r1") == f"by {last}".encode()
+    assert server.hget("test:" + REGISTERS, "r1") == f"by {last}".encode()
 
 
-def test_only_the_marked_owner_writes(instance: PlainInstance, server: Redis) -> None:
-    register, first, second = Register(instance, "test:register"), lease_of(b"first"), lease_of(b"second")
-    assert not register.write(first, "unmarked")
-    register.mark(first)
-    assert register.write(first, "one")
-    register.mark(second)
-    assert not register.write(first, "stale")
-    assert register.write(second, "two")
-    assert server.hget("test:register", "r1") == b"two"
-
-
-@pytest.fixture(params=["set-nx-lua", "redlock"])
-def recipe(
-    request: pytest.FixtureRequest, fleet: Fleet, server: Redis, settings: RecipeSettings
-) -> Iterator[Protected]:
-    made = find_recipe(request.param).connect(fleet.urls[:1], replace(settings, fencing=True))
-    assert isinstance(made, Protected)
-    yield made
-    made.close()
+def test_only_the_marked_owner_writes(recipe: Protected, server: Redis) -> None:
+    first, second = lease_of(b"first"), lease_of(b"second")
+    assert recipe.write(first, "unmarked") is False
+    recipe.mark(first)
+    assert recipe.write(first, "one")
+    recipe.mark(second)
+    assert recipe.write(first, "stale") is False
+    assert recipe.write(second, "two")
+    assert server.hget("test:" + REGISTERS, "r1") == b"two"
 
 
 def granted(recipe: Protected) -> Lease:
