@@ -76,16 +76,6 @@ class RecipeEntry:
         return Protected(recipe, targets[0], settings) if settings.fencing else recipe
 
 
-def plugin_recipes() -> dict[str, RecipeEntry]:
-    """Every recipe that an installed package offers, by name, without importing any."""
-    found = {}
-    for point in entry_points(group=GROUP):
-        name, version = (point.dist.name, point.dist.version) if point.dist else ("an unknown package", "")
-        if _NAME.fullmatch(point.name) and point.attr:
-            found[point.name] = RecipeEntry(point.name, point.value, f"{name} {version}".strip())
-    return dict(sorted(found.items()))
-
-
 RECIPES: dict[str, RecipeEntry] = {
     name: RecipeEntry(name, f"{__package__}.{place}")
     for name, place in {
@@ -117,8 +107,13 @@ WITHDRAWN = {"read-write": "withdrawn by its author as wrong; not reproduced"}
 
 
 def all_recipes() -> Mapping[str, RecipeEntry]:
-    """Our own recipes, then those of other packages."""
-    return {**RECIPES, **{name: entry for name, entry in plugin_recipes().items() if name not in RECIPES}}
+    """Our own recipes, then those that installed packages offer, by name, without importing any."""
+    found = {}
+    for point in entry_points(group=GROUP):
+        name, version = (point.dist.name, point.dist.version) if point.dist else ("an unknown package", "")
+        if _NAME.fullmatch(point.name) and point.attr and point.name not in RECIPES:
+            found[point.name] = RecipeEntry(point.name, point.value, f"{name} {version}".strip())
+    return {**RECIPES, **dict(sorted(found.items()))}
 
 
 def find_recipe(name: str) -> RecipeEntry:

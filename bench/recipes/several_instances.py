@@ -46,10 +46,6 @@ class MultiWrite(PlainRecipe):
         points=("before-copy",),
     )
 
-    def __init__(self, servers: Sequence[PlainInstance], settings: RecipeSettings) -> None:
-        super().__init__(servers, settings)
-        self._in_use = 0
-
     @classmethod
     def needed(cls, instances: int) -> int:
         """One is enough."""
@@ -60,7 +56,7 @@ class MultiWrite(PlainRecipe):
         key, token, started_ns = self.key(resource), self.new_token(), monotonic_ns()
         errored = silent = 0
         for turn in range(len(self.servers)):
-            server = self.servers[(self._in_use + turn) % len(self.servers)]
+            server = self.servers[(self.server.index + turn) % len(self.servers)]
             try:
                 granted = server.ask("SET", key, token, "NX", "PX", ttl_ms)
             except DEFINITE:
@@ -69,7 +65,7 @@ class MultiWrite(PlainRecipe):
             except RedisError:
                 silent += 1
                 continue
-            self._in_use = server.index
+            self.use(server)
             others = len(self.servers) - 1 - errored - silent
             if granted is None:
                 return Refusal(Outcome.CONTENDED, Tally(0, 1, errored, silent, others))
@@ -85,7 +81,7 @@ class MultiWrite(PlainRecipe):
         for server in self.servers:
             with suppress(RedisError):
                 deleted = server.delete_own(key, lease.owner_token)
-                if server.index == self._in_use:
+                if server is self.server:
                     found = Outcome.RELEASED if deleted else Outcome.GONE
         return found
 
