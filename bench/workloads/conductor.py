@@ -1,10 +1,9 @@
 """The side of a run that leads: *Locust's events in a master or local runner → one origin, one end, one fault*.
 
-Rules: every run has an id of its own, which the workers get with Locust's options, and with it their places. When all
-users run, every worker gets the same origin and its part of the schedule; a planned run ends by itself. Before Locust
-stops a distributed run every worker is asked to finish and its last report awaited: quitting drops reports. The first
-fault of any worker ends the run with its sentence and its exit code. A run that no plan ends has a judge beside it.
-Source: locust.runners, locust.main (shutdown).
+Rules: when all users run, every worker gets the same origin and its part of the schedule; a planned run ends by itself.
+Before Locust stops a distributed run every worker is asked to finish and its last report awaited: quitting drops
+reports. The first fault of any worker ends the run with its sentence and its exit code. A run that no plan ends has a
+judge beside it. Source: locust.runners, locust.main (shutdown).
 """
 
 import logging

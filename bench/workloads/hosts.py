@@ -1,14 +1,10 @@
 """Workers on other hosts, seen by who leads: *Locust's messages → their clocks, notes and history in the run's folder*.
 
-Rules
-- Thirty round trips a second bound a worker's clock (measure/clocks.py), from the start of a run until its history is
-  here. A worker whose clock has our name is exact while every round trip agrees, and is bounded as others if not.
-- One that comes when all have begun has no part, and is sent away.
-- A worker's notes stand in the folder as if it had written them here, with times of our clock.
-- When all have ended every worker is asked how much of its history fits, then for its fold and the records of as many
-  resources as fit for the busiest host (measure/share.py). Files are asked for piece by piece, one message on the way
-  per worker, and asked for again when it is lost.
-- What comes from elsewhere names files only of the worker that sends it.
+Rules: thirty round trips a second bound a worker's clock (measure/clocks.py) until its history is here; one whose clock
+has our name is exact while every round trip agrees. Notes stand in the folder as if written here, in times of our
+clock. When all have ended every worker is asked how much of its history fits, then for its fold and the records of as
+many resources as fit for the busiest host (measure/share.py), piece by piece, and again where one is lost. What comes
+from elsewhere names files only of the worker that sends it.
 """
 
 import logging

@@ -133,11 +133,6 @@ class LocustProcess:
         finally:
             os.close(text)
 
-    @property
-    def pid(self) -> int:
-        """The process that leads the group: the local runner, or the master."""
-        return self._process.pid
-
     def poll(self) -> int | None:
         """The exit code, None while Locust runs; negative for the signal that killed it."""
         return self._process.poll()

@@ -69,13 +69,6 @@ class OpenVotes:
             self._patch(slot, self._packed)
 
 
-class Places(Protocol):
-    """A page of begun operations: a memoryview of int64."""
-
-    def __setitem__(self, place: int, start_ns: int, /) -> None:
-        """The operation in progress there was begun at `start_ns`; 0: there is none."""
-
-
 class LocustUser(Protocol):
     """A user as Locust keeps it."""
 
@@ -86,8 +79,8 @@ class CallerSetup(NamedTuple):
     """See `Worker.setup`. Times are ns but `ttl_ms` and `wait_ms`.
 
     `tell` takes an acquire's time and how it failed, `keep` for how long the caller was kept from its next operation.
-    `begun[place]`: when the operation in progress was begun. `lost` takes attempts that a record has no room for.
-    `still_open`: the votes of a round that is not closed, all of them undecided.
+    `begun[place]`: when the operation in progress was begun, 0 for none. `lost` takes attempts that a record has no
+    room for. `still_open`: the votes of a round that is not closed, all of them undecided.
     """
 
     acquire: Acquire
@@ -102,7 +95,7 @@ class CallerSetup(NamedTuple):
     nap_until: Callable[[int], int]
     rest_until: Callable[[int], None]
     recorder: Recorder
-    begun: Places
+    begun: memoryview
     place: int
     lost: Callable[[int, Sequence[int]], None]
     votes: PackedVotes

@@ -1,12 +1,9 @@
 """Load processes that take turns: *a ring of pipes → one runs at a time, each as if it were alone*.
 
-Rules
-- A turn is handed over when every caller stands between two operations, so no operation spans a pause. Whoever waits
-  costs the others next to nothing, and what it uses meanwhile is not counted as its load's.
-- Own time stands still while a process waits: what it recorded is shifted at its end (`shift`), and reads as if it had
-  run without a pause. Latencies are differences, and stay as they are.
-- Who ends leaves the ring. Who dies in its turn leaves the others waiting, until their parent ends them.
-Source: pipe(7), fifo(7).
+Rules: a turn is handed over when every caller stands between two operations, so none spans a pause. Own time stands
+still while a process waits: what it recorded is shifted at its end (`shift`), and reads as if it had run without a
+pause. Who ends leaves the ring. Who dies in its turn leaves the others waiting, until their parent ends them. Source:
+pipe(7), fifo(7).
 """
 
 import os

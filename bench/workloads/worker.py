@@ -77,7 +77,9 @@ class Worker:
         self._workdir, self._stats = workdir, environment.stats
         self._recorder, self._begun = Recorder(workdir, index), Begun(workdir, index)
         self.turns = RingPlace(plan.ring, scenario.users) if plan.ring else None
-        self._contention = _contention(scenario, seat)
+        self._contention = Contention(
+            scenario.skew, scenario.resources, scenario.hold, scenario.think, scenario.seed, seat=seat
+        )
         self._votes = PackedVotes()
         self._open = OpenVotes(self._recorder.patch_votes, self._votes)
         self.callers = self._cuts = self._folded = 0  # `callers`: how many there are, or were
@@ -362,10 +364,6 @@ def lags_of(lateness_ns: int) -> list[int]:
 def instance_report(status: InstanceStatus) -> InstanceReport:
     """One instance as this process sees it."""
     return InstanceReport(**{**{name: getattr(status, name) for name in _SEEN}, "errors": dict(status.errors)})
-
-
-def _contention(scenario: Scenario, seat: Seat) -> Contention:
-    return Contention(scenario.skew, scenario.resources, scenario.hold, scenario.think, scenario.seed, seat=seat)
 
 
 def _rows(scenario: Scenario, environment: Environment) -> tuple[Row, Row]:

@@ -32,7 +32,7 @@ def listens(recipe: Any, resource: str) -> Callable[[], bool]:
 
 def test_a_release_wakes_who_waits(recipe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(woken, "LOOK_MS", 60_000)
-    recipe.servers[0]._timeout_s = 60.0
+    recipe.servers[0]._patient.connection_pool.connection_kwargs["socket_timeout"] = 60.0
     held, got = recipe.acquire("woken", TTL_MS, 0), list[Any]()
     refused, rest = list[str](), recipe.rest
     monkeypatch.setattr(recipe, "rest", lambda *told: (refused.append(told[0]), rest(*told)))
