@@ -26,15 +26,6 @@ from bench.topology.child import PARENT_VARIABLE
 from bench.topology.fleet import KeptPort
 from bench.workloads.plan import PLAN_VARIABLE, Plan, in_memory, planned
 
-
-def is_alive(pid: int) -> bool:
-    """Whether process `pid` runs (or sleeps, or is stopped)."""
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
-
-
 LOG_FILE, TABLE_FILE = "locust.log", "locust.json"
 FAILURE_FILE = "failure.json"  # in the folder where Locust runs: why it ended the run, and the exit code
 _LOCUSTFILE = Path(__file__).with_name("locustfile.py")
@@ -46,6 +37,14 @@ _GROUP_ENDS_S = 3.0
 _ERRORS = {kind.exit_code: kind for kind in (UsageError, EnvironmentNotReadyError, InconclusiveError)}
 
 
+def is_alive(pid: int) -> bool:
+    """Whether process `pid` runs (or sleeps, or is stopped)."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
 def command_line(plan: Plan) -> list[str]:
     """The command that runs `plan`, which must have a workdir."""
     assert plan.workdir is not None
@@ -54,16 +53,15 @@ def command_line(plan: Plan) -> list[str]:
     words += ["-u", str(users), "-r", str(users), "--stop-timeout", f"{plan.grace_s:.0f}"]
     # by its bare name: given a path, Locust would make the folder anew when its orphan's end comes after the clean-up
     words += ["--json-file", TABLE_FILE.removesuffix(".json"), "--exit-code-on-error", "0"]
-    if plan.bind is not None:
+    bind = plan.bind
+    if bind is not None:
         words += ["--master", "--expect-workers", str(processes)]
-        words += ["--master-bind-host", plan.bind[0], "--master-bind-port", str(plan.bind[1])]
     elif processes > 1:
         kept = KeptPort()
-        port = str(kept.number)
         kept.release()
-        words += ["--processes", str(processes), "--master-host", "127.0.0.1", "--master-port", port]
-        words += ["--master-bind-host", "127.0.0.1", "--master-bind-port", port]
-    return words
+        bind = ("127.0.0.1", kept.number)
+        words += ["--processes", str(processes), "--master-host", bind[0], "--master-port", str(bind[1])]
+    return words + (["--master-bind-host", bind[0], "--master-bind-port", str(bind[1])] if bind else [])
 
 
 def join(host: str, port: int, processes: int, note: Path) -> subprocess.Popen[bytes]:
@@ -72,12 +70,13 @@ def join(host: str, port: int, processes: int, note: Path) -> subprocess.Popen[b
     words = [sys.executable, "-m", "locust", "-f", str(_LOCUSTFILE), "--worker"]
     words += ["--master-host", host, "--master-port", str(port)]
     words += ["--processes", str(processes)] if processes > 1 else []
-    environment = {**_without_locust(os.environ), PARENT_VARIABLE: str(os.getpid()), NOTE_VARIABLE: str(note)}
+    environment = _environment(os.environ, **{NOTE_VARIABLE: str(note)})
     return subprocess.Popen(words, env=environment, cwd=tempfile.gettempdir(), start_new_session=True)
 
 
-def _without_locust(environ: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environ.items() if not name.startswith("LOCUST_")}
+def _environment(environ: Mapping[str, str], **more: str) -> dict[str, str]:
+    without_locust = {name: value for name, value in environ.items() if not name.startswith("LOCUST_")}
+    return {**without_locust, PARENT_VARIABLE: str(os.getpid()), **more}
 
 
 class FailureNote(TypedDict):
@@ -111,21 +110,14 @@ class LocustProcess:
         """Start Locust on the plan, in its workdir, and return at once. Raises EnvironmentNotReadyError."""
         assert plan.workdir is not None
         self._workdir = plan.workdir
-        environment = {**_without_locust(environ), PARENT_VARIABLE: str(os.getpid())}
         text = in_memory(plan.text)
-        environment[PLAN_VARIABLE] = f"/proc/self/fd/{text}"
+        environment = _environment(environ, **{PLAN_VARIABLE: f"/proc/self/fd/{text}"})
         try:
             with (plan.workdir / LOG_FILE).open("wb") as log:
                 self._process = subprocess.Popen(
-                    command_line(plan),
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    env=environment,
-                    cwd=plan.workdir,
-                    start_new_session=True,
-                    pass_fds=(text,),
-                )
+                    command_line(plan), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment,
+                    cwd=plan.workdir, start_new_session=True, pass_fds=(text,),
+                )  # fmt: skip
         except OSError as error:
             raise EnvironmentNotReadyError(
                 f"Locust cannot be started in {plan.workdir}: {error.strerror}; see whether the folder can be written"
@@ -151,7 +143,7 @@ class LocustProcess:
     def close(self) -> None:
         """See that nobody of the group is left: workers that outlive Locust get 3 s, then SIGKILL. Idempotent."""
         deadline_s = time.monotonic() + (_GROUP_ENDS_S if self.poll() is not None else 0.0)
-        with contextlib.suppress(ProcessLookupError):  # it is empty
+        with contextlib.suppress(ProcessLookupError):
             while time.monotonic() < deadline_s:
                 os.killpg(self._process.pid, 0)
                 time.sleep(0.01)  # orphaned workers are not our children: nobody tells when they end

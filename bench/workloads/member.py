@@ -167,8 +167,8 @@ class Member:
             self._say_here()  # who comes in the middle of a run may get no user, ever
 
     def _say_here(self) -> None:
-        about = {"host": socket.gethostname(), "clock": clock_name(), "about": versions()}
-        self._runner.send_message(HERE, {"pid": os.getpid(), **about})
+        about = {"pid": os.getpid(), "host": socket.gethostname(), "clock": clock_name(), "about": versions()}
+        self._runner.send_message(HERE, about)
 
     def _open(self, **_: object) -> None:
         environment = self._environment
@@ -220,10 +220,9 @@ class Member:
     def _begin(self, msg: Message, **_: object) -> None:
         self._waiting = None
         if self._worker is not None:
-            origin_ns = msg.data["origin_ns"]
-            self._worker.begin(origin_ns, msg.data["part"], msg.data["parts"])
+            self._worker.begin(**msg.data)
             if self._worker.turns is not None:
-                gevent.spawn(self._worker.take_turns, origin_ns, self._runner.quit)
+                gevent.spawn(self._worker.take_turns, msg.data["origin_ns"], self._runner.quit)
 
     def _close(self, **_: object) -> None:
         """All users have ended; whoever is spawned after this has nothing to do."""
@@ -238,11 +237,6 @@ class Member:
         else:
             self._say_finished()
 
-    def _finish(self, **_: object) -> None:
-        """The conductor wants the last report."""
-        self._report()
-        self._say_finished()
-
     def _say_finished(self) -> None:
         rows = self._worker.rows if self._worker is not None else ()
         self._runner.send_message(FINISHED, {row.name: row.total.encode() for row in rows})
@@ -256,7 +250,8 @@ class Member:
             if self._away is not None:
                 self._away.leave()
 
-    def _report(self) -> None:
+    def _finish(self, **_: object) -> None:
+        """The conductor wants the last report."""
         runner = self._runner
         if not self._finished.is_set():
             if runner.state in (STATE_CLEANUP, STATE_STOPPED):
@@ -265,3 +260,4 @@ class Member:
                 runner.stop()
         if isinstance(runner, WorkerRunner):
             runner._send_stats()
+        self._say_finished()

@@ -87,7 +87,10 @@ class Row:
         stats.get(self.name, self.method).extend(delta)
         stats.total.extend(delta)
         for text, times in failures.items():
-            _add_error(stats, self.method, self.name, text, times)
+            key = StatsError.create_key(self.method, self.name, text)
+            error = stats.errors.setdefault(key, StatsError(self.method, self.name, text))
+            error.occurred()
+            error.occurrences += times - 1
 
     def tell(self, took_ns: int, exception: str | None) -> None:
         """Fire: one operation took so many ns and succeeded (None) or ended otherwise."""
@@ -131,11 +134,6 @@ def _response_times(histogram: Histogram) -> dict[float, int]:
     filled = np.flatnonzero(histogram.counts)
     sums = np.bincount(_KEY_OF_BUCKET[filled], weights=histogram.counts[filled], minlength=len(_KEYS))
     return {_KEYS[index]: int(sums[index]) for index in np.flatnonzero(sums).tolist()}
-
-
-def _add_error(stats: RequestStats, method: str, name: str, text: str, times: int) -> None:
-    key = StatsError.create_key(method, name, text)
-    stats.errors.setdefault(key, StatsError(method, name, text)).occurrences += times
 
 
 def keep_fractions() -> None:
