@@ -139,15 +139,14 @@ class Conductor:
             gevent.spawn(self._begin_when_there, self._plan, user_count)
 
     def _begin_when_there(self, plan: Plan, users: int) -> None:
-        deadline_s = time.monotonic() + THERE_S
-        while not self._are_there(users) and time.monotonic() < deadline_s:
+        hosts, deadline_s = self._hosts, time.monotonic() + THERE_S
+        while sum(self._there.values()) < users or (hosts is not None and not hosts.ready()):
             if self._failed or self._finishing:
                 return
+            if time.monotonic() >= deadline_s:
+                break
             gevent.sleep(LOOK_S / 5)
         self._begin(plan)
-
-    def _are_there(self, users: int) -> bool:
-        return sum(self._there.values()) >= users and (self._hosts is None or self._hosts.ready())
 
     def _begin(self, plan: Plan) -> None:
         """All users run."""

@@ -26,7 +26,6 @@ Seat = tuple[int, int]  # which worker of the fleet, of how many
 ALONE: Seat = (0, 1)
 Sampler = Callable[[np.random.Generator, int], np.ndarray]
 _LONGEST_NS = 86_400 * NS_PER_S  # what a heavy tail is cut at: int64 must hold it
-_FIRST_CHUNK, _CHUNK = 16, 512  # doubling: ten thousand callers with few operations each stay small
 
 
 def resource_sampler(skew: Skew, resources: int) -> Sampler:
@@ -90,14 +89,8 @@ class Contention:
 
     def _draws(self, sampler: Sampler, caller: int, stream: int) -> Iterator[int]:
         generator = np.random.default_rng([self._seed, caller, stream])
-        return chain.from_iterable(array("q", sampler(generator, size).astype(np.int64).tobytes()) for size in _sizes())
-
-
-def _sizes() -> Iterator[int]:
-    size = _FIRST_CHUNK
-    while True:
-        yield size
-        size = min(2 * size, _CHUNK)
+        sizes = chain((16, 32, 64, 128, 256), repeat(512))  # ten thousand callers with few operations each stay small
+        return chain.from_iterable(array("q", sampler(generator, size).astype(np.int64).tobytes()) for size in sizes)
 
 
 CHUNK = 1024  # arrivals of the whole schedule drawn at a time: about 30 µs
@@ -107,7 +100,8 @@ def offsets_ns(rate_per_s: float, spacing: str, seed: int, part: int = 0, parts:
     """Yield, without end, the start times (ns after the origin, ascending) that worker `part` of `parts` has to
     keep: every `parts`-th of the whole schedule. `rate_per_s` > 0 is that of all workers; `spacing` is `fixed` or
     `poisson`."""
-    return chain.from_iterable(_share(_chunks(rate_per_s, spacing, seed), part, parts))
+    numbered = zip(count(0, CHUNK), _chunks(rate_per_s, spacing, seed), strict=False)
+    return chain.from_iterable(times_ns[(part - first) % parts :: parts].tolist() for first, times_ns in numbered)
 
 
 def due_between(rate_per_s: float, spacing: str, seed: int, from_ns: int, until_ns: int) -> int:
@@ -129,11 +123,3 @@ def _chunks(rate_per_s: float, spacing: str, seed: int) -> Iterator[np.ndarray]:
             times_ns = last_ns + np.cumsum(generator.exponential(gap_ns, CHUNK))
         last_ns = float(times_ns[-1])
         yield np.rint(times_ns).astype(np.int64)
-
-
-def _share(chunks: Iterator[np.ndarray], part: int, parts: int) -> Iterator[list[int]]:
-    first = part  # index of our next arrival within the coming chunk
-    for times_ns in chunks:
-        mine = times_ns[first::parts]
-        first = (first - len(times_ns)) % parts
-        yield mine.tolist()

@@ -2,9 +2,8 @@
 
 Rules: imports neither Locust nor gevent, which patch whole processes. Locust and its workers form one process group
 and end with us: each asks the kernel for a SIGTERM at its parent's death, which lets Locust give its locks back (start
-this in a thread that lives as long as the run). Quiet and private: no web UI, no files but in the plan's folder, the
-master's port on loopback unless other hosts take part, no LOCUST_ variable of the caller's environment. Source:
-Locust's command line; proc(5), state Z.
+this in a thread that lives as long as the run). No web UI, no files but in the plan's folder, the master's port on
+loopback unless other hosts take part, no LOCUST_ variable of the caller's. Source: Locust's command line; proc(5).
 """
 
 import contextlib

@@ -1,9 +1,9 @@
 """The side of a run that holds users: *Locust's events in a local runner or worker → one Worker, begun and ended*.
 
-Rules: a user's loop is its task, so Locust chooses no task, waits for nothing and fires no event between two
-operations. The lock is connected when a test starts, in this process, before its users are spawned. A worker finishes
-before its last report, so Locust's table at the master equals our counts: on the conductor's word, or on Ctrl-C or
-SIGTERM of the worker itself, whichever comes first. Source: locust.runners (WorkerRunner), locust.main (shutdown).
+Rules: a user's loop is its task, so Locust does nothing between two operations. The lock is connected when a test
+starts, in this process, before its users are spawned. A worker finishes before its last report, so Locust's table at
+the master equals our counts: on the conductor's word, or on Ctrl-C or SIGTERM of the worker itself, whichever comes
+first. Source: locust.runners (WorkerRunner), locust.main (shutdown).
 """
 
 import logging

@@ -1,11 +1,9 @@
 """Our rows in Locust's table: *the records of a second → counts → Locust's StatsEntry*.
 
-Rules: rows are folded from the history, `FOLD` records at a time (about 100 µs). Locust's entry and its total are
-extended by one delta: both then equal our own counts exactly, because a worker's last delta is made before its last
-report. Keys of Locust's response-time table are milliseconds of two significant digits; its own rounding knows whole
-ones only.
-
-Source: locust.stats, "customizing response time bucketing" in its documentation.
+Rules: Locust's entry and its total are extended by one delta: both then equal our own counts exactly, because a
+worker's last delta is made before its last report. Keys of Locust's response-time table are milliseconds of two
+significant digits; its own rounding knows whole ones only. Source: locust.stats, "customizing response time bucketing"
+in its documentation.
 """
 
 import math
@@ -22,7 +20,7 @@ from bench.measure.histogram import Histogram, highest_of_bucket, lowest_of_buck
 from bench.measure.record import OUTCOME_CODES, OUTCOMES, Records
 from lockcore.clock import NS_PER_MS
 
-FOLD = 1500
+FOLD = 1500  # records at a time: about 100 µs
 
 
 def bucket_ms(milliseconds: float) -> float:
@@ -133,7 +131,7 @@ _KEY_OF_BUCKET, _KEYS = _buckets_in_ms()
 def _response_times(histogram: Histogram) -> dict[float, int]:
     filled = np.flatnonzero(histogram.counts)
     sums = np.bincount(_KEY_OF_BUCKET[filled], weights=histogram.counts[filled], minlength=len(_KEYS))
-    return {_KEYS[index]: int(sums[index]) for index in np.flatnonzero(sums).tolist()}
+    return dict(zip(_KEYS[sums > 0].tolist(), sums[sums > 0].astype(np.int64).tolist(), strict=True))
 
 
 def keep_fractions() -> None:

@@ -2,8 +2,7 @@
 
 Rules: everything is opened here, in the process that uses it, before its users start and never at import. Users call
 only what `CallerSetup` holds; all else happens once a second in the housekeeping greenlet, in pieces of about 100 µs a
-millisecond apart, and at the end. Votes still out when a record was written are patched into it once its round has
-closed.
+millisecond apart, and at the end.
 """
 
 import gc
@@ -68,7 +67,7 @@ class Worker:
         *,
         environment: Environment,
         broke: Broke,
-        seat: Seat = ALONE,
+        seat: Seat,
     ) -> None:
         scenario = plan.scenario
         self.plan, self.index, self.recipe, self.broke = plan, index, recipe, broke
@@ -261,11 +260,10 @@ class Worker:
     def _settle_votes(self) -> None:
         """Give the rounds still open as long as they can last."""
         deadline_ns = monotonic_ns() + 2 * int(self.plan.scenario.instance_timeout_ms * NS_PER_MS)
-        while True:
-            self._open.look(len(self._open))
-            if not len(self._open) or monotonic_ns() >= deadline_ns:
-                break
+        self._open.look(len(self._open))
+        while len(self._open) and monotonic_ns() < deadline_ns:
             gevent.sleep(0.002)
+            self._open.look(len(self._open))
         self._open.look(len(self._open), last=True)
 
     # -- once a second ------------------------------------------------------------------------------------------------
