@@ -10,10 +10,10 @@ import logging
 import os
 import time
 from argparse import Namespace
-from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
+from itertools import groupby, zip_longest
 from pathlib import Path
 
 import gevent
@@ -45,13 +45,8 @@ logger = logging.getLogger(__name__)
 def in_order_of_users(ids: Iterable[str]) -> list[str]:
     """Workers as Locust deals out users: the first of each host by name, then the second of each; who is first has
     never fewer than who comes later."""
-    hosts: Counter[str] = Counter()
-    places = []
-    for worker in sorted(ids):
-        host = worker.split("_")[0]
-        places.append((hosts[host], worker))
-        hosts[host] += 1
-    return [worker for _, worker in sorted(places)]
+    hosts = [list(workers) for _, workers in groupby(sorted(ids), lambda worker: worker.split("_")[0])]
+    return [worker for turn in zip_longest(*hosts) for worker in turn if worker is not None]
 
 
 class Conductor:

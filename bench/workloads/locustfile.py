@@ -7,6 +7,8 @@ other hosts, where the package must be installed. Source: Locust's documentation
 import os
 import sys
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from flask import Response, jsonify, send_file
@@ -53,7 +55,8 @@ def _connect(environment: Environment, runner: AnyRunner, web_ui: WebUI | None, 
         Member(environment, runner)
         return
     if web_ui is None:
-        _check(options)
+        with _ending_when_wrong():
+            plan_of(options)
     conductor = Conductor(environment, runner)
     if web_ui is not None:
         _show_verdict(web_ui, conductor)
@@ -93,24 +96,19 @@ def _show_verdict(web_ui: WebUI, conductor: Conductor) -> None:
         app.add_url_rule(f"{prefix}/lockbench/{name}", name, web_ui.auth_required_if_enabled(answer))
 
 
-def _check(options: Namespace) -> None:
+@contextmanager
+def _ending_when_wrong() -> Iterator[None]:
     """A run that nobody can correct in a form ends here when its options are wrong."""
     try:
-        plan_of(options)
+        yield
     except BenchError as error:
-        sys.exit(_complain(error))
-
-
-def _complain(error: BenchError) -> int:
-    sys.stderr.write(f"lockbench: {error}\n")
-    note_failure(error)
-    return error.exit_code
+        sys.stderr.write(f"lockbench: {error}\n")
+        note_failure(error)
+        sys.exit(error.exit_code)
 
 
 events.init_command_line_parser.add_listener(add_options)
 events.init.add_listener(_connect)
 if is_wanted(sys.argv[1:]):
-    try:
+    with _ending_when_wrong():
         become(*words_of(get_parser().parse_args(), os.environ))
-    except BenchError as error:
-        sys.exit(_complain(error))

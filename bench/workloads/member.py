@@ -45,10 +45,9 @@ def interrupt_main_only(is_starting: Callable[[], bool]) -> None:
 
     def interrupted() -> None:
         number = next(numbers)
-        if number == 1 and is_starting():
-            get_hub().handle_system_error(SystemExit, SystemExit(130))
-        elif number == 1:
-            get_hub().handle_system_error(KeyboardInterrupt, KeyboardInterrupt())
+        if number == 1:
+            error = SystemExit(130) if is_starting() else KeyboardInterrupt()
+            get_hub().handle_system_error(type(error), error)
         elif number == 2:
             logger.warning("giving the locks back; Ctrl-C again leaves them until their TTL has passed")
         else:

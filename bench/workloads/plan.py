@@ -164,7 +164,7 @@ def plan_from(text: bytes | str, what: str) -> Plan:
     return plan
 
 
-def given_of(options: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> dict[str, object]:
+def given_of(options: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, object]:
     """What Locust's command line, form and environment say of a scenario, as texts by key. Raises UsageError."""
     given: dict[str, object] = {}
     for key in OPTIONS:

@@ -149,7 +149,7 @@ class Worker:
             wait_ms=self.plan.scenario.wait_ms,
             caller=caller,
             resources=contention.resources(caller),
-            take=self._take_of(),
+            take=self._take if self._arrivals else self.turns.take if self.turns else None,
             holds_ns=contention.holds_ns(caller),
             thinks_ns=contention.thinks_ns(caller),
             nap_until=self._naps.wait_until,
@@ -184,14 +184,10 @@ class Worker:
     def _cut(self) -> None:
         self._cuts += 1
 
-    def _take_of(self) -> Callable[[], int] | None:
-        """What tells a caller when to start: the schedule (itself, once it is there), our turns, or nothing."""
-        if self._pacer is not None:
-            return self._pacer.take
-        return self._take if self._arrivals else self.turns.take if self.turns else None
-
     def _take(self) -> int:
-        self._started.wait()
+        """The next arrival of the schedule, which is there once all users run."""
+        if self._pacer is None:
+            self._started.wait()
         return self._pacer.take() if self._pacer else 0
 
     def wake(self, user: greenlet) -> None:
