@@ -117,15 +117,9 @@ class Row:
         return delta
 
 
-def _buckets_in_ms() -> tuple[np.ndarray, list[float]]:
-    """For every bucket of a Histogram the index of its key, and the keys."""
-    length = len(Histogram().counts)
-    middles = ((lowest_of_bucket(index) + highest_of_bucket(index)) / 2 / NS_PER_MS for index in range(length))
-    keys, indices = np.unique([bucket_ms(middle) for middle in middles], return_inverse=True)
-    return indices, keys.tolist()
-
-
-_KEY_OF_BUCKET, _KEYS = _buckets_in_ms()
+_BUCKETS = range(len(Histogram().counts))
+_MIDDLES = ((lowest_of_bucket(index) + highest_of_bucket(index)) / 2 / NS_PER_MS for index in _BUCKETS)
+_KEYS, _KEY_OF_BUCKET = np.unique([bucket_ms(middle) for middle in _MIDDLES], return_inverse=True)
 
 
 def _response_times(histogram: Histogram) -> dict[float, int]:
