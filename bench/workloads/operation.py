@@ -69,6 +69,13 @@ class OpenVotes:
             self._patch(slot, self._packed)
 
 
+class Places(Protocol):
+    """A page of begun operations: a memoryview of int64, which a compiled NamedTuple cannot name."""
+
+    def __setitem__(self, place: int, start_ns: int, /) -> None:
+        """The operation in progress there was begun at `start_ns`; 0: there is none."""
+
+
 class LocustUser(Protocol):
     """A user as Locust keeps it."""
 
@@ -95,7 +102,7 @@ class CallerSetup(NamedTuple):
     nap_until: Callable[[int], int]
     rest_until: Callable[[int], None]
     recorder: Recorder
-    begun: memoryview
+    begun: Places
     place: int
     lost: Callable[[int, Sequence[int]], None]
     votes: PackedVotes
