@@ -46,7 +46,7 @@ def test_a_matrix_that_was_cut_goes_on_where_it_stopped(lockbench: Callable[...,
     folder = tmp_path / "out"
     order = ["--fsync", "everysec,always", "--instances", "1", "--latency", "1ms,2ms", *ONE]
     first = started(tmp_path, "fsync", *order, "--out", folder)
-    until(lambda: pieces(folder) >= 1, "a first cell", WAIT_S)
+    until(lambda: pieces(folder) >= 12, "a first block, whose visits are noted together", WAIT_S)
     first.send_signal(signal.SIGINT)
     out, err = first.communicate(timeout=WAIT_S)
     assert first.returncode == 130
