@@ -77,7 +77,7 @@ def test_a_shim_that_forgets_to_cut_a_ledger_that_misses_and_a_fleet_that_fails_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def blind(self: CrashPlace, *arguments: Any) -> Ledger:
-        return replace(seeing(self, *arguments), in_flight=0, synced_after_write=False)
+        return replace(seeing(self, *arguments), in_flight=0, synced_after_write=False, since_write_s=None)
 
     def refuse(self: CrashPlace, instances: int, policy: str) -> None:
         if policy == "no":
