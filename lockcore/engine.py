@@ -275,6 +275,8 @@ class Engine(RoundEngine):
         except Exception as error:
             what = f"{pipe.address} sent what could not be read ({type(error).__name__}: {error})"
             raise ProtocolError(what) from error
+        if self.turns.parked.next_ns <= now_ns:
+            self.turns.expire(now_ns)  # who tries again now goes along
         member = self.members[index]
         if member.state is State.LAGGING and not pipe.pending:
             member.caught_up()
@@ -309,9 +311,9 @@ class Engine(RoundEngine):
         if reasons:
             self.recount()
 
-    def next_tick_ns(self, now_ns: int) -> int:
-        """When `tick` is needed next, or FAR_FUTURE_NS."""
-        due = [self.deadlines.next_ns(), self.turns.parked.next_ns, *[debts.due_ns for debts in self.debts]]
+    def next_tick_ns(self, now_ns: int, slack_ns: int = 0) -> int:
+        """When `tick` is needed next, so much later for a turn's sake, or FAR_FUTURE_NS."""
+        due = [self.deadlines.next_ns(), self.turns.parked.next_ns + slack_ns, *[debts.due_ns for debts in self.debts]]
         due += [member.next_ns for member in self.members]
         if waiting := [pipe for pipe in self.pipes if pipe.pending]:
             due += [now_ns + (pipe.lag_ns if pipe in self.voters else LOOK_NS) for pipe in waiting]

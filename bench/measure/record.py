@@ -11,7 +11,6 @@ Rules
 
 import mmap
 import os
-import struct
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -67,7 +66,8 @@ PLACES = 512  # operations in progress per page
 BEGUN, LOST = "begun", "lost"
 CURE = "free disk space"
 NEVER_NS = 1 << 62
-_pack = struct.Struct("<2q").pack
+LOST_BYTES = 1 << 16  # of a page of lost attempts, 16 bytes each
+_NO_ROWS = memoryview(b"").cast("q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +229,7 @@ class Begun:
         self._pages: list[memoryview] = []
         self._taken = 0
         self._lost: FileIO | None = None
+        self._rows, self._row = _NO_ROWS, 0  # the newest page of its file, and how many numbers of it are written
 
     def place(self) -> tuple[memoryview, int]:
         """A caller's place: `view[index]` is the start (ns) of the operation it is in, 0 between two.
@@ -246,20 +247,37 @@ class Begun:
 
     def lost(self, resource: int, times_ns: Sequence[int]) -> None:
         """Keep when attempts of one acquire that lost were begun. Raises EnvironmentNotReadyError on a full disk."""
+        for time_ns in times_ns:
+            row = self._row
+            if row == len(self._rows):
+                self._more_rows()
+                row = 0
+            self._rows[row] = resource
+            self._rows[row + 1] = time_ns  # last: a row is there once it has a time
+            self._row = row + 2
+
+    def _more_rows(self) -> None:
         with writing(self._lost_path, CURE):
             if self._lost is None:
-                self._lost = self._lost_path.open("ab", buffering=0)
-            self._lost.write(b"".join(_pack(resource, time_ns) for time_ns in times_ns))
+                self._lost = self._lost_path.open("xb+", buffering=0)
+            file, size = self._lost.fileno(), os.fstat(self._lost.fileno()).st_size
+            os.posix_fallocate(file, size, LOST_BYTES)
+            self._rows, self._row = memoryview(mmap.mmap(file, LOST_BYTES, offset=size)).cast("q"), 0
 
     def forget(self) -> None:
         """Nobody can judge what was lost so far."""
-        if self._lost is not None:
-            self._lost.truncate(0)
+        self._cut_lost(0)
 
     def close(self) -> None:
         """Nothing more comes."""
         if self._lost is not None:
+            self._cut_lost(os.fstat(self._lost.fileno()).st_size - 8 * (len(self._rows) - self._row))
             self._lost.close()
+
+    def _cut_lost(self, size: int) -> None:
+        self._rows, self._row = _NO_ROWS, 0
+        if self._lost is not None:
+            self._lost.truncate(size)
 
 
 def read_open(workdir: str | os.PathLike[str]) -> Counter[Who]:
@@ -276,6 +294,7 @@ def read_lost(workdir: str | os.PathLike[str], clocks: Mapping[Who, Clock] | Non
     found = []
     for worker, path in worker_files(workdir, LOST):
         rows = rows_of(path, 2)
+        rows = rows[rows[:, 1] != 0]
         if clocks:
             bounds = clocks[worker].bounds(rows[:, 1]) if worker in clocks else (0, 0)
             rows = np.column_stack([rows[:, 0], *(rows[:, 1] + bound for bound in bounds)])

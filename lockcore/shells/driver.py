@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from lockcore.arguments import check_lease
 from lockcore.awaited import hand_out
-from lockcore.clock import FAR_FUTURE_NS, monotonic_ns
+from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS, monotonic_ns
 from lockcore.errors import ForeignProcessError, InstanceClosedError, ProtocolError
 from lockcore.keeper import KeepAlive, keeper_steps
 from lockcore.model import Denied, Lease
@@ -24,6 +24,7 @@ from lockcore.turns import Turn, Wanted
 
 T = TypeVar("T")
 FEW = 4
+SLACK_NS = NS_PER_MS // 2
 
 
 class LoopDriver(Connections):
@@ -98,11 +99,14 @@ class LoopDriver(Connections):
     def leave(self) -> None:
         """All that was gathered."""
         self._waking = False
+        if self.engine.ready:
+            self._wake_later()
         if self.engine.dirty and not self._flush_due:
             self._want_flush()
 
     def _wake_later(self) -> None:
-        self._soon(self.wake)
+        if not self._waking:
+            self._soon(self.wake)
 
     def _want_flush(self) -> None:
         engine = self.engine
@@ -146,7 +150,12 @@ class LoopDriver(Connections):
 
     def arm(self, now_ns: int) -> None:
         """Set the timer to the next tick."""
-        self._tick_by(self.engine.next_tick_ns(now_ns), now_ns)
+        self._tick_by(self.engine.next_tick_ns(now_ns, self._slack_ns()), now_ns)
+
+    def _slack_ns(self) -> int:
+        """How much later than its time a turn that is parked needs a tick: while many replies are awaited, one of them
+        takes it along before (`Engine.received`), and a tick of its own would send it alone."""
+        return 0 if await_few(self.engine.voters, FEW) else SLACK_NS
 
     def _tick_by(self, next_ns: int, now_ns: int) -> None:
         if next_ns != FAR_FUTURE_NS and not self.closed:
@@ -197,8 +206,9 @@ class LoopDriver(Connections):
         """Queue a round of any kind; of a turn nothing is sent, only its time is seen to."""
         self.check_usable()
         if isinstance(round_, Turn):
-            if round_.due_ns < self._tick_at:
-                self._tick_by(round_.due_ns, monotonic_ns())
+            due_ns = round_.due_ns + self._slack_ns()
+            if due_ns < self._tick_at:
+                self._tick_by(due_ns, monotonic_ns())
             return
         try:
             if isinstance(round_, SetRound):

@@ -248,7 +248,7 @@ class Shortcut:
             while True:
                 if not isinstance(wanted, Offer):  # which is the caller's as soon as it looks at the clock
                     settled = cast("Round | Turn", wanted)
-                    self._driver.submit(settled)
+                    self._submit(settled)
                     if settled.outcome is None:
                         settled.waiter = waiter
                         return None
@@ -257,6 +257,16 @@ class Shortcut:
             return cast("Lease | Denied", done.value)
         finally:
             self.inside = False
+
+    def _submit(self, wanted: Round | Turn) -> None:
+        if not isinstance(wanted, SetRound) or self._engine.retired:
+            self._driver.submit(wanted)
+            return
+        try:
+            self._engine.submit(wanted)
+        except BaseException:
+            self._driver.interrupted()
+            raise
 
     def begin_release(self, lease: Lease, now_ns: int, waiter: StandIn) -> ReleaseRound:
         """As `begin_acquire`, a release; nobody is told of it (`is_observed`)."""

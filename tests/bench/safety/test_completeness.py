@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.measure.record import PLACES, Begun, read_history, read_lost, read_open
+from bench.measure.record import LOST_BYTES, PLACES, Begun, read_history, read_lost, read_open
 from bench.measure.recorder import Recorder
 from bench.measure.workers import WorkerNote
 from bench.safety.judge import holes
@@ -81,12 +81,26 @@ def test_attempts_that_lost_are_read_with_the_history_of_their_resources(tmp_pat
     begun.lost(7, (100, 200))
     begun.lost(8, (300,))
     recorder.close()
+    assert read_lost(tmp_path).tolist() == [[7, 100], [7, 200], [8, 300]], "as a writer that is killed leaves it"
     begun.close()
     assert read_lost(tmp_path).tolist() == [[7, 100], [7, 200], [8, 300]]
     assert read_history(tmp_path).lost.tolist() == read_lost(tmp_path).tolist()
     assert [read_history(tmp_path, part, 2).lost.tolist() for part in (0, 1)] == [[[8, 300]], [[7, 100], [7, 200]]]
     assert list(read_history(tmp_path, 0, 2).counts.values()) == [1], "counted before the parts are divided"
     (path,) = tmp_path.glob("lost-*.bin")
+    assert path.stat().st_size == 3 * 16
     path.write_bytes(path.read_bytes()[:-3])  # a writer that was killed
     assert read_lost(tmp_path).tolist() == [[7, 100], [7, 200]]
     np.testing.assert_array_equal(read_lost(tmp_path / "nowhere"), np.empty((0, 2)))
+
+
+def test_attempts_that_lost_fill_page_after_page_and_are_forgotten(tmp_path: Path) -> None:
+    begun, many = Begun(tmp_path, 0), LOST_BYTES // 16 * 2 + 5
+    for time_ns in range(1, many + 1):
+        begun.lost(3, (time_ns,))
+    assert read_lost(tmp_path)[:, 1].tolist() == list(range(1, many + 1))
+    begun.forget()
+    assert read_lost(tmp_path).tolist() == []
+    begun.lost(4, (9,))
+    begun.close()
+    assert read_lost(tmp_path).tolist() == [[4, 9]]
