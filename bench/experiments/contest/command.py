@@ -34,16 +34,16 @@ def contest() -> None:
 
 
 @contest.command(context_settings=_HELP)
-@click.option("--rounds", type=click.IntRange(1, 100), help="Rounds of all contestants.  [default: 9; 5 with --grow]")
-@click.option("--seconds", default=2.0, show_default=True, type=FiniteRange(0.1, 600), help="Load per contestant.")
+@click.option("--rounds", type=click.IntRange(1, 100), help="Rounds of all contestants.  [default: 9; 3 with --grow]")
+@click.option("--seconds", type=FiniteRange(0.1, 600), help="Load per contestant.  [default: 2; 10 with --grow]")
 @click.option("--seed", default=1, show_default=True, help="Of the order within the rounds.")
-@click.option("--grow", is_flag=True, help="Is the cost of `lockbench run` flat? (3 minutes a round, and one of 10.)")
+@click.option("--grow", is_flag=True, help="Is the cost of `lockbench run` flat? (4 minutes a round, and one of 10.)")
 @click.option("--telemetry", is_flag=True, help="What does `lockcore.otel` add to a cycle, on each way of waiting?")
 @click.option("--out", type=PLACE, default=None, help="Where the JSON goes.")
-def bench(*, rounds: int | None, seconds: float, seed: int, grow: bool, telemetry: bool, out: Path | None) -> int:
+def bench(*, rounds: int | None, seconds: float | None, seed: int, grow: bool, telemetry: bool, out: Path | None) -> int:
     """Measure how close lockcore comes to what the servers can bear; print the table and write the JSON."""
     path = out or Path("results") / f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-speed.json"
-    rounds = rounds or (5 if grow else 9)
+    rounds, seconds = rounds or (3 if grow else 9), seconds or (10.0 if grow else 2.0)
     if telemetry:
         from bench.experiments.contest.instrumented import measure_telemetry  # which needs OpenTelemetry
 
