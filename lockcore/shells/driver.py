@@ -87,10 +87,7 @@ class LoopDriver(Connections):
         try:
             hand_out(self.engine, self._waker())
         finally:
-            self._waking = False
-            if self.engine.ready:  # interrupted
-                self._wake_later()
-        self.leave()
+            self.leave()  # also interrupted: what they have asked for leaves, the rest is woken later
 
     def gather(self) -> None:
         """Many go on one after the other, in one call of the loop's: what they ask for leaves together, by `leave`."""

@@ -138,3 +138,18 @@ def test_who_is_ready_while_others_are_woken_needs_no_call_of_its_own(driver: Dr
     driver.leave()  # nobody is woken here: it is the next thing the loop does
     assert driver.turn() == 1
     assert seen[-1] == "again"
+
+
+def test_what_was_asked_for_leaves_though_the_last_one_breaks_off_the_waking(driver: Driver) -> None:
+    def quits() -> None:
+        raise SystemExit
+
+    first, last = driver.asked_for(2)
+    again = driver.engine.set_round("again", driver.engine.terms(10_000), monotonic_ns())
+    first.waiter, last.waiter = lambda: driver.submit(again), quits
+    sent = driver.sent
+    driver.hears(0, GRANTED * 2)
+    with pytest.raises(SystemExit):
+        driver.hears(1, GRANTED * 2)
+    driver.turn()
+    assert driver.sent == sent + 3, "at once, not with the next tick"
