@@ -186,8 +186,9 @@ class AsyncDriver(LoopDriver):
             self._loop.call_soon(self.wake)
 
     def _tick_later(self, delay_ns: int) -> None:
-        self._stop_timer()
-        self._timer = self._loop.call_later(_whole_ms_s(delay_ns), self.tick)
+        timer = self._loop.call_later(_whole_ms_s(delay_ns), self.tick)
+        self._stop_timer()  # not before: interrupted in between, there are two rather than none
+        self._timer = timer
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

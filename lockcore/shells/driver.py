@@ -165,6 +165,14 @@ class LoopDriver(Connections):
         if self.closed:
             return
         self._tick_at, self._flush_due = FAR_FUTURE_NS, False
+        try:
+            self._look()
+        finally:
+            self.arm(monotonic_ns())  # also interrupted: somebody waits for a time to come, or for a connection
+        if self.engine.ready:
+            self.wake()
+
+    def _look(self) -> None:
         now_ns = monotonic_ns()  # before it looks: it may be held up between looking and judging, too
         for index, pipe in enumerate(self.engine.pipes):
             if pipe.pending:
@@ -178,9 +186,6 @@ class LoopDriver(Connections):
             self.interrupted()
             raise
         self.flush()
-        self.arm(now_ns)
-        if self.engine.ready:
-            self.wake()
 
     def interrupted(self) -> None:
         """Ctrl-C in the middle of the engine: nobody knows what was sent or counted, so every connection is broken off.
@@ -190,6 +195,7 @@ class LoopDriver(Connections):
         self.engine.interrupted()
         for index in range(len(self.wires)):
             self.broken(index, InterruptedError("interrupted in the middle of an operation"))
+        self._wake_later()  # who is ready by now, even if there was no connection left to break
 
     def release_interrupted(self, lease: object) -> None:
         """Ctrl-C before a release was sent for certain: it is owed to every instance."""

@@ -14,8 +14,8 @@ from gevent.hub import get_hub
 from greenlet import getcurrent
 from greenlet import greenlet as RawGreenlet  # noqa: N812 - a class, and not gevent's
 
-from lockcore.clock import NS_PER_S, monotonic_ns
-from lockcore.errors import CannotWaitError
+from lockcore.clock import FAR_FUTURE_NS, NS_PER_S, monotonic_ns
+from lockcore.errors import CannotWaitError, InstanceClosedError
 from lockcore.model import Outcome
 from lockcore.settings import Settings
 from lockcore.shells.connections import LOOK_S
@@ -28,6 +28,7 @@ from lockcore.turns import Wanted
 
 T = TypeVar("T")
 READ, WRITE = 1, 2
+AGAIN_S = 0.1  # after a tick that was interrupted before it had begun
 
 
 class GreenletDriver(LoopDriver):
@@ -124,9 +125,15 @@ class GreenletDriver(LoopDriver):
         super().tick()
 
     def _tick_later(self, delay_ns: int) -> None:
-        self._timer.stop()
-        self._timer = self._hub.loop.timer(delay_ns / NS_PER_S)
-        self._timer.start(self.tick)
+        timer = self._hub.loop.timer(delay_ns / NS_PER_S, AGAIN_S)
+        timer.start(self._fired, timer)
+        self._timer.stop()  # not before: interrupted in between, there are two rather than none
+        self._timer = timer
+
+    def _fired(self, timer: Any) -> None:
+        self.tick()
+        if timer is not self._timer or self._tick_at == FAR_FUTURE_NS or self.closed:
+            timer.stop()
 
     def _stay_awake(self) -> None:
         if not self._idle.active:
@@ -161,6 +168,10 @@ class GreenletDriver(LoopDriver):
 
     def _connect_later(self, index: int) -> None:
         def run() -> None:
-            self.connected(index, self._spawn(shaken, self.targets[index]).get())
+            result: Shaken = InstanceClosedError(self.targets[index].address, "interrupted while it was connected")
+            try:
+                result = self._spawn(shaken, self.targets[index]).get()
+            finally:
+                self.connected(index, result)
 
         gevent.spawn(run)

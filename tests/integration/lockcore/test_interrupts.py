@@ -111,6 +111,37 @@ def test_a_tasks_acquire_interrupted_at_any_moment_before_it_waits_leaves_nothin
     assert moment > 10
 
 
+@only(GeventShell)
+def test_a_tick_interrupted_at_any_moment_lets_nobody_wait_for_ever(
+    shell: Shell, lock: Any, servers: Instances, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = lock._driver
+    tick = driver.tick
+    for moment in count(1):
+        interrupt = Interrupt(moment, "driver.py", "greenlet.py", "engine.py", "turns.py", "deadlines.py")
+
+        def struck(trace: Any = interrupt.trace) -> None:
+            sys.settrace(trace)
+            try:
+                tick()
+            finally:
+                sys.settrace(None)
+
+        held = lock.acquire(f"r{moment}", TTL_MS)
+        monkeypatch.setattr(driver, "tick", struck)
+        waits = gevent.spawn(lock.try_acquire, held.resource, TTL_MS, 30)
+        for _ in range(3):
+            with suppress(KeyboardInterrupt):  # in the hub, for the sake of others
+                waits.join(1)
+        monkeypatch.setattr(driver, "tick", tick)
+        assert waits.ready(), interrupt.where
+        lock.try_release(held)
+        check_sound(shell, lock, servers, interrupt.where)
+        if not interrupt.where:
+            break
+    assert moment > 10
+
+
 @pytest.mark.slow
 @only(GeventShell, ThreadShell)
 def test_who_is_interrupted_in_line_at_any_moment_holds_nobody_up(shell: Shell, lock: Any, servers: Instances) -> None:

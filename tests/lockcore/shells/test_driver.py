@@ -29,6 +29,9 @@ class Wire:
         said, self.said = self.said, []
         return said
 
+    def close(self, *, hard: bool = False) -> None:
+        """It holds nothing."""
+
 
 class Driver(LoopDriver):
     """A driver whose loop is the test: what it is to call, and when, is kept."""
@@ -54,6 +57,11 @@ class Driver(LoopDriver):
 
     def _tick_later(self, delay_ns: int) -> None:
         self.delays_ns.append(delay_ns)
+
+    def _unwatch(self, _index: int) -> None:
+        """Nobody watches it."""
+
+    _connect_later = _unwatch
 
     def turn(self) -> int:
         """Run what the loop is to call, and what that asks for; returns how many calls that was."""
@@ -153,3 +161,32 @@ def test_what_was_asked_for_leaves_though_the_last_one_breaks_off_the_waking(dri
         driver.hears(1, GRANTED * 2)
     driver.turn()
     assert driver.sent == sent + 3, "at once, not with the next tick"
+
+
+def test_an_interrupted_tick_comes_again_and_wakes_whom_it_has_settled(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for index in range(3):
+        driver.broken(index, OSError("gone"))
+    driver.turn()
+    woken = list[str]()
+    for resource in ("first", "last"):
+        driver.parked(resource, monotonic_ns()).waiter = lambda resource=resource: woken.append(resource)
+
+    def interrupted(turn: Turn, settle: Callable[[Turn], None] = Turn.settle) -> None:
+        settle(turn)
+        monkeypatch.undo()
+        driver.soon.clear()  # as if interrupted before it asked for that
+        raise KeyboardInterrupt
+
+    turns = driver.engine.turns
+    monkeypatch.setattr(turns, "expire", lambda now_ns: turns.parked.run(now_ns, interrupted))
+    ticks = len(driver.delays_ns)
+    with pytest.raises(KeyboardInterrupt):
+        driver.tick()
+    assert len(driver.delays_ns) > ticks
+    driver.turn()
+    assert woken == ["first"]
+    driver.tick()
+    driver.turn()
+    assert woken == ["first", "last"]
