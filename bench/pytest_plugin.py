@@ -17,6 +17,7 @@ import pytest
 
 if TYPE_CHECKING:
     from bench.experiments.compare.result import Judged
+    from bench.gates.threshold import Metric
     from bench.measure.run_result import JudgedThreshold, Measured
     from bench.run.own_lock import OwnLoad, OwnLock
     from bench.topology.fleet import Fleet
@@ -25,7 +26,8 @@ MARKER = "lock_fleet(instances=3, fsync='none'): which servers the fixtures lock
 DEFAULT_INSTANCES, DEFAULT_FSYNC = 3, "none"
 GATE_METRICS = ("acquire.p50", "rate")
 GATE_PAIRS = 24
-PROBE_S, PROBE_HOLD_S, PROBE_CALLERS = 0.5, 0.001, 4  # the load that tests whether it locks
+PROBE_S, PROBE_HOLD_S = 0.5, 0.001  # the load that tests whether it locks
+PROBE_CALLERS, PROBE_NAMES = 4, 2  # at least two want each name
 
 
 @dataclass(slots=True)
@@ -92,7 +94,8 @@ class LockBenchmark:
 
         `thresholds`: such as "acquire.p99 < 50ms", "rate >= 100/s", "safety.violations == 0". `load`: callers,
         seconds, warmup_s, resources (0: one name per caller; 1: all want the same), hold_s, ttl_s, refused (the
-        exceptions by which the lock says no). An inconclusive threshold fails, too: it has not been kept.
+        exceptions by which the lock says no). An inconclusive threshold fails, too: it has not been kept; and so does
+        a lock that was never got.
         `allow_violations`: the test is not about whether it locks.
         """
         from bench.errors import BenchError
@@ -107,6 +110,7 @@ class LockBenchmark:
         except BenchError as error:
             raise pytest.UsageError(str(error)) from None
         broken = [] if allow_violations else _violations(run)
+        broken += _nothing_granted(run)
         broken += [_sentence(entry) for entry in judged if entry.status != "pass"]
         self._say(_figures(run))
         if broken:
@@ -136,8 +140,11 @@ class LockBenchmark:
 
         __tracebackhide__ = True
         plan = OwnLoad(**{"seconds": 0.25, "warmup_s": 0.05, **load})
+        found = _metrics(metrics)
+        if pairs < 1 or not found or not 0 <= tolerance < inf:
+            raise pytest.UsageError("a gate takes a pair or more, a metric or more, and a tolerance of 0 or more")
         runs = self._sides((baseline, candidate), plan, pairs)
-        judged = self._judged(runs, metrics, tolerance)
+        judged = self._judged(runs, found, tolerance)
         self._say(*map(_comparison, judged))
         for name, lock, side in zip(("baseline", "candidate"), (baseline, candidate), runs, strict=True):
             tested = self._tested(lock, side, plan)
@@ -164,11 +171,9 @@ class LockBenchmark:
         return runs
 
     @staticmethod
-    def _judged(runs: list[list[LockRun]], metrics: Sequence[str], tolerance: float) -> list[Judged]:
+    def _judged(runs: list[list[LockRun]], found: Sequence[Metric], tolerance: float) -> list[Judged]:
         from bench.experiments.compare.judge import Sides, judge_figure
-        from bench.gates.threshold import find_metric
 
-        found = [find_metric(name) for name in metrics]
         first, second = ([[metric.value(run.measured) for run in side] for metric in found] for side in runs)
         return [
             judge_figure("gate", metric, Sides(before, after), tolerance, metrics=len(found))
@@ -184,7 +189,7 @@ class LockBenchmark:
         if worst.safety != "NOT TESTED":
             return worst
         callers, hold_s = max(load.callers, PROBE_CALLERS), max(load.hold_s, PROBE_HOLD_S)
-        short = replace(load, callers=callers, resources=1, hold_s=hold_s, seconds=PROBE_S, warmup_s=0.0)
+        short = replace(load, callers=callers, resources=PROBE_NAMES, hold_s=hold_s, seconds=PROBE_S, warmup_s=0.0)
         safety = self._measure(lock, short).measured.safety
         return LockRun(structs.replace(worst.measured, safety=safety), worst.errors)
 
@@ -272,6 +277,24 @@ def _violations(run: LockRun) -> list[str]:
     """What is wrong with the lock as a lock."""
     said = f"the lock was violated: {run.measured.safety.reason} (allow_violations=True goes on)"
     return [said] if run.safety == "VIOLATED" else []
+
+
+def _metrics(names: Sequence[str]) -> list[Metric]:
+    from bench.errors import UsageError
+    from bench.gates.threshold import find_metric
+
+    try:
+        return [find_metric(name) for name in names]
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def _nothing_granted(run: LockRun) -> list[str]:
+    """Why a run says nothing of the lock."""
+    if run.rate_per_s:
+        return []
+    errors = ", ".join(f"{name} × {number:,}" for name, number in run.errors.items())
+    return ["no lease was granted in the measured time" + (f" ({errors})" if errors else "")]
 
 
 def _comparison(judged: Judged) -> str:

@@ -205,7 +205,10 @@ def _warnings(
         yield from _instance_warnings(instance)
     for text, number in workers.added(report.errors for report in reports).items():
         yield f"a caller failed {number} times: {text}"
-    about = find_recipe(evidence.scenario.recipe).about
+    entry = find_recipe(evidence.scenario.recipe)
+    about = entry.about
+    if entry.package and safety.verdict == "SAFE" and len(reports) == 1:
+        yield "all callers were of one process: a lock that holds only within it looks the same; --processes 2 tells"
     if not about.safe:
         yield f"{evidence.scenario.recipe} is here to show its flaw, do not use it: {about.flaw}"
     for name, number in workers.added(report.figures for report in reports).items():

@@ -71,6 +71,7 @@ class Worker:
     ) -> None:
         scenario = plan.scenario
         self.plan, self.index, self.recipe, self.broke = plan, index, recipe, broke
+        self._acquire = find_recipe(scenario.recipe).acquire_of(recipe)
         self.errors: Counter[str] = Counter()
         self.rows = _rows(scenario, environment)
         self._workdir, self._stats = workdir, environment.stats
@@ -143,7 +144,7 @@ class Worker:
         if self.plan.timed:
             self._started.wait()
         return CallerSetup(
-            acquire=self.recipe.acquire,
+            acquire=self._acquire,
             release=self.recipe.release,
             ttl_ms=self.plan.scenario.ttl_ms,
             wait_ms=self.plan.scenario.wait_ms,

@@ -117,6 +117,52 @@ def test_a_lock_that_locks_nothing_fails_without_being_asked(pytester: pytest.Py
     assert said.count("\nthe lock was violated: ") == said.count("\nthe baseline does not lock: ") == 2
 
 
+def test_a_lock_that_locks_half_of_the_names_fails_though_no_caller_of_the_load_met_another(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        """
+        import contextlib, threading
+
+        inner = threading.Lock()
+
+        def half(name):
+            return contextlib.nullcontext() if int(name[-1]) % 2 else inner
+
+        def test_lock(lock_benchmark):
+            lock_benchmark(half, seconds=0.2)
+"""
+    )
+    result = pytester.runpytest_subprocess(*PLUGIN)
+    result.assert_outcomes(failed=1)
+    assert "the lock was violated: " in "\n".join(result.outlines)
+
+
+def test_what_was_never_got_and_a_gate_that_compares_nothing_do_not_pass(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        def never(name):
+            raise RuntimeError
+
+        def test_lock(lock_benchmark):
+            lock_benchmark(never, seconds=0.1, allow_violations=True)
+
+        @pytest.mark.parametrize(
+            "asked", [{"pairs": 0}, {"metrics": ()}, {"metrics": ("acquire.p51",)}, {"tolerance": float("inf")}]
+        )
+        def test_gate(lock_benchmark, asked):
+            lock_benchmark.gate(never, never, **{"pairs": 1, **asked})
+"""
+    )
+    result = pytester.runpytest_subprocess(*PLUGIN)
+    result.assert_outcomes(failed=5)
+    said = "\n".join(result.outlines)
+    assert "no lease was granted in the measured time (RuntimeError × " in said
+    assert "there is no metric acquire.p51" in said
+
+
 def test_what_hardly_met_says_so_and_passes_for_no_safe_lock(pytester: pytest.Pytester) -> None:
     """A lock whose callers never meet in the probe either: it is not violated, and no word looks as if it were safe."""
     pytester.makepyfile(

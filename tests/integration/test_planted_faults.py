@@ -99,6 +99,7 @@ POINTS = {
     "never-releases": "NeverReleases",
     "yes-after-the-end": "YesAfterTheEnd",
     "never-yes": "NeverYes",
+    "granted-later": "GrantedLater",
     "honest": "Honest",
 }
 HOLDS = ("0", "50us", "1ms")
@@ -208,6 +209,13 @@ def test_a_lock_that_only_seems_to_work_is_never_safe(run: Callable[..., Ended],
     assert ended.code == (5 if verdict == "VIOLATED" else 4), ended.said
 
 
+def test_a_lock_that_says_it_was_granted_later_than_it_was_is_a_caller_that_failed(run: Callable[..., Ended]) -> None:
+    """It would shrink what the oracle sees; so much that a run ended with a fault of lockbench itself."""
+    ended = run("granted-later", "--duration", "300ms")
+    assert (ended.word, ended.code) == ("INVALID", 4), ended.said
+    assert any("within its acquire" in line for line in ended.result["warnings"]), ended.result["warnings"]
+
+
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_a_lock_that_never_yields_is_ended_with_a_sentence(
     lockbench: Callable[..., Typed], served: None, alone: Fleet, processes: str
@@ -225,6 +233,8 @@ def test_a_lock_that_never_yields_is_ended_with_a_sentence(
 def test_the_same_lock_without_the_fault_is_safe_where_it_was_tested(run: Callable[..., Ended]) -> None:
     """Else the fakes would prove nothing: it is their fault that is found, not their make."""
     ended = run("honest", "--duration", "1s", "--hold", "1ms")
+    alone = [line for line in ended.result["warnings"] if "all callers were of one process" in line]
+    assert len(alone) == (ended.safety["verdict"] == "SAFE"), ended.result["warnings"]
     assert ended.safety["violations"] == ended.safety["foreign_deletes"] == 0, ended.said
     assert ended.safety["tested_leases"] > 0, ended.said
     if ended.safety["tested_leases"] >= 100 and ended.result["generator"]["verdict"] == "VALID":

@@ -130,6 +130,18 @@ class YesAfterTheEnd(_Fake):
         return result
 
 
+class GrantedLater(_Fake):
+    """Says yes whatever the server says, and that this was a minute later."""
+
+    def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
+        """Ask once, and shift the grant."""
+        token, started_ns = self.new_token(), monotonic_ns()
+        self.ask("SET", self.key(resource), token, "NX", "PX", ttl_ms)
+        lease = self.leased(resource, token, ttl_ms, started_ns)
+        lease.granted_ns += 60_000 * NS_PER_MS
+        return lease
+
+
 class NeverYes(_Fake):
     """Grants nothing."""
 
