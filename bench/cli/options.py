@@ -5,7 +5,8 @@ that a file and an option are refused alike.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -171,17 +172,20 @@ def scenario_of(path: Path | None, values: Values) -> Scenario:
     return load(path, given_options(values), lambda recipe: find_recipe(recipe).about.usual)
 
 
-def swept(option: str, text: str, refused: Collection[str] = ()) -> list[tuple[str, str]]:
-    """The values that `text`, KEY=A,B, gives a key: pairs of key and text. Raises UsageError."""
-    name, equals, values = text.partition("=")
-    name = name.strip()
-    if not equals or not values.strip():
-        raise UsageError(f"option {option}: {text!r} is no sweep (write it like instances=1,3,5)")
-    if name not in BY_NAME:
-        raise UsageError(f"option {option}: there is no key {name}{nearest(name, BY_NAME)}")
-    if name in refused:
-        raise UsageError(f"option {option}: {name} cannot be swept")
-    return [(name, value.strip()) for value in values.split(",")]
+def swept(option: str, texts: Sequence[str], refused: Collection[str] = ()) -> list[dict[str, str]]:
+    """Every combination of the values that `texts`, each KEY=A,B, give their keys. Raises UsageError."""
+    sweeps = dict[str, list[tuple[str, str]]]()
+    for text in texts:
+        name, equals, values = text.partition("=")
+        name = name.strip()
+        if not equals or not values.strip():
+            raise UsageError(f"option {option}: {text!r} is no sweep (write it like instances=1,3,5)")
+        if name not in BY_NAME:
+            raise UsageError(f"option {option}: there is no key {name}{nearest(name, BY_NAME)}")
+        if name in refused:
+            raise UsageError(f"option {option}: {name} cannot be swept")
+        sweeps.setdefault(name, []).extend((name, value.strip()) for value in values.split(","))
+    return [dict(choice) for choice in product(*map(dict.fromkeys, sweeps.values()))]
 
 
 def _option(key: ScenarioKey, usual: str | None, *, hidden: bool) -> Option:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TextIO, TypeVar
@@ -99,23 +99,37 @@ def is_unfinished(folder: Path) -> bool:
 
 
 def read_journal(folder: Path) -> tuple[Line, list[Line], int]:
-    """The plan, the whole pieces, and how many bytes those take. Raises UsageError when there is no journal."""
+    """The plan, the whole pieces, and how many bytes those take. Raises UsageError when there is no journal, or a line
+    within it is none."""
     path = folder / JOURNAL_NAME
-    found, whole_bytes = list[Line](), 0
     try:
-        for line in path.read_bytes().splitlines(keepends=True):
-            value = json.loads(line)
-            if not line.endswith(b"\n") or not isinstance(value, dict):
-                break
-            found.append(value)
-            whole_bytes += len(line)
+        lines = path.read_bytes().splitlines(keepends=True)
     except OSError as error:
         raise UsageError(f"{folder} holds nothing to go on from: {path.name}: {error.strerror}") from error
-    except ValueError:  # a line that was cut short
-        pass
+    found = list[Line]()
+    while len(found) < len(lines) and (value := _whole(lines[len(found)])):
+        found.append(value)
     if not found or not isinstance(found[0].get("plan"), dict):
         raise UsageError(f"{path} is not the journal of an experiment; begin anew without --resume")
-    return found[0]["plan"], found[1:], whole_bytes
+    if len(found) + 1 < len(lines):  # it was no kill that cut this one short
+        raise _no_piece(path, len(found) + 1, "no JSON object")
+    return found[0]["plan"], found[1:], sum(map(len, lines[: len(found)]))
+
+
+def _whole(line: bytes) -> Line | None:
+    """What a line holds; None of one that was cut short."""
+    with suppress(ValueError):
+        value = json.loads(line)
+        if line.endswith(b"\n") and isinstance(value, dict):
+            return value
+    return None
+
+
+def _no_piece(path: Path, number: int, why: str) -> UsageError:
+    return UsageError(
+        f"line {number} of {path} is no piece of this experiment ({why}); take it out to have that piece made again, "
+        "or begin anew"
+    )
 
 
 def _sound(path: Path, lines: list[Line], kind: type[Piece], check: Callable[[Piece], object]) -> Iterator[Piece]:
@@ -124,8 +138,5 @@ def _sound(path: Path, lines: list[Line], kind: type[Piece], check: Callable[[Pi
             piece = converted(line, kind)
             check(piece)
         except Exception as error:  # noqa: BLE001 - whatever it is, this line cannot be believed
-            raise UsageError(
-                f"line {number} of {path} is no piece of this experiment ({type(error).__name__}: {error}); take it "
-                "out to have that piece made again, or begin anew"
-            ) from None
+            raise _no_piece(path, number, f"{type(error).__name__}: {error}") from None
         yield piece

@@ -9,7 +9,6 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,8 +96,7 @@ def plan_of(path: Path | None, values: Values) -> CapacityPlan:
             raise UsageError(f"{BY_NAME[name].option}: {why}; take it out")
     usual = QUICK if values["quick"] else FULL
     given = {**{name: text for name, text in usual.items() if name not in written}, **given}
-    sweeps = [swept("--sweep", text, NOT_SWEPT) for text in values["sweeps"]]
-    choices = [dict(choice) for choice in product(*sweeps)]
+    choices = swept("--sweep", values["sweeps"], NOT_SWEPT)
     scenarios, bind = led([_load(path, {**given, **choice}) for choice in choices], values)
     points = tuple(SweepPoint(scenario, choice) for scenario, choice in zip(scenarios, choices, strict=True))
     return CapacityPlan(

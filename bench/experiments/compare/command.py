@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,13 +97,12 @@ def compare(things: tuple[str, ...], **values: Any) -> int:
     from bench.experiments.compare.sides import is_stored, opened, read_named, shortened
 
     given, names = [read_named(text, Path()) for text in things], values["recipes"]
-    sweeps = [swept("--variable", text) for text in values["variables"] if "=" in text]
-    choices = [dict(choice) for choice in product(*sweeps)]
+    choices = swept("--variable", [text for text in values["variables"] if "=" in text])
     if (len(given) + len(names)) * len(choices) < 2:
         raise UsageError("name at least two things to compare: result folders, scenario files or --recipe")
     values["variables"] = [text.partition("=")[0].strip() for text in values["variables"]]
     if given and is_stored(given):
-        if names or sweeps:
+        if names or any(choices):
             raise UsageError("stored results cannot be compared with what is run now: a run of another hour is unlike")
         return _stored("compare", given, values)
     sides: list[Side] = []

@@ -120,7 +120,7 @@ def _options(rows: Rows, crash: CrashResult | None, reference: ReferenceLoad | N
                 acquired_per_s=fastest.acquired_per_s if fastest else None,
                 rate_interval=rate_interval(fastest) if fastest else None,
                 generator_bound=fastest.generator.bound if fastest else None,
-                p99_s=loaded.acquire_s.p99 if loaded and loaded.sustained else None,
+                p99_s=loaded.acquire_s.p99 if loaded and loaded.sustained and not loaded.generator.reason else None,
                 sustained=loaded.sustained if loaded else None,
                 crash=_losses(of_it, crash.groups) if crash and of_it else None,
             )

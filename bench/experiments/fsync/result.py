@@ -279,7 +279,7 @@ class Option(Section, frozen=True, kw_only=True):
     restart: Annotated[Restart | None, says("of a crashed instance; null = no crash was made")]
     acquired_per_s: Annotated[Spread | None, says("maximum at the reference load")]
     generator_bound: Annotated[bool | None, says("limited by the load process")]
-    p99_s: Annotated[float | None, says("acquire at 80 % of it; null when that was not sustained")]
+    p99_s: Annotated[float | None, says("acquire at 80 % of it; null when that was a queue, or late")]
     sustained: Annotated[bool | None, says("of that open load")]
     crash: Annotated[LossesSeen | None, says("what a crash loses")]
     rate_interval: Annotated[tuple[float, float] | None, says("of acquired_per_s, 95 %; null: too few visits")] = None

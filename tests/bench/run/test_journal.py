@@ -49,6 +49,17 @@ def test_a_line_cut_short_is_dropped_and_written_over(tmp_path: Path, cut_short:
     assert read_journal(tmp_path)[1] == [{"cut": 1}, {"cut": 2}]
 
 
+def test_a_broken_line_within_it_costs_nothing_that_stands_behind(tmp_path: Path) -> None:
+    begun(tmp_path, 1, 2)
+    path = tmp_path / JOURNAL_NAME
+    path.write_text(path.read_text("utf-8").replace('{"cut": 1}', '{"cut'), "utf-8")
+    before = path.read_bytes()
+    refused = pytest.raises(UsageError, match="^line 2 of .* is no piece of this experiment")
+    with refused, open_journal(tmp_path, PLAN, Piece):
+        pass
+    assert path.read_bytes() == before
+
+
 def test_another_plan_is_refused_and_what_differs_is_named(tmp_path: Path) -> None:
     begun(tmp_path, 1)
     with pytest.raises(UsageError, match=r"seed 1 there, 2 here"), open_journal(tmp_path, {**PLAN, "seed": 2}, Piece):

@@ -26,6 +26,11 @@ def test_a_sweep_is_every_combination() -> None:
     assert swept == [(1, "none"), (1, "always"), (3, "none"), (3, "always")]
 
 
+def test_a_key_that_is_swept_twice_loses_no_value() -> None:
+    plan = plan_of(None, values(sweeps=("instances=1,3", "instances=3,5")))
+    assert [point.scenario.instances for point in plan.points] == [1, 3, 5]
+
+
 @pytest.mark.parametrize(("quick", "minutes"), [(True, 2), (False, 6)])
 def test_a_point_has_two_minutes_or_six(quick: bool, minutes: int) -> None:
     assert plan_of(None, values(quick=quick)).budget_s == 60 * minutes

@@ -162,6 +162,15 @@ def test_a_latency_of_a_growing_queue_is_not_offered() -> None:
     assert option(plan_page(rows_of([behind]), None, "f5"), 3, "everysec", None).p99_s is None
 
 
+@pytest.mark.parametrize("late_ns, is_told", [(1000, True), (900_000, False)])
+def test_a_latency_that_the_timer_made_is_not_offered(late_ns: int, is_told: bool) -> None:
+    """As in the table of what was measured, which says late."""
+    kept = visit("everysec", 8000, instances=3, shape=SHAPE)
+    kept["loads"]["80%"]["lateness_p99_ns"] = late_ns
+    found = option(plan_page(rows_of([kept]), None, "f5"), 3, "everysec", None)
+    assert (found.sustained, found.p99_s is not None) == (True, is_told)
+
+
 @pytest.mark.parametrize(
     "everysec, always, advice",
     [(4000, 2000, "2.0× (2.0–2.0)"), (4000, 50, "80× (80–80)"), (900, 1000, "nothing measurable (0.90–0.90)")],
