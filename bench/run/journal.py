@@ -36,7 +36,7 @@ def open_journal(
     with writing(path, CURE):
         folder.mkdir(parents=True, exist_ok=True)
         file = path.open("a", encoding="utf-8")
-    with file:
+    with _closed(file):
         _own(file, folder)
         journal = Journal[Piece](path, file)
         if go_on:
@@ -52,6 +52,16 @@ def open_journal(
         finally:
             if not journal.pieces:
                 path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _closed(file: TextIO) -> Iterator[None]:
+    """Close it in the end; that a line could not be written has been said by then."""
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            file.close()
 
 
 @dataclass(slots=True)

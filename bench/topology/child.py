@@ -270,7 +270,7 @@ class Guard(Servant):
         if wrong := self.hello.error:
             self.close()
             raise EnvironmentNotReadyError(
-                f"no private folder can be made in {temp_root}: {wrong}; set TMPDIR to another folder"
+                f"no private folder can be made in {temp_root}: {wrong}; name another (TMPDIR, --disk)"
             )
         self.folder = Path(self.hello.folder)
 

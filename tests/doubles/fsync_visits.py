@@ -34,6 +34,7 @@ def crash_of(*cells: dict[str, Any], groups: Sequence[dict[str, Any]] = ()) -> C
     """A stored crash result, but with these rows and groups."""
     old = json.loads((Path(__file__).parents[1] / "histories/results/crash.json").read_text("utf-8"))
     row, group = old["rows"][0], old["groups"][0]
+    old["conditions"] |= {"cuts_per_cell": 40, "instances": [1, 3, 5]}
     made = {"rows": [row | cell for cell in cells], "groups": [group | one for one in groups], "id": "c0ffee00"}
     return typed(old | made, CrashResult)
 

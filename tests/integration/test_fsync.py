@@ -147,12 +147,16 @@ def load_of(run: subprocess.Popen[str]) -> list[psutil.Process]:
         return []
 
 
-def test_a_server_that_could_not_be_asked_is_named_with_its_value(theirs: Fleet) -> None:
+@pytest.mark.parametrize("ill, well", [(1, 0), (0, 1)])
+@pytest.mark.parametrize("fall", [Fleet.kill, Fleet.stop])
+def test_a_server_that_could_not_be_asked_is_named_with_its_value(
+    theirs: Fleet, fall: Callable[[Fleet, int], None], ill: int, well: int
+) -> None:
     borrowed = BorrowedPolicy(theirs.urls)
     set_policy(theirs.urls, "always")
-    theirs.kill(1)
-    assert f"{theirs.instances[1].port} (CONFIG SET appendfsync no)" in borrowed.give_back()
-    assert redis.Redis.from_url(theirs.urls[0]).config_get("appendfsync") == {"appendfsync": "no"}
+    fall(theirs, ill)
+    assert borrowed.give_back().endswith(f"{theirs.instances[ill].port} (CONFIG SET appendfsync no)")
+    assert redis.Redis.from_url(theirs.urls[well]).config_get("appendfsync") == {"appendfsync": "no"}
 
 
 # -- WAITAOF, rewrites, what servers notice ----------------------------------------------------------------------------

@@ -201,7 +201,8 @@ def _whole(ratio: float | None) -> str:
 
 
 def _parts(point: CapacityPoint) -> Iterator[Part]:
-    yield table("probes", "open loop, from the intended start", _PROBES, point.probes, (0, 9))
+    if point.probes:
+        yield table("probes", "open loop, from the intended start", _PROBES, point.probes, (0, 9))
     if point.instances:
         yield table("instances", "of the probe that held nearest to the capacity", _INSTANCES, point.instances)
     if point.callers:

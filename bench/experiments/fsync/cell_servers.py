@@ -12,6 +12,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -218,8 +219,8 @@ def _asked(target: InstanceTarget, how: str, ask: Callable[[redis.Redis], Said])
             return ask(client)
     except (redis.RedisError, OSError, KeyError) as error:
         raise EnvironmentNotReadyError(
-            f"{target.address} does not take CONFIG {how} {_POLICY}: {error}; let this user run CONFIG, or measure "
-            "the policy it has with lockbench run"
+            f"{target.address} does not take CONFIG {how} {_POLICY}: {error}; see that it answers and lets this "
+            "user run CONFIG, or measure the policy it has with lockbench run"
         ) from None
 
 
@@ -235,17 +236,23 @@ def _listed(policies: set[str] | set[str | None]) -> str:
 
 
 def main() -> None:
-    """Read what the servers had, say so, wait for the end of standard input, put everything back."""
+    """Read what the servers had, say so, wait for the end of standard input, put everything back: at once, so that
+    nobody waits for a server that does not answer."""
     order = json.loads(sys.stdin.readline())
     print(_READY, flush=True)  # noqa: T201 - the leash reads it
     while sys.stdin.read(4096):
         pass
-    for target, value in zip(parse_targets(order["urls"]), order["values"], strict=True):
-        for _ in range(_TRIES):
-            with suppress(EnvironmentNotReadyError):
-                _set_policy(target, value)
-                break
-            time.sleep(_REST_S)
+    targets = parse_targets(order["urls"])
+    with ThreadPoolExecutor(len(targets)) as threads:
+        list(threads.map(_put_back, targets, order["values"]))
+
+
+def _put_back(target: InstanceTarget, value: str) -> None:
+    for _ in range(_TRIES):
+        with suppress(EnvironmentNotReadyError):
+            _set_policy(target, value)
+            return
+        time.sleep(_REST_S)
 
 
 if __name__ == "__main__":

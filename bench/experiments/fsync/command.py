@@ -84,6 +84,8 @@ def fsync(**values: Any) -> int:
 
     if values["scenario"] and not values["targets"]:
         values["targets"] = load(values["scenario"]).targets
+    if values["allow_config"] and not values["targets"]:
+        raise UsageError("option --allow-config is for servers that are not ours: name them with --target")
     plan, disk = fsync_plan_of(values), values["disk"]
     if disk is not None and not disk.is_dir():
         raise UsageError(f"option --disk: {disk} is not a folder")

@@ -34,6 +34,7 @@ _WHY = {
     True: "the load process was the limit there",
     False: "fewer than six pairs of visits; measure with more --repeats",
 }
+CUTS = 20  # of each way; in fewer a fault that shows in one of seven may stay unseen (rule of three)
 POWER_CUTS = ("power-cut", "power-cut-torn")
 
 Rows = Sequence[FsyncRow]
@@ -54,15 +55,22 @@ def plan_page(rows: Rows, crash: CrashResult | None, fsync_id: str, server: Serv
         sources=PlannerSources(fsync=fsync_id, crash=crash.id if crash else None),
         ttl_ms=crash.conditions.ttl_ms if crash else None,
         crash_locks_per_s=crash.conditions.locks_per_s if crash else None,
-        warnings=tuple(_doubts(server, crash)) if crash else (),
+        warnings=tuple(_doubts(server, {row.instances for row in rows}, crash)) if crash else (),
     )
     return replace(page, advice=tuple(_advice(page)), unmeasured=tuple(_unmeasured(page, rows, costs)))
 
 
-def _doubts(measured: ServerBinary | None, crash: CrashResult) -> Iterator[str]:
-    """Losses in doubt, or of other servers than the speed, may stand on one page with it, but not without a word."""
+def _doubts(measured: ServerBinary | None, counts: set[int], crash: CrashResult) -> Iterator[str]:
+    """Losses in doubt, or of other servers than the speed, may stand on one page with it, but not without a word.
+
+    `counts`: every N whose speed is known.
+    """
     if crash.verdict.status != "pass":
         yield f"the losses are {crash.verdict.word or 'in doubt'}: {'; '.join(crash.verdict.reasons[:1])}"
+    if (cuts := crash.conditions.cuts_per_cell) < CUTS:
+        yield f"the losses rest on {cuts} of {CUTS} cuts per cell: too few to rely on what they did not show"
+    if uncrashed := sorted(counts - {*crash.conditions.instances}):
+        yield f"no crash was made at N={', '.join(map(str, uncrashed))}: what others lose says nothing of it"
     crashed = crash.fleet.server
     names = [f"{one.name} {one.version}" if one else "servers of another kind" for one in (measured, crashed)]
     if names[0] != names[1]:

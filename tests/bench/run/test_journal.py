@@ -1,5 +1,6 @@
 """What a cut experiment goes on from."""
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,19 @@ def test_a_piece_that_none_can_be_made_of_is_named_and_nothing_is_touched(tmp_pa
     with refused, open_journal(tmp_path, PLAN, Piece, few):
         pass
     assert path.read_bytes() == before
+
+
+def test_a_full_disk_is_named_and_the_cut_line_dropped(tmp_path: Path) -> None:
+    begun(tmp_path, 1)
+    path, usual = tmp_path / JOURNAL_NAME, resource.getrlimit(resource.RLIMIT_FSIZE)
+    refused = pytest.raises(EnvironmentNotReadyError, match=f"cannot write {path}")
+    try:
+        with refused, open_journal(tmp_path, PLAN, Piece) as journal:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 4, usual[1]))
+            journal.add(Piece(cut=2))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+    assert read_journal(tmp_path)[1] == [{"cut": 1}]
 
 
 def test_only_one_works_on_a_journal_at_a_time(tmp_path: Path) -> None:

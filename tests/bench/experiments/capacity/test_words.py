@@ -64,6 +64,10 @@ def test_nothing_is_cut_off(width: int) -> None:
         assert needed in " ".join(text.split())
 
 
+def test_without_probes_there_is_no_table_of_them() -> None:
+    assert "offered" not in shown(result(structs.replace(point(), probes=())), 80)
+
+
 def test_a_sweep_is_one_table_with_a_sentence_for_each_point() -> None:
     points = [point(variables={"instances": "1"}), point(None, 0.7, variables={"instances": "3"})]
     summary = sheet(result(*points))

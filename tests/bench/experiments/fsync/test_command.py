@@ -76,6 +76,7 @@ def test_a_scenario_brings_its_callers_hold_and_servers(said: Said) -> None:
         (["--duration", "nan"], "nan"),
         (["--resume", "nowhere"], "no matrix was cut in nowhere"),
         (["--disk", "nowhere"], "nowhere is not a folder"),
+        (["--allow-config"], "for servers that are not ours: name them with --target"),
     ],
 )
 def test_what_is_wrong_is_refused_in_one_sentence(arguments: list[str], sentence: str, said: Said) -> None:

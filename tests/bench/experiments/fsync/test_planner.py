@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from bench.experiments.crash.result import CrashResult
 from bench.experiments.fsync.planner import plan_page
@@ -81,6 +82,17 @@ def test_losses_of_another_server_are_told_of() -> None:
     assert plan_page(rows(), healthy(), "f5", unlike).warnings == (
         "the speed is that of redis 8.4.0, the losses are those of redis 7.0.15",
     )
+
+
+@pytest.mark.parametrize(
+    "conditions, doubt",
+    [({"cuts_per_cell": 2}, "2 of 20 cuts per cell"), ({"instances": (2, 3)}, "no crash was made at N=1, 5:")],
+)
+def test_a_recommendation_of_few_cuts_or_of_other_fleets_is_in_doubt(conditions: dict[str, Any], doubt: str) -> None:
+    crash = replace(healthy(), conditions=replace(healthy().conditions, **conditions))
+    like = ServerBinary("", "redis", "7.0.15", "", tls=True, release_command="evalsha", source="PATH")
+    (told,) = plan_page(rows(), crash, "f5", like).warnings
+    assert doubt in told
 
 
 def test_a_delayed_restart_that_led_to_double_grants_is_not_recommended() -> None:
