@@ -230,7 +230,7 @@ def _from_option(key: ScenarioKey, raw: object) -> object:
 
 def _read_file(path: Path, given: _Given) -> None:
     try:
-        document = tomllib.loads(_place_of(path).read_text(encoding="utf-8"))
+        document = tomllib.loads(place_of(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         names = sorted(file.stem for file in READY.glob("*.toml"))
         ready = f"ready ones: {', '.join(names)}; `lockbench init` writes one of your own"
@@ -246,7 +246,7 @@ def _read_file(path: Path, given: _Given) -> None:
         given.put(BY_NAME[name], raw, f"{path}, key `{name}`")
 
 
-def _place_of(path: Path) -> Path:
+def place_of(path: Path) -> Path:
     """Where a scenario stands: a file; else a ready one by its name, or as in a checkout, bench/scenarios/NAME.toml."""
     ready = READY / f"{path.name.removesuffix('.toml')}.toml"
     by_name = path.parent in (Path(), Path("bench", "scenarios"))

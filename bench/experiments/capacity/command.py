@@ -30,7 +30,7 @@ from bench.cli.options import (
 )
 from bench.errors import UsageError
 from bench.scenario import Scenario, load
-from bench.scenario.keys import BY_NAME
+from bench.scenario.keys import BY_NAME, place_of
 from bench.scenario.quantity import parse_duration
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def plan_of(path: Path | None, values: Values) -> CapacityPlan:
     slo = read_slo(values["slo"])
     given = given_options(values)
     _load(path, given, open_loop="rate" not in given)  # says what is wrong with it, and where
-    written = {*given, *(tomllib.loads(path.read_text(encoding="utf-8")) if path else ())}
+    written = {*given, *(tomllib.loads(place_of(path).read_text(encoding="utf-8")) if path else ())}
     for name, why in SEARCHED.items():
         if name in written:
             raise UsageError(f"{BY_NAME[name].option}: {why}; take it out")

@@ -25,6 +25,7 @@ from bench.experiments.capacity.result import CapacityPoint, CapacityResult, Clo
 from bench.experiments.capacity.words import rate_text
 from bench.measure.result import write_result
 from bench.measure.run_result import RunResult
+from bench.report.figures import counted
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show, left_text
 from bench.run.follow import Progress
 from bench.run.run import Order, run_on
@@ -173,8 +174,8 @@ class _Seeker:
                 self._search()
             except OutOfTime:
                 spent = f"the time budget of {duration_text(budget.wanted_s * 1000)} (--budget) was spent"
-                done = f"the search ended after {len(self._findings.probes)} probes"
-                self._findings.unmeasured.append(f"{spent}: {done}")
+                made = f"{counted(len(self._findings.probes), 'probe')} of {duration_text(self._scenario.duration_ms)}"
+                self._findings.unmeasured.append(f"{spent}: the search ended after {made} (--duration)")
 
     def _start(self) -> None:
         """Closed loops of more and more callers, as far as the scenario allows, until more of them make no more."""

@@ -61,7 +61,7 @@ def sheet(result: CapacityResult, place: str = "") -> Sheet:
         headline = f"{_bracket(points[0])} at {' and '.join(result.slo)}"
         parts, lines = [*_parts(points[0])], _lines(points[0], result)
     else:
-        headline = f"{len(points)} points, {' and '.join(result.slo)}"
+        headline = f"{counted(len(points), 'point')}, {' and '.join(result.slo)}"
         parts, lines = [_sweep(points)], _sweep_lines(result)
     return sheet_of(
         result, place, kind="capacity", headline=headline, conditions=_conditions(result), parts=parts, lines=lines

@@ -48,6 +48,11 @@ def test_quick_only_shortens_what_was_not_asked_for(tmp_path: Path) -> None:
     assert (scenario.duration_ms, scenario.warmup_ms) == (7_000, 500)
 
 
+def test_a_ready_scenario_is_found_by_its_name() -> None:
+    plan = plan_of(Path("hot-key"), values(quick=True))
+    assert (plan.points[0].scenario.skew.value, plan.fixed_users) == (0.9, True)
+
+
 def test_arrivals_may_be_chosen_without_a_rate() -> None:
     scenario = plan_of(None, values(arrivals="fixed")).points[0].scenario
     assert (scenario.arrivals, scenario.rate_per_s) == ("fixed", None)
