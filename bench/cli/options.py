@@ -213,10 +213,10 @@ class ScenarioPlace(click.Path):
         super().__init__(path_type=Path)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """The ready ones that begin so, then files."""
+        """Files, and the ready ones that begin so: behind them, as bash forgets all words before "files"."""
         names = sorted(path.stem for path in READY.glob("*.toml"))
         ready = [CompletionItem(name) for name in names if name.startswith(incomplete)]
-        return ready + super().shell_complete(ctx, param, incomplete)
+        return super().shell_complete(ctx, param, incomplete) + ready
 
 
 def _parameter(key: ScenarioKey) -> str:

@@ -201,7 +201,7 @@ def report(results: tuple[Path, ...], **values: Any) -> int:
     try:
         page = _write(documents, names, values["html"])
         _show(documents, names, page, values)
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
         said = f"{type(error).__name__}: {error}"
         raise UsageError(f"{', '.join(names)}: not a whole result of lockbench ({said}); make it anew") from None
     return 0

@@ -155,7 +155,8 @@ def _word(kind: Kind, worse: Shift, values: Sides, tolerance: float) -> tuple[Wo
         many = f"1 {noun} is" if worse.count == 1 else f"{worse.count} {noun}s are"
         takes = f"{least(worse.confidence)}{'' if values.paired else ' of each side'}"
         return word, f"{many} too few for an interval of {worse.confidence:.3g}, which takes {takes}", False
-    wide = f"between {expm1(worse.low):+.1%} and {expm1(worse.high):+.1%} worse, and {tolerance:.1%} is allowed"
+    low, high = (shift if values.shares else expm1(shift) for shift in (worse.low, worse.high))
+    wide = f"between {low:+.1%} and {high:+.1%} worse, and {tolerance:.1%} is allowed"
     return word, wide, not values.torn
 
 
@@ -212,7 +213,10 @@ def combine_thresholds(runs: Iterable[ComparedRun]) -> list[JudgedThreshold]:
 def _undecided(kind: Kind, runs: Sequence[ComparedRun], metrics: Sequence[Judged]) -> list[str]:
     if not runs:
         return ["there is no finished pair"]
-    unclear = [f"{one.metric}: {one.reason}" for one in _with(metrics, "inconclusive")]
+    reasons: dict[str | None, list[str]] = {}
+    for one in _with(metrics, "inconclusive"):
+        reasons.setdefault(one.reason, []).append(one.metric)
+    unclear = [f"{', '.join(dict.fromkeys(names))}: {reason}" for reason, names in reasons.items()]
     late = sum(run.generator in IN_DOUBT for run in runs)
     if late and any(one.unit == "s" for one in metrics):
         return [*unclear, f"in {late} of {len(runs)} runs the generator was late: their latencies are upper bounds"]

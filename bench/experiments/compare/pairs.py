@@ -108,6 +108,8 @@ def _middle(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     if len(known) < len(values):
         return None
+    if len(set(known)) == 1:
+        return known[0]  # as it was measured: an hour, which stands for ever, must not become a hair less
     return geometric_mean(known) if all(known) else 0.0
 
 

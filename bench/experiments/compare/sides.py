@@ -9,9 +9,9 @@ Rules
 - Runs made only to be compared are short, unless a duration was asked for or faults come later.
 - The load generator stays the one that is running; what is imported in the end is asked of a fresh interpreter and must
   be the version meant. A checkout lies in a private folder that a guard removes, however this process ends.
-- Stored results of one place must agree in everything; what differs between places must have been declared. Scenario,
-  servers, machine and packages (that both results name) count; what only names a run (ids, times, seed, thresholds,
-  ports) and the code under test (commit, lockbench's own version) do not.
+- Stored results: each run counts once. Those of one place must agree in everything; what differs between places must
+  have been declared. Scenario, servers, machine and packages (that both results name) count; what only names a run
+  (ids, times, seed, thresholds, ports) and the code under test (commit, lockbench's own version) do not.
 """
 
 import contextlib
@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -243,7 +244,10 @@ def read_series(place: Path) -> list[RunResult]:
 
 
 def require_alike(series: Sequence[Sequence[RunResult]], labels: Sequence[str], variables: Sequence[str]) -> None:
-    """Raise UsageError where runs of one series differ, or series in what was not declared."""
+    """Raise UsageError where one run is there twice, runs of one series differ, or series in what was not declared."""
+    runs = Counter(result.id for results in series for result in results)
+    if twice := [name for name, times in runs.items() if times > 1]:
+        raise UsageError(f"run {', '.join(twice)} is there twice: what is compared with itself passes every gate")
     told = [[settings_of(result) for result in results] for results in series]
     for settings, label in zip(told, labels, strict=True):
         for other in settings[1:]:

@@ -139,7 +139,7 @@ def _lines(result: ComparisonResult) -> Iterator[tuple[str, str]]:
     leases, many = sum(run.safety.tested_leases for run in result.runs), f"{len(result.runs)} runs"
     if leases or faults:
         yield "safety", f"{count(faults)} violations in {count(leases)} tested leases of all {many}"
-    else:
+    elif result.runs:
         yield "safety", f"not tested: in none of the {many} a lease was held for a time that could tell (--hold)"
     yield from _legend(result)
 

@@ -133,3 +133,12 @@ def test_the_script_for_a_shell_asks_this_command(shell: str, capsys: pytest.Cap
     script = capsys.readouterr().out
     assert f"_LOCKBENCH_COMPLETE={shell}_complete" in script
     assert "lockbench" in script
+
+
+def test_bash_offers_the_ready_scenarios_and_leaves_files_to_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    assert lockbench.main(["completion", "bash"], standalone_mode=False) == 0
+    tab = 'compopt() { :; }; COMP_WORDS=(lockbench run hot-); COMP_CWORD=2; _lockbench_completion "$1"'
+    script = f"{capsys.readouterr().out}\n{tab}; echo ${{COMPREPLY[@]}}"
+    command = ["bash", "-c", script, "bash", str(Path(sys.executable).with_name("lockbench"))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["hot-key", "hot-key-many-processes"]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.cli import showing
+from bench.cli.commands import execute
 from bench.cli.showing import Outputs, report_beside
 from bench.measure.section import builtins_of
 from bench.run.experiment import Done
@@ -103,3 +104,11 @@ def test_an_interrupted_page_leaves_no_half_of_itself(tmp_path: Path, monkeypatc
     with pytest.raises(KeyboardInterrupt):
         report_beside(RESULT, tmp_path / "result.json")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_stored_figure_beyond_all_bounds_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stored = json.loads((Path(__file__).parents[2] / "histories" / "results" / "run.json").read_text("utf-8"))
+    stored["over_time"]["acquire"]["p90_s"] = [float("inf") for _ in stored["over_time"]["acquire"]["p90_s"]]
+    (tmp_path / "result.json").write_text(json.dumps(stored), "utf-8")
+    assert execute(["report", str(tmp_path)]) == 2
+    assert "not a whole result of lockbench (OverflowError" in capsys.readouterr().err

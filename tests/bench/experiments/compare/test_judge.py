@@ -161,6 +161,19 @@ def test_noise_is_told_with_the_pairs_that_would_bear_it() -> None:
     assert (found.verdict, found.reason) == ("inconclusive", "between +9.9% and +10.0% worse, and 10.0% is allowed")
 
 
+def test_why_a_share_is_undecided_is_told_in_points_of_all_acquires() -> None:
+    shares = [0.7 if place % 2 else 1.0 for place in range(24)]
+    found = judge_figure("gate", find_metric("acquire.success"), Sides([1.0] * 24, shares), 0.1)
+    assert (found.verdict, found.noisy) == ("inconclusive", True)
+    assert found.reason == "between +0.0% and +30.0% worse, and 1.0% is allowed"
+
+
+def test_figures_that_are_undecided_for_one_reason_share_a_sentence() -> None:
+    few = [replace(judge_figure("gate", one, Sides([1.0], [1.0]), 0.1), role="judged") for one in (RATE, P50)]
+    verdict = judge_comparison("gate", [run(0), run(1)], few, labels=["a", "b"])
+    assert [reason.partition(":")[0] for reason in verdict.reasons] == ["rate, acquire.p50"]
+
+
 def test_what_is_undecided_for_want_of_samples_is_not_put_down_to_noise() -> None:
     base = [100.0] * 24
     noisy = [100.0 * (1.3 if place % 2 else 1 / 1.3) for place in range(24)]

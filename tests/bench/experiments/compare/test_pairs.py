@@ -19,7 +19,7 @@ from bench.experiments.compare import pairs
 from bench.experiments.compare.costs import judge_exact
 from bench.experiments.compare.experiment import Question, compare_now
 from bench.experiments.compare.pairs import PairsOrder, Side, run_pairs, take_turns
-from bench.gates.threshold import find_metric
+from bench.gates.threshold import FOREVER_S, find_metric
 from bench.run.experiment import ExperimentOrder
 from bench.run.interrupt import Interrupts
 from bench.scenario import Delay, Fault, load
@@ -285,6 +285,11 @@ def test_a_gate_that_is_cut_between_two_looks_is_not_judged(
 )
 def test_a_share_of_nothing_acquired_is_a_value(values: tuple[float | None, ...], middle: float | None) -> None:
     assert pairs._middle(values) == (middle if middle is None else pytest.approx(middle))
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_an_hour_that_stands_for_ever_stays_an_hour(runs: int) -> None:
+    assert pairs._middle([FOREVER_S] * runs) == FOREVER_S, "else it is shown as 3600.00 s, not as endless"
 
 
 def test_a_change_of_nothing_is_said_but_that_of_the_share_acquired(monkeypatch: pytest.MonkeyPatch) -> None:

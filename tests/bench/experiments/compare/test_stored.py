@@ -1,6 +1,7 @@
 """Stored results: unlike ones are refused with the names of what differs, and few are too few."""
 
 import copy
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from bench.scenario import Scenario, load
 from tests.bench.whole_run import SAMPLE, run_of
 
 Result = dict[str, Any]
+NUMBERS = itertools.count()
 
 
 def result(started: str = "2026-11-21T01:00:00Z", **scenario: Any) -> Result:
@@ -32,7 +34,7 @@ def result(started: str = "2026-11-21T01:00:00Z", **scenario: Any) -> Result:
     made["fleet"]["instances"] = [{"index": 0, "address": "h:1", "tls": False, "server": "redis", "version": "7.0.15"}]
     made["fleet"]["instances"][0]["fsync"] = made["scenario"]["fsync"]  # a started server has it
     made["fleet"]["server"]["sha256"] = "0" * 64
-    return {**made, "started_at": started}
+    return {**made, "started_at": started, "id": f"{next(NUMBERS):08x}"}
 
 
 def store(place: Path, document: Result) -> Path:
@@ -115,6 +117,13 @@ def test_a_variable_that_is_no_setting_is_refused() -> None:
 def test_a_series_must_be_of_one_thing() -> None:
     with pytest.raises(UsageError, match="the runs in a are not of one thing: users 64 → 9"):
         alike([[result(), result(users=9)], [result()]], ["a", "b"], ())
+
+
+def test_a_run_is_not_compared_with_itself_nor_counted_twice() -> None:
+    one, other = result(), result()
+    for series in ([[one], [one]], [[one, one], [other]]):
+        with pytest.raises(UsageError, match=rf"run {one['id']} is there twice"):
+            alike(series, ["a", "b"], ())
 
 
 def test_what_a_word_names_is_found_out(tmp_path: Path) -> None:
