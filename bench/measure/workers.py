@@ -204,7 +204,8 @@ def judge_generator(
     kept_ns = sum(report.kept_ns for report in reports) / (counts["records"] or 1)
     ratio = littles_law_ratio(counts["busy_ns"], counts["finished"], kept_ns, facts, window)
     queued, due = sum(report.queued_starts for report in reports), scheduled_starts(reports, facts)
-    fault = _fault(ratio, counts["records"], due, facts)
+    edges = kept_ns / max(1, window.stop_ns - window.start_ns)  # whose keeping the window cuts is not known
+    fault = _fault(ratio, edges, counts["records"], due, facts)
     verdict, reason = ("INVALID", fault) if fault else _delays(histograms, queued, facts)
     return GeneratorHealth(
         cpu_ratio=cpu_ratio(reports),
@@ -218,10 +219,10 @@ def judge_generator(
     )
 
 
-def _fault(ratio: float | None, started: int, due: int, facts: Facts) -> str:
-    """Why the load was not what it claims; nothing when it was."""
+def _fault(ratio: float | None, edges: float, started: int, due: int, facts: Facts) -> str:
+    """Why the load was not what it claims; nothing when it was. `edges`: how wrong `ratio` may be."""
     if facts.rate_per_s is None:
-        if facts.users < LITTLE_USERS or ratio is None or abs(ratio - 1) <= LITTLE_TOLERANCE:
+        if facts.users < LITTLE_USERS or ratio is None or abs(ratio - 1) <= LITTLE_TOLERANCE + edges:
             return ""
         working = f"on average {ratio * facts.users:.1f} of {facts.users} callers were at work"
         return f"Little's ratio is {ratio:.3f}: {working}"

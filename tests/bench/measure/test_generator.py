@@ -122,6 +122,16 @@ def test_a_lag_that_is_most_of_the_p99_is_late_in_either_loop(records, report, l
         assert generator["reason"].startswith(f"its scheduler lagged by {lag_ms} ms (p99), more than 50% of the")
 
 
+def test_keeping_that_the_edges_of_the_window_cut_is_no_fault_of_the_load(records, report):
+    """Operations of 300 ms in turns: eight callers are kept for 100 ms after each; the window cuts it."""
+    callers = [cycle(at, ended=at + 1, release_sent=at + 2, release_replied=at + 300) for at in range(899, 1_900, 400)]
+    facts = Facts(instances=5, users=8)
+    kept = [report(kept_ns=len(callers) * 8 * 100 * MS)]
+    cut = values_of(records(*callers * 8), facts, kept)["generator"]
+    assert (cut["verdict"] == "INVALID", cut["littles_law_ratio"] > 1.05) == (False, True)
+    assert values_of(records(*callers * 6), facts, [report(kept_ns=MS)])["generator"]["verdict"] == "INVALID"
+
+
 def test_what_the_generator_keeps_a_caller_for_counts_in_littles_law(records, report):
     """Late ends of rests and turns of the hub after failures: in no latency, and still no idle caller."""
     callers = [cycle(at, release_sent=at + 15, release_replied=at + 20) for at in range(900, 2_100, 50)]
