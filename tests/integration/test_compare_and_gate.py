@@ -37,6 +37,8 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "base.toml").write_text(SCENARIO, encoding="utf-8")
     (tmp_path / "same.toml").write_text(SCENARIO, encoding="utf-8")
     (tmp_path / "empty").mkdir()
+    (tmp_path / "other" / "unused").mkdir(parents=True)
+    (tmp_path / "other" / "unused" / "__init__.py").touch()
     (tmp_path / "slow.toml").write_text(SCENARIO + DELAYED, encoding="utf-8")
     return tmp_path
 
@@ -49,6 +51,7 @@ def folder(tmp_path: Path) -> Path:
         (["gate", "--baseline", "slwo.toml", "--candidate", "same.toml"], "did you mean slow.toml?"),
         (["gate", "--baseline", "lib:gone", "--candidate", "lib:empty"], "lib:gone: there is no such folder"),
         (["gate", "--baseline", "lib:empty"], "empty holds no Python package"),
+        (["gate", "base.toml", "--baseline", "lib:other", "--candidate", "lib:other"], "recipe imports nothing of a"),
         (["gate", "--baseline", "git:origin/mian"], "git says 'not a git repository"),
         (["gate", "--baseline", "base.toml"], "name what is to be judged with --candidate"),
         (["gate", "--baseline", "base.toml", "--candidate", "gone.toml"], "gone.toml: there is no such"),
@@ -169,17 +172,19 @@ def test_stored_runs_are_refused_when_unlike_and_never_pass_alone(lockbench: Loc
     declared = lockbench("compare", "one", "two", "--variable", "users", "--out", "compared")
     assert declared.returncode == 4
     assert result_in(folder / "compared", ComparisonResult)["differs"] == ["users 8 → 9"]
-    alone = lockbench("gate", "--baseline", "one", "--candidate", "one", "--out", "gated")
+    itself = lockbench("gate", "--baseline", "one", "--candidate", "one", "--out", "gated")
+    assert (itself.returncode, "is there twice" in itself.stderr) == (2, True)
+    alone = lockbench("gate", "--baseline", "one", "--candidate", "two", "--variable", "users", "--out", "gated")
     assert alone.returncode == 4
-    assert "1 run is too few" in alone.stdout
+    assert "1 run is too few" in " ".join(alone.stdout.split())
     document = json.loads((folder / "one" / "result.json").read_text(encoding="utf-8"))
     document["generator"] |= {"verdict": "INVALID", "reason": "planted"}
     document["verdict"] = {"status": "invalid", "reasons": ["planted"]}
-    for number in range(6):
-        place = folder / "bad" / str(number)
+    for number in range(12):
+        place = folder / ("bad" if number % 2 else "too") / str(number)
         place.mkdir(parents=True)
-        (place / "result.json").write_text(json.dumps(document), encoding="utf-8")
-    invalid = lockbench("gate", "--baseline", "bad", "--candidate", "bad", "--out", "invalid")
+        (place / "result.json").write_text(json.dumps(document | {"id": f"{number:08x}"}), encoding="utf-8")
+    invalid = lockbench("gate", "--baseline", "bad", "--candidate", "too", "--out", "invalid")
     assert invalid.returncode == 4
     assert invalid.stdout.startswith("INVALID")
 

@@ -5,10 +5,11 @@ Rules
   (round trips: the least, as a stall can only add). More fails, without a tolerance; fewer passes and is said.
 - Replies are held back until everybody has been silent for `QUIET_S`, then all go at once: what a client sends between
   two such moments is one round trip, however many instances it speaks to, whatever the machine's speed.
-- The cycles are taken by a process of the side's own packages, which is this file started by name (`serve`):
+- The cycles are taken by a process of the side's own packages, which is this file started by name (`serve`). It imports
+  something of them, or the side would be the same code as the other, and every gate would pass:
 
-    {"recipe": …, "targets": […], "ttl_ms": …}     the first line on stdin, answered by `ready`
-    cycle                                           one acquire of a free resource and its release, answered by `done`
+    {"recipe": …, "targets": […], "ttl_ms": …, "folders": […]}    the first line on stdin, answered by `ready`
+    cycle           one acquire of a free resource and its release, answered by `done`; `unused` where no folder was
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING, Literal
 
 import hiredis
 
-from bench.errors import BenchError, EnvironmentNotReadyError
+from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.experiments.compare.result import Exact, ExactRow
 from bench.recipes.protocol import RecipeSettings
 from bench.recipes.registry import find_recipe
@@ -63,16 +64,20 @@ def judge_exact(baseline: Costs, candidate: Costs) -> Exact:
 
 
 def count_exactly(order: PairsOrder) -> Exact:
-    """Return the costs of the first two sides beside each other; says why where nothing could be counted."""
+    """Return the costs of the first two sides beside each other; says why where nothing could be counted. Raises
+    UsageError for a side whose packages the lock does not use."""
     try:
         baseline, candidate = (costs_of(side, order.server) for side in order.sides[:2])
+    except UsageError:
+        raise
     except BenchError as error:
         return Exact(skipped=str(error))
     return judge_exact(baseline, candidate)
 
 
 def costs_of(side: Side, server: str | None) -> Costs:
-    """Return what a cycle of this side costs. Raises BenchError when it cannot be counted."""
+    """Return what a cycle of this side costs. Raises BenchError when it cannot be counted, UsageError when nothing of
+    the side's packages is used for it."""
     scenario = side.scenario
     if find_recipe(scenario.recipe).about.replicated:
         raise EnvironmentNotReadyError(f"{scenario.recipe} needs a master and replicas: nothing was counted")
@@ -86,6 +91,7 @@ def costs_of(side: Side, server: str | None) -> Costs:
             "recipe": scenario.recipe,
             "targets": [f"redis://{HOST}:{port}" for port in relay.ports],
             "ttl_ms": max(scenario.ttl_ms, LEAST_TTL_MS),
+            "folders": side.python_path,
         }
         at_start = _asked(child, json.dumps(order), "ready", relay)
         cycles = [_asked(child, "cycle", "done", relay) for _ in range(WARM_CYCLES + CYCLES)][WARM_CYCLES:]
@@ -104,6 +110,11 @@ def _asked(child: Child, line: str, wanted: str, relay: CountingRelay) -> Counte
         said, counts = relay.until_said(child)
     except EnvironmentNotReadyError as error:
         said, counts = str(error), Counter()
+    if said == "unused":
+        raise UsageError(
+            "the recipe imports nothing of a revision or library that was named: both sides would be the same code, "
+            "and every gate would pass; name what it locks with, or with --recipe the lock that is in there"
+        )
     if said != wanted:
         raise EnvironmentNotReadyError(f"the costs of a cycle could not be counted: {said.removeprefix('refused ')}")
     return counts
@@ -202,9 +213,15 @@ def serve() -> None:
                 _say(f"refused the lock was not granted: {lease}")
                 return
             recipe.release(lease)
-            _say("done")
+            _say("done" if _is_used(order["folders"]) else "unused")
     finally:
         recipe.close()
+
+
+def _is_used(folders: Sequence[str]) -> bool:
+    """Whether something was imported from these folders, if there are any."""
+    places = (getattr(module, "__file__", None) or "" for module in tuple(sys.modules.values()))
+    return not folders or any(Path(place).is_relative_to(folder) for place in places for folder in folders)
 
 
 def _say(text: str) -> None:
