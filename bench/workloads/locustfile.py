@@ -9,12 +9,12 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from flask import Response, jsonify, send_file
 from gevent import get_hub
-from locust import events
-from locust.argument_parser import get_parser
+from locust import argument_parser, events
 from locust.env import Environment
 from locust.runners import STATE_INIT, LocalRunner, MasterRunner, WorkerRunner
 from locust.web import WebUI
@@ -40,6 +40,8 @@ _SAID = {"running": "safety is judged when the run has stopped", "judging": "the
 
 _loader_pid = os.getpid()
 keep_fractions()
+# a worker asks once per option whenever users are added, and nothing else runs for 0.1 s: once will do
+argument_parser.default_args_dict = cache(argument_parser.default_args_dict)
 os.register_at_fork(after_in_child=lambda: die_with_parent(_loader_pid))  # it tries to connect for minutes
 if os.environ.get(PARENT_VARIABLE):
     die_with_parent()
@@ -111,4 +113,4 @@ events.init_command_line_parser.add_listener(add_options)
 events.init.add_listener(_connect)
 if is_wanted(sys.argv[1:]):
     with _ending_when_wrong():
-        become(*words_of(get_parser().parse_args(), os.environ))
+        become(*words_of(argument_parser.get_parser().parse_args(), os.environ))

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
+from locust import argument_parser
 from locust.dispatch import UsersDispatcher
 from locust.env import Environment
 from locust.event import EventHook, Events
@@ -20,7 +21,7 @@ from locust.user.task import LOCUST_STATE_RUNNING, LOCUST_STATE_STOPPING
 from bench.measure.environment import versions
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, Records
 from bench.measure.section import builtins_of
-from bench.workloads import member
+from bench.workloads import locustfile, member
 from bench.workloads.conductor import Conductor, in_order_of_users
 from bench.workloads.member import LockUser
 from bench.workloads.table import Row, acquires_of, bucket_ms, keep_fractions, releases_of
@@ -232,3 +233,8 @@ def ended_process() -> int:
     with subprocess.Popen(["true"]) as process:
         pass
     return process.pid
+
+
+def test_a_worker_that_is_told_of_users_does_not_make_locusts_options_anew_for_each_of_them() -> None:
+    assert locustfile.LockUser is LockUser, "it is loaded"
+    assert argument_parser.default_args_dict() is argument_parser.default_args_dict()
