@@ -58,7 +58,7 @@ def _judged(plan: Plan, workdir: Path, command: Sequence[str]) -> RunResult | No
         if stop_ns is None:
             return None
         if (window := follower.until(stop_ns)) is None:
-            raise InconclusiveError("the run ended before all its users ran; have it last longer (-t), or them come sooner (-r)")
+            raise InconclusiveError("the run ended before all its users ran; give it more time (-t), or them less (-r)")
         course.window, course.deaths = window, lost_workers(follower, timeline) or unreported(follower, timeline)
         evidence = RunEvidence(
             replace(scenario, duration_ms=window.duration_s * 1000), servers, workdir, plan.key_prefix, course,

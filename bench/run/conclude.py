@@ -41,7 +41,7 @@ from bench.recipes.fencing import OWN_KEYS
 from bench.recipes.registry import find_recipe
 from bench.run.faults import FaultTimeline
 from bench.run.follow import Course
-from bench.run.hosts import Clocks, Told, clock_warnings, leases_by_worker, load_workers, share_warning, unbounded
+from bench.run.hosts import Clocks, Told, host_warnings, leases_by_worker, load_workers, share_warning, unbounded
 from bench.run.servers import Servers
 from bench.safety.judge import Circumstances, Judge, holes
 from bench.safety.rules import Holders
@@ -216,7 +216,7 @@ def _warnings(
             yield f"{evidence.scenario.recipe} counted {number} × {name.replace('_', ' ')}"
     if safety.verdict == "UNKNOWN" and not evidence.course.deaths:  # deaths stand in the verdict
         yield f"safety is unknown: {safety.reason}"
-    yield from clock_warnings(reports, clocks)
+    yield from host_warnings(reports, clocks, evidence.scenario.processes)
     for name in workers.late_workers(evidence.workdir):
         yield f"a worker on {name} came when the run had begun, and was sent away: meanwhile others had fewer callers"
     yield from evidence.timeline.absences(allowed=True)

@@ -231,7 +231,7 @@ def follow(
 
     Raises BenchError when Locust ends or hangs before its users run.
     """
-    course, asked_ns = Course(), 0
+    course, asked_ns, said = Course(), 0, None
     while True:
         exit_code, now_ns = load.wait(LOOK_S), time.monotonic_ns()
         show(follower.look(now_ns, faults.active())) if show else follower.find_window()
@@ -240,8 +240,8 @@ def follow(
             break
         if not asked_ns:
             course.deaths = lost_workers(follower, faults) or _overdue(load, follower, now_ns, grace_s)
-            if course.deaths and (failure := load.failure()):
-                course.deaths = (str(failure),)  # what the load has said of it is better than what was seen
+            if course.deaths and (said := load.failure()):
+                course.deaths = (str(said),)  # what the load has said of it is better than what was seen
             if interrupts.count or course.deaths:
                 asked_ns = now_ns
                 faults.stop()
@@ -258,6 +258,8 @@ def follow(
     course.window = _window(follower, asked_ns or _ended_ns(follower))
     _note_cut(course, follower, user=interrupts.count > 0)
     if course.window is None and not course.interrupted:
+        if said:
+            raise said
         kind = EnvironmentNotReadyError if follower.window_ns is None else InconclusiveError
         why = f" ({'; '.join(course.deaths)})" if course.deaths else ""
         raise kind(f"the load ended before its measured time{why}; the end of its log:\n{load.log_tail()}")

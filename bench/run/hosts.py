@@ -83,8 +83,10 @@ def unbounded(notes: Sequence[WorkerNote], clocks: Clocks) -> Iterator[str]:
             yield f"the clock of {note.name} was never compared with ours"
 
 
-def clock_warnings(notes: Sequence[WorkerNote], clocks: Clocks) -> Iterator[str]:
-    """What happened to clocks, and workers that run something else than the others."""
+def host_warnings(notes: Sequence[WorkerNote], clocks: Clocks, expected: int) -> Iterator[str]:
+    """What happened to clocks, workers that nobody asked for, and those that run something else than the others."""
+    if (came := sum(bool(note.host) for note in notes)) > expected:
+        yield f"{came} workers made load, and {expected} were expected"
     for note in notes:
         steps = clocks[note.worker, note.pid].lost_ns if (note.worker, note.pid) in clocks else ()
         if steps:

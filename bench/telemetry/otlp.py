@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
 import threading
 import time
@@ -241,7 +242,18 @@ def _exporter(signal: str, protocol: str | None) -> Any:
         return None
     name = "grpc" if protocol == GRPC else "http"
     module = import_module(f"opentelemetry.exporter.otlp.proto.{name}.{signal}_exporter")
-    return getattr(module, "OTLPMetricExporter" if signal == "metric" else "OTLPSpanExporter")()
+    exporter = getattr(module, "OTLPMetricExporter" if signal == "metric" else "OTLPSpanExporter")
+    if protocol == GRPC or any(variable.endswith("_CREDENTIAL_PROVIDER") for variable in os.environ):
+        return exporter()  # which brings a session of its own
+    session = import_module("requests").Session()
+    session.hooks["response"].append(_refuse_moved)
+    return exporter(session=session)
+
+
+def _refuse_moved(response: Any, **_: object) -> None:
+    """Exporters take an answer that sends them elsewhere for a success, and do not go there."""
+    if 300 <= response.status_code < 400:
+        raise ConnectionError(f"it answers {response.status_code}: go to {response.headers.get('Location', 'nowhere')}")
 
 
 def _metric(

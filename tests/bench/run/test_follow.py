@@ -179,6 +179,13 @@ def test_a_locust_that_fails_in_the_middle_is_said(follower: Follower) -> None:
     assert course.interrupted
 
 
+def test_a_load_that_says_why_it_ends_before_it_measures_is_quoted(follower: Follower) -> None:
+    """A worker that stops before it has begun says that it ran as of then."""
+    load = ScriptedLoad(note(0.0), stopped(), 3, failure="two has lockbench 1, and lockbench 2 leads")
+    with pytest.raises(EnvironmentNotReadyError, match="^two has lockbench 1, and lockbench 2 leads$"):
+        course_of(load, follower)
+
+
 def test_a_locust_that_ends_before_its_time_is_cut_and_not_by_the_user(follower: Follower) -> None:
     """SIGTERM of its master: everybody ends in order, with exit code 0, after 6 of 10 s."""
     begin = note(8.0)

@@ -10,7 +10,7 @@ from bench.measure.facts import Facts, Window
 from bench.measure.fold import Fold
 from bench.measure.share import BUCKETS, Led, WorkerFold, write_led
 from bench.measure.workers import WorkerNote
-from bench.run.hosts import Told, clock_warnings, load_workers, share_warning, unbounded
+from bench.run.hosts import Told, host_warnings, load_workers, share_warning, unbounded
 from bench.safety.judge import holes
 from tests.doubles.records import legal_records
 
@@ -48,9 +48,12 @@ def test_a_row_for_each_worker_of_another_host() -> None:
 
 def test_steps_and_other_versions_are_said() -> None:
     notes = [note(0), note(1), note(2, about="lockbench 1, Python 3.12")]
-    stepped, other = clock_warnings(notes, {(0, 70): clock(), (1, 71): clock(step_ms=300)})
+    clocks = {(0, 70): clock(), (1, 71): clock(step_ms=300)}
+    stepped, other = host_warnings(notes, clocks, 3)
     assert stepped.startswith("the clock of worker 1 (pid 71 on far) stepped 1 ×")
     assert other.startswith("worker 2 (pid 72 on far) runs lockbench 1, Python 3.12, others lockbench 1, Python 3.11")
+    more, *_ = host_warnings(notes, clocks, 2)
+    assert more == "3 workers made load, and 2 were expected"
 
 
 def told(buckets: int) -> Told:

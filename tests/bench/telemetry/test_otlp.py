@@ -11,6 +11,7 @@ import pytest
 from bench.telemetry.otlp import Otlp, SendQueue
 from bench.telemetry.points import Snapshot, point
 from bench.telemetry.settings import HTTP, TelemetrySettings
+from tests.doubles.collector import Collector
 
 LONG_S = 30.0
 
@@ -54,6 +55,18 @@ def test_closing_gives_up_in_time_and_counts_what_is_left() -> None:
     line._thread.join(LONG_S)
     assert not line._thread.is_alive()
     assert (line.sent, line.dropped) == (0, 5)  # what arrives after all was counted as lost, once
+
+
+def test_a_collector_that_has_moved_has_taken_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Collector() as collector:
+        collector.status = 301
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint)
+        otlp = Otlp(TelemetrySettings(metrics=HTTP, endpoint=collector.endpoint), {}, 0)
+        otlp.offer(Snapshot(0, 1, (), [point("redlock.split_votes", 1)]))
+        otlp.close(LONG_S)
+    (said,) = otlp.complaints(collector.endpoint)
+    assert "0 of 1 metric exports" in said
+    assert "it answers 301" in said
 
 
 def test_a_collector_that_is_down_is_said_once_and_off_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
