@@ -75,7 +75,7 @@ def settings_of(environ: Environ) -> TelemetrySettings | None:
         exemplars=_word(environ, "OTEL_METRICS_EXEMPLAR_FILTER") != "always_off",
         service_name=_service_name(environ),
         endpoint=_endpoint(environ, metrics or traces or HTTP),
-        warnings=tuple(warnings),
+        warnings=tuple(dict.fromkeys(warnings)),
     )
 
 
