@@ -6,7 +6,7 @@ is given back and counts as too late. Source: the SET command's reference page (
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from math import inf
@@ -265,15 +265,6 @@ class Backoff(PlainRecipe):
             return None
         start_ns = now_ns + min(FIRST_MS << min(attempts - 1, 16), LONGEST_MS) * NS_PER_MS
         return start_ns if start_ns <= deadline_ns else None
-
-    def run(self, resource: str, ttl_ms: int, wait_ms: int, body: Callable[[Lease], None]) -> bool:
-        """As described: what the body raises goes past the release."""
-        lease = self.acquire(resource, ttl_ms, wait_ms)
-        if not isinstance(lease, Lease):
-            return False
-        body(lease)
-        self.release(lease)
-        return True
 
 
 class Watchdog(PlainRecipe):

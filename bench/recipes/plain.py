@@ -9,7 +9,7 @@ Rules
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -286,17 +286,6 @@ class PlainRecipe:
         except BaseException:
             self._abandon(lease)
             raise
-
-    def run(self, resource: str, ttl_ms: int, wait_ms: int, body: Callable[[Lease], None]) -> bool:
-        """Do `body` under the lock; False when it was not got. What `body` raises comes through, after the release."""
-        lease = self.acquire(resource, ttl_ms, wait_ms)
-        if not isinstance(lease, Lease):
-            return False
-        try:
-            body(lease)
-        finally:
-            self.release(lease)
-        return True
 
     @property
     def instances(self) -> tuple[InstanceStatus, ...]:
