@@ -16,7 +16,7 @@ from click.shell_completion import CompletionItem
 from bench.errors import UsageError
 from bench.scenario import KEYS, READY, Scenario, ScenarioKey, load
 from bench.scenario.keys import BY_NAME
-from bench.scenario.quantity import nearest
+from bench.scenario.quantity import nearest, parse_duration
 
 Command = Callable[..., object]
 Option = Callable[[Command], Command]
@@ -82,6 +82,16 @@ class Read(click.ParamType[Any]):
             return self._read(value) if isinstance(value, str) else value
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+def budget_s(text: str) -> float:
+    """How long (s) something may take. Raises ValueError."""
+    if not (ms := parse_duration(text)):
+        raise ValueError("nothing can be done in no time")
+    return ms / 1000
+
+
+BUDGET = Read("DURATION", budget_s)
 
 
 class Offered(click.types.StringParamType):

@@ -342,7 +342,6 @@ class RunResult(Document, frozen=True, kw_only=True):
     histograms: Annotated[dict[str, str], says("HDR V2, compressed, base64: latency_s, generator, reply_<index>")]
 
 
-RESULT = RunResult
 fields_of = msgspec.structs.asdict  # of a section by name, to make another of more fields
 Figures = Measured | RunResult  # what limits are judged on
 

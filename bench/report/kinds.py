@@ -19,15 +19,15 @@ from bench.report import summary
 from bench.report.sheet import Sheet, Suite
 
 _SECTIONS = {"run": "latency_s", "split-votes": "calibration", "safety": "counts"}  # what only this kind has
-# Each has a module `result` with its type, `RESULT`, in a folder that is called as the kind, but for these.
+# Each has a module `result` with its type in a folder that is called as the kind, but for these.
 _FOLDERS = {"gate": "compare", "peers": "contest", "safety": "safety_matrix", "split-votes": "split_votes"}
 KINDS = ("audit", "capacity", "compare", "crash", "explore", "fsync", "gate", "peers", "run", "safety", "split-votes")
 
 
 def type_of(kind: str) -> type[Document]:
-    """Return the type of the results of `kind`."""
-    found: type[Document] = room_of(kind, "result").RESULT
-    return found
+    """Return the type of the results of `kind`: the one document of its module."""
+    named = vars(room_of(kind, "result")).values()
+    return next(one for one in named if isinstance(one, type) and one.__base__ is Document)
 
 
 def of_its_kind(result: Mapping[str, object] | Document, name: str = "this result") -> Document:

@@ -205,7 +205,7 @@ class Conductor:
         if theirs != ours:
             host = msg.data["host"]
             error = EnvironmentNotReadyError(f"{host} has {theirs}, and {ours} leads; install the same on all hosts")
-            self._fail(Message(FAILED, dict(note_of(error)), node))
+            self._fail(Message(FAILED, note_of(error), node))
 
     def _note_there(self, msg: Message, **_: object) -> None:
         self._there[msg.node_id] = msg.data["callers"]
@@ -273,7 +273,7 @@ class Conductor:
         if self._failed:
             return
         self._failed = True
-        environment, error = self._environment, error_of(msg.data)
+        environment, error = self._environment, error_of(**msg.data)
         environment.process_exit_code = error.exit_code
         logger.error(str(error))
         note_failure(error)

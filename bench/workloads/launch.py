@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypedDict
 
 import psutil
 
@@ -78,21 +77,14 @@ def _environment(environ: Mapping[str, str], **more: str) -> dict[str, str]:
     return {**without_locust, PARENT_VARIABLE: str(os.getpid()), **more}
 
 
-class FailureNote(TypedDict):
-    """What one process tells another of an error."""
-
-    sentence: str
-    exit_code: int
-
-
-def note_of(error: BenchError) -> FailureNote:
-    """What is told of `error`."""
+def note_of(error: BenchError) -> dict[str, str | int]:
+    """What one process tells another of `error`."""
     return {"sentence": str(error), "exit_code": error.exit_code}
 
 
-def error_of(note: FailureNote) -> BenchError:
+def error_of(sentence: str, exit_code: int) -> BenchError:
     """The error that `note_of` told of."""
-    return _ERRORS.get(note["exit_code"], EnvironmentNotReadyError)(note["sentence"])
+    return _ERRORS.get(exit_code, EnvironmentNotReadyError)(sentence)
 
 
 def note_failure(error: BenchError) -> None:
@@ -152,7 +144,7 @@ class LocustProcess:
     def failure(self) -> BenchError | None:
         """Why the run failed, once Locust has ended: its own sentence, else the end of its log. None if it did not."""
         with contextlib.suppress(OSError, ValueError):
-            return error_of(json.loads((self._workdir / FAILURE_FILE).read_text(encoding="utf-8")))
+            return error_of(**json.loads((self._workdir / FAILURE_FILE).read_text(encoding="utf-8")))
         code = self.poll()
         if not code:
             return None

@@ -204,7 +204,7 @@ class Member:
         return ALONE
 
     def _failed(self, error: BenchError) -> None:
-        self._runner.send_message(FAILED, dict(note_of(error)))
+        self._runner.send_message(FAILED, note_of(error))
 
     def _say_there(self, worker: Worker) -> None:
         """Until the run begins: how many callers run here. Locust says that it has made them a second later at most,

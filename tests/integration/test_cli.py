@@ -62,6 +62,7 @@ def refused(done: Ended, code: int) -> str:
         (["safety", "--claim", "restart", "--out", "out"], "no claim 'restart'; did you mean restart-margin?"),
         (["safety", "--recipe", "set-nx-lua", "--recipe", "nothing"], "no recipe 'nothing'; the recipes are redlock, "),
         (["safety", "--recipe", "nope"], "no recipe 'nope'; the recipes are redlock, "),
+        (["explore", "--budget", "0s"], "'--budget': nothing can be done in no time"),
         (["split-votes", "--contenders", "3,many"], "'--contenders': 'many' is not a valid whole number"),
         (["split-votes", "--spread", "2s"], "'--spread': 2s is too long"),
         (

@@ -63,6 +63,3 @@ class AuditResult(Document, frozen=True, kw_only=True):
     libraries: Annotated[tuple[Peer, ...], says("who was there, lockcore and the controls included")]
     absent: Annotated[tuple[Missing, ...], says("who could not be had, and why")]
     cells: Annotated[tuple[Cell, ...], says("what came of it")]
-
-
-RESULT = AuditResult

@@ -17,13 +17,14 @@ import click
 from bench.cli.experiment import carry_out, experiment_options
 from bench.cli.hosts import hosts_options, led
 from bench.cli.options import (
+    BUDGET,
     METRIC,
     FiniteRange,
     Grouped,
     Offered,
-    Read,
     ScenarioPlace,
     Values,
+    budget_s,
     given_options,
     scenario_options,
     swept,
@@ -31,7 +32,6 @@ from bench.cli.options import (
 from bench.errors import UsageError
 from bench.scenario import Scenario, load
 from bench.scenario.keys import BY_NAME, place_of
-from bench.scenario.quantity import parse_duration
 
 if TYPE_CHECKING:
     from bench.experiments.capacity.judge import CapacityPlan
@@ -47,12 +47,6 @@ SEARCHED = {
 NOT_SWEPT = {*SEARCHED, "targets", "pause", "seed", "duration", "warmup"}
 
 
-def _budget_s(text: str) -> float:
-    if not (ms := parse_duration(text)):
-        raise ValueError("nothing can be measured in no time")
-    return ms / 1000
-
-
 _TAKES = "A point takes 6 minutes at most, with --quick 2; servers are started and stopped."
 _SLO = "like 'acquire.p99 < 10ms' (repeatable)"
 _SWEPT = Offered(lambda: [f"{name}=" for name in BY_NAME if name not in NOT_SWEPT])
@@ -65,7 +59,7 @@ _SPENT = f"how long a point may take; what was not measured then is said  [{FULL
 @click.option("--slo", metavar="EXPR", type=METRIC, multiple=True, required=True, help=_SLO)
 @click.option("--target-rate", metavar="R", type=FiniteRange(min=0, min_open=True), help="to plan for")
 @click.option("--sweep", "sweeps", metavar="KEY=A,B", type=_SWEPT, multiple=True, help=_OVER)
-@click.option("--budget", metavar="DURATION", type=Read("DURATION", _budget_s), help=_SPENT)
+@click.option("--budget", metavar="DURATION", type=BUDGET, help=_SPENT)
 @click.option("--quick", is_flag=True, help="a glance: short probes")
 @hosts_options
 @scenario_options(refused=SEARCHED, usual={key: f"{FULL[key]}; --quick {QUICK[key]}" for key in FULL})
@@ -105,7 +99,7 @@ def plan_of(path: Path | None, values: Values) -> CapacityPlan:
         values["target_rate"],
         fixed_users="users" in written or any("users" in point.variables for point in points),
         seed=points[0].scenario.seed,
-        budget_s=values["budget"] or _budget_s(QUICK_BUDGET if values["quick"] else FULL_BUDGET),
+        budget_s=values["budget"] or budget_s(QUICK_BUDGET if values["quick"] else FULL_BUDGET),
         bind=bind,
     )
 

@@ -197,9 +197,6 @@ class CapacityResult(Document, frozen=True, kw_only=True):
     points: Annotated[tuple[CapacityPoint, ...], says("as many as were begun")]
 
 
-RESULT = CapacityResult
-
-
 def point_name(variables: Mapping[str, str]) -> str:
     """Return what a sweep calls a point: `instances=3 fsync=always`."""
     return " ".join(f"{name}={value}" for name, value in variables.items())

@@ -128,6 +128,3 @@ class ComparisonResult(Document, frozen=True, kw_only=True):
     exact: Annotated[Exact | None, says("costs per acquire; null: not asked for")]
     thresholds: Annotated[tuple[SideThreshold, ...], says("of all runs of a side the middle one, of safety the worst")]
     runs: Annotated[tuple[ComparedRun, ...], says("every run that counts")]
-
-
-RESULT = ComparisonResult

@@ -196,6 +196,3 @@ class SpeedResult(Section, frozen=True, kw_only=True):
     environment: Annotated[Environment, says("where it happened")]
     bars: Annotated[tuple[SpeedBar, ...], says("what is to be reached besides the rows' own bars")] = ()
     rows: Annotated[tuple[SpeedRow, ...], says("one per contestant")]
-
-
-RESULT = PeersResult

@@ -144,6 +144,3 @@ class CrashResult(Document, frozen=True, kw_only=True):
     conditions: Annotated[CrashConditions, says("what was asked for")]
     groups: Annotated[tuple[CrashGroup, ...], says("groups of cuts")] = ()
     rows: Annotated[tuple[CrashRow, ...], says("cells: group × vote margin × abstention")]
-
-
-RESULT = CrashResult

@@ -6,8 +6,9 @@ from typing import Any
 import click
 
 from bench.cli.experiment import carry_out, experiment_options
-from bench.cli.options import RECIPE, Grouped, Read
-from bench.scenario.quantity import parse_duration
+from bench.cli.options import BUDGET, RECIPE, Grouped
+
+USUAL_S = 10.0
 
 
 @click.command(
@@ -17,13 +18,7 @@ from bench.scenario.quantity import parse_duration
 @click.option(
     "--recipe", "recipes", metavar="R", type=RECIPE, multiple=True, help="only this recipe (repeatable)  [all]"
 )
-@click.option(
-    "--budget",
-    metavar="TIME",
-    type=Read("duration", parse_duration),
-    default=None,
-    help="for each recipe  [10s; --exhaustive: as long as it takes]",
-)
+@click.option("--budget", metavar="TIME", type=BUDGET, help="for each recipe  [10s; --exhaustive: as long as it takes]")
 @click.option("--schedules", metavar="N", type=click.IntRange(1), help="so many for each recipe, however long")
 @click.option(
     "--exhaustive", metavar="K", type=click.IntRange(0, 4), help="every schedule with at most K changes, none drawn"
@@ -44,7 +39,7 @@ def explore(**values: Any) -> int:
     from bench.recipes.registry import all_recipes, find_recipe
 
     recipes, exhaustive = values["recipes"] or tuple(all_recipes()), values["exhaustive"]
-    budget_s = (values["budget"] or 10_000) / 1000 if values["budget"] or exhaustive is None else None
+    budget_s = values["budget"] or (USUAL_S if exhaustive is None else None)
     for recipe in recipes:
         _ = find_recipe(recipe).about  # a wrong name is refused before the work
     plan = ExplorePlan(

@@ -94,6 +94,3 @@ class ExploreResult(Document, frozen=True, kw_only=True):
     kind: Annotated[Literal["explore"], says("the command that made it")] = "explore"
     conditions: Annotated[ExplorePlan, says("what was asked for")]
     rows: Annotated[tuple[ExploredRow, ...], says("the recipes, in order")]
-
-
-RESULT = ExploreResult

@@ -352,6 +352,3 @@ class FsyncResult(Document, frozen=True, kw_only=True):
     costs: Annotated[tuple[AlwaysCost, ...], says("of always, per N, shape and latency")]
     findings: Annotated[tuple[FsyncFinding, ...], says("did the policies behave as they must")]
     planner: Annotated[PlannerPage, says("the planner's page")]
-
-
-RESULT = FsyncResult

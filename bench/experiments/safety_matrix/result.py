@@ -60,6 +60,3 @@ class SafetyResult(Document, frozen=True, kw_only=True):
     conditions: Annotated[SafetyPlan, says("what was asked for")]
     rows: Annotated[tuple[SafetyRow, ...], says("the rows that were looked at, in order")]
     counts: Annotated[dict[str, int], says("rows by verdict")]
-
-
-RESULT = SafetyResult

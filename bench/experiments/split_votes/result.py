@@ -82,6 +82,3 @@ class SplitVotesResult(Document, frozen=True, kw_only=True):
     calibration: Annotated[tuple[CalibrationRow, ...], says("votes by pure chance beside the closed form")]
     contention: Annotated[tuple[ContentionRow, ...], says("one attempt each")]
     retries: Annotated[tuple[RetryRow, ...], says("until somebody wins")]
-
-
-RESULT = SplitVotesResult
