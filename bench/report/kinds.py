@@ -25,9 +25,10 @@ KINDS = ("audit", "capacity", "compare", "crash", "explore", "fsync", "gate", "p
 
 
 def type_of(kind: str) -> type[Document]:
-    """Return the type of the results of `kind`: the one document of its module."""
-    named = vars(room_of(kind, "result")).values()
-    return next(one for one in named if isinstance(one, type) and one.__base__ is Document)
+    """Return the type of the results of `kind`: the one document made there."""
+    room = room_of(kind, "result")
+    types = (one for one in vars(room).values() if isinstance(one, type) and one.__module__ == room.__name__)
+    return next(one for one in types if issubclass(one, Document))
 
 
 def of_its_kind(result: Mapping[str, object] | Document, name: str = "this result") -> Document:
