@@ -6,7 +6,7 @@ a fixture is used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -84,8 +84,8 @@ class LockRun:
 class LockBenchmark:
     """Loads locks. A lock is a callable: from a name to a context manager that holds the lock of that name."""
 
-    def __init__(self, name: str, session: _Session, renew: Callable[[], None]) -> None:
-        self._name, self._session, self._renew = name, session, renew
+    def __init__(self, name: str, session: _Session, fleet: Fleet) -> None:
+        self._name, self._session, self._fleet = name, session, fleet
 
     def __call__(
         self, lock: OwnLock, *, thresholds: Sequence[str] = (), allow_violations: bool = False, **load: Any
@@ -196,9 +196,10 @@ class LockBenchmark:
     def _measure(self, lock: OwnLock, load: OwnLoad) -> LockRun:
         from bench.errors import InconclusiveError
         from bench.run.own_lock import measure_own_lock
+        from bench.topology.target import emptied
 
         __tracebackhide__ = True
-        self._renew()
+        emptied(self._fleet.urls)
         try:
             return LockRun(*measure_own_lock(lock, load))
         except InconclusiveError as error:
@@ -227,6 +228,7 @@ def lock_fleet(request: pytest.FixtureRequest) -> Fleet:
     """
     from bench.errors import BenchError
     from bench.topology.fleet import start_fleet
+    from bench.topology.target import emptied
 
     marker = request.node.get_closest_marker("lock_fleet")
     wanted = {"instances": DEFAULT_INSTANCES, "fsync": DEFAULT_FSYNC, **(marker.kwargs if marker else {})}
@@ -237,23 +239,14 @@ def lock_fleet(request: pytest.FixtureRequest) -> Fleet:
         except BenchError as error:
             pytest.fail(str(error), pytrace=False)
     fleet = session.fleets[key]
-    _empty(fleet)
+    emptied(fleet.urls)
     return fleet
 
 
 @pytest.fixture
 def lock_benchmark(request: pytest.FixtureRequest, lock_fleet: Fleet) -> LockBenchmark:
     """Loads a lock (a callable from a name to a context manager) and judges it; see LockBenchmark."""
-    return LockBenchmark(request.node.name, request.config.stash[_SESSION], lambda: _empty(lock_fleet))
-
-
-def _empty(fleet: Fleet) -> None:
-    from bench.topology.target import client_of, parse_targets
-
-    for target in parse_targets(fleet.urls):
-        client = client_of(target, 5.0)
-        client.flushall()
-        client.close()
+    return LockBenchmark(request.node.name, request.config.stash[_SESSION], lock_fleet)
 
 
 def _sentence(limit: JudgedThreshold) -> str:

@@ -109,9 +109,9 @@ def sheet_of(
     return Sheet(word.text, word.colour, headline, " · ".join(conditions), tuple(parts), once, tables_first)
 
 
-def made(result: Document) -> tuple[str, str]:
-    """Conditions of every experiment: its seed, and how long it took."""
-    return f"seed {result.seed}", f"{result.duration_s:.0f} s"
+def made(result: Document, shared: str = "") -> tuple[str, str, str]:
+    """Conditions of every experiment: its cores and with whom they are `shared`, its seed, how long it took."""
+    return f"{result.environment.usable_cores} cores{shared}", f"seed {result.seed}", f"{result.duration_s:.0f} s"
 
 
 def print_sheet(sheet: Sheet, console: Console) -> None:

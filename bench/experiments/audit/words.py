@@ -31,7 +31,6 @@ def sheet(result: AuditResult, place: str = "") -> Sheet:
     about = (
         f"what holds played {held}, what went wrong {repeats}",
         f"{server.name} {server.version}, own servers on loopback",
-        f"{result.environment.usable_cores} cores",
         *made(result),
     )
     return sheet_of(

@@ -118,15 +118,13 @@ def rate_text(rate: float | None) -> str:
 
 
 def _conditions(result: CapacityResult) -> Sequence[str]:
-    environment = result.environment
     scenario, fleet = result.points[0].scenario, result.points[0].fleet
     server = fleet.server if fleet else None
     return (
         scenario.recipe,
         f"probes of {duration_text(scenario.duration_ms)}, {scenario.arrivals} arrivals",
         *([f"{server.name} {server.version}"] if server else []),
-        f"{environment.usable_cores} cores{' shared with the servers' if fleet and fleet.started else ''}",
-        *made(result),
+        *made(result, " shared with the servers" if fleet and fleet.started else ""),
     )
 
 

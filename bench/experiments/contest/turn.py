@@ -35,7 +35,7 @@ from bench.measure.run_result import ServerBinary
 from bench.topology.child import Child
 from bench.topology.fleet import Fleet, found_servers
 from bench.topology.probe import delta, info_snapshot
-from bench.topology.target import client_of, parse_targets
+from bench.topology.target import emptied
 
 TTL_MS, WAIT_MS = 10_000, 10_000
 WARMUP_S = 0.3  # at least
@@ -100,7 +100,7 @@ def contest(contestant: Contestant, fleet: Fleet, load: TurnLoad, seconds: float
         ]
         answer = together([_answer(child, seconds + warmup_s) for child in started])
     counts = [delta(*pair) for pair in zip(before, info_snapshot(urls), strict=True)]
-    _forget(fleet)
+    emptied(fleet.urls)
     return figures_of(answer, sum(change.calls.get(name, 0) for change in counts for name in SENT_BY_CLIENTS))
 
 
@@ -135,7 +135,7 @@ def contest_stopped(contestant: Contestant, fleet: Fleet, load: TurnLoad) -> Sto
     return StopFigures(
         before_per_s=before, stopped_per_s=stopped, after_per_s=after,
         kept_ratio=stopped / ((before + after) / 2) if before + after else None,
-        keys_left=_forget(fleet), cycles=answer.all_cycles, gave_up=answer.gave_up, errors=answer.errors,
+        keys_left=emptied(fleet.urls), cycles=answer.all_cycles, gave_up=answer.gave_up, errors=answer.errors,
     )  # fmt: skip
 
 
@@ -218,16 +218,6 @@ def _answer(child: Child, seconds: float) -> DriverAnswer:
         return child.hear(DriverAnswer, seconds + PATIENCE_S)
     except EnvironmentNotReadyError as error:
         return DriverAnswer(seconds, errors={str(error)[:120]: 1})
-
-
-def _forget(fleet: Fleet) -> int:
-    """Empty our throw-away servers; how many keys they still had."""
-    left = 0
-    for target in parse_targets(fleet.urls):
-        with client_of(target, 5.0) as client:
-            left += int(client.dbsize())
-            client.flushall()
-    return left
 
 
 # -- the two cores meanwhile -------------------------------------------------------------------------------------------

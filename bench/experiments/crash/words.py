@@ -80,7 +80,6 @@ def _conditions(result: CrashResult) -> Sequence[str]:
         f"TTL {conditions.ttl_ms / 1000:g} s",
         f"{conditions.locks_per_s} locks/s per fleet",
         f"{server.name} {server.version}",
-        f"{result.environment.usable_cores} cores",
         *made(result),
     )
 

@@ -18,7 +18,7 @@ def sheet(result: ExploreResult, place: str = "") -> Sheet:
     bound = "" if conditions.exhaustive is None else f"every schedule of at most {conditions.exhaustive} changes"
     return sheet_of(
         result, place, kind="explore", headline=_headline(result),
-        conditions=filter(None, (bound, "virtual time", f"{conditions.processes} processes", *made(result))),
+        conditions=filter(None, (bound, "virtual time", f"{conditions.processes} processes", *made(result)[1:])),
         parts=_parts(result), lines=_lines(result), tables_first=True,
     )  # fmt: skip
 

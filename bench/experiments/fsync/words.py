@@ -119,8 +119,7 @@ def _conditions(result: FsyncResult) -> Sequence[str]:
         _server(result) or f"{len(result.fleet.instances or ())} of your servers",
         f"{conditions.visits_done} of {conditions.visits_planned} visits in random order",
         f"{conditions.seconds:g} s per load",
-        f"{result.environment.usable_cores} cores shared by load and servers",
-        *made(result),
+        *made(result, " shared by load and servers"),
     )
 
 

@@ -28,7 +28,6 @@ def sheet(result: SafetyResult, place: str = "") -> Sheet:
     conditions = (
         "quick" if result.conditions.quick else "full",
         f"{server.name} {server.version}, own servers on loopback",
-        f"{result.environment.usable_cores} cores",
         *made(result),
     )
     return sheet_of(

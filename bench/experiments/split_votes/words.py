@@ -51,8 +51,7 @@ def sheet(result: SplitVotesResult, place: str = "") -> Sheet:
     conditions = (
         f"N={result.conditions.instances}",
         f"{server.name} {server.version}, in memory",
-        f"{result.environment.usable_cores} cores shared by contenders and servers",
-        *made(result),
+        *made(result, " shared by contenders and servers"),
     )
     return sheet_of(
         result, place, kind="split-votes", headline=_headline(result), conditions=conditions,
