@@ -40,7 +40,9 @@ def contest() -> None:
 @click.option("--grow", is_flag=True, help="Is the cost of `lockbench run` flat? (4 minutes a round, and one of 10.)")
 @click.option("--telemetry", is_flag=True, help="What does `lockcore.otel` add to a cycle, on each way of waiting?")
 @click.option("--out", type=PLACE, default=None, help="Where the JSON goes.")
-def bench(*, rounds: int | None, seconds: float | None, seed: int, grow: bool, telemetry: bool, out: Path | None) -> int:
+def bench(
+    *, rounds: int | None, seconds: float | None, seed: int, grow: bool, telemetry: bool, out: Path | None
+) -> int:
     """Measure how close lockcore comes to what the servers can bear; print the table and write the JSON."""
     path = out or Path("results") / f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-speed.json"
     rounds, seconds = rounds or (3 if grow else 9), seconds or (10.0 if grow else 2.0)
