@@ -140,9 +140,7 @@ class LockBenchmark:
 
         __tracebackhide__ = True
         plan = OwnLoad(**{"seconds": 0.25, "warmup_s": 0.05, **load})
-        found = _metrics(metrics)
-        if pairs < 1 or not found or not 0 <= tolerance < inf:
-            raise pytest.UsageError("a gate takes a pair or more, a metric or more, and a tolerance of 0 or more")
+        found = _question(metrics, pairs, tolerance)
         runs = self._sides((baseline, candidate), plan, pairs)
         judged = self._judged(runs, found, tolerance)
         self._say(*map(_comparison, judged))
@@ -272,12 +270,15 @@ def _violations(run: LockRun) -> list[str]:
     return [said] if run.safety == "VIOLATED" else []
 
 
-def _metrics(names: Sequence[str]) -> list[Metric]:
+def _question(metrics: Sequence[str], pairs: int, tolerance: float) -> list[Metric]:
+    """The metrics of a gate. Raises pytest.UsageError for one that would compare nothing."""
     from bench.errors import UsageError
     from bench.gates.threshold import find_metric
 
+    if pairs < 1 or not metrics or not 0 <= tolerance < inf:
+        raise pytest.UsageError("a gate takes a pair or more, a metric or more, and a tolerance of 0 or more")
     try:
-        return [find_metric(name) for name in names]
+        return [find_metric(name) for name in metrics]
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
 

@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
+from functools import cached_property
 from heapq import heappop, heappush
 from itertools import chain
 from pathlib import Path
@@ -32,7 +33,7 @@ from bench.measure.record import Begun
 from bench.measure.recorder import Recorder
 from bench.measure.run_result import InstanceReport
 from bench.measure.workers import Phase, WorkerNote, write_note
-from bench.recipes.protocol import Recipe
+from bench.recipes.protocol import Acquire, Recipe
 from bench.recipes.registry import find_recipe
 from bench.scenario import Scenario
 from bench.telemetry.settings import is_wanted
@@ -71,7 +72,6 @@ class Worker:
     ) -> None:
         scenario = plan.scenario
         self.plan, self.index, self.recipe, self.broke = plan, index, recipe, broke
-        self._acquire = find_recipe(scenario.recipe).acquire_of(recipe)
         self.errors: Counter[str] = Counter()
         self.rows = _rows(scenario, environment)
         self._workdir, self._stats = workdir, environment.stats
@@ -128,6 +128,11 @@ class Worker:
         gc.set_threshold(100_000, 50, 100)  # a cycle leaves nothing to collect: looking every 700 objects cost it 4 %
         return worker
 
+    @cached_property
+    def acquire(self) -> Acquire:
+        """The recipe's, as its entry hands it out."""
+        return find_recipe(self.plan.scenario.recipe).acquire_of(self.recipe)
+
     # -- for users ----------------------------------------------------------------------------------------------------
 
     def setup(self) -> CallerSetup:
@@ -144,7 +149,7 @@ class Worker:
         if self.plan.timed:
             self._started.wait()
         return CallerSetup(
-            acquire=self._acquire,
+            acquire=self.acquire,
             release=self.recipe.release,
             ttl_ms=self.plan.scenario.ttl_ms,
             wait_ms=self.plan.scenario.wait_ms,
