@@ -47,7 +47,13 @@ def _headline(result: ComparisonResult) -> str:
         pairs = f"{finished} of {planned} pairs"
     else:
         pairs = counted(finished, "pair")
-    return f"{names}   {pairs}"
+    return f"{names}   {pairs}" + ("   safety not tested" if result.runs and _untested(result) else "")
+
+
+def _untested(result: ComparisonResult) -> list[str]:
+    """The labels of sides of which no lease was tested, nor seen to be violated."""
+    told = {run.side for run in result.runs if run.safety.tested_leases or run.safety.service_faults}
+    return [side.label for index, side in enumerate(result.sides) if index not in told]
 
 
 def _conditions(result: ComparisonResult) -> Sequence[str]:
@@ -138,7 +144,8 @@ def _lines(result: ComparisonResult) -> Iterator[tuple[str, str]]:
     faults = sum(run.safety.service_faults for run in result.runs)
     leases, many = sum(run.safety.tested_leases for run in result.runs), f"{len(result.runs)} runs"
     if leases or faults:
-        yield "safety", f"{count(faults)} violations in {count(leases)} tested leases of all {many}"
+        untested = "".join(f"; {label}: not tested" for label in _untested(result))
+        yield "safety", f"{count(faults)} violations in {count(leases)} tested leases of all {many}{untested}"
     elif result.runs:
         yield "safety", f"not tested: in none of the {many} a lease was held for a time that could tell (--hold)"
     yield from _legend(result)
