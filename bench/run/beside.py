@@ -83,7 +83,8 @@ def _told(result: RunResult, folder: Path | None) -> ToldVerdict:
     done = Done(result, None, 0) if folder is None else store(result, folder / result.id, 0)
     page = None if done.path is None else str(write_report(result, done.path))
     sheet = told(result)
-    return ToldVerdict(sheet.verdict, sheet.style, sheet.headline, result.verdict.exit_code or 0, page, done.unstored)
+    headline = "; ".join((sheet.headline, *result.verdict.reasons))
+    return ToldVerdict(sheet.verdict, sheet.style, headline, result.verdict.exit_code or 0, page, done.unstored)
 
 
 if __name__ == "__main__":

@@ -126,7 +126,7 @@ def test_a_lock_that_does_not_hold_is_caught_by_plain_locust(fleet: Fleet, tmp_p
     words += ["--hold", "20ms", "--pause", "after-get:5ms:0.5", "--target", fleet.urls[0]]
     code, _, log = plain(tmp_path, *words, processes=processes).end()
     assert code == 5, log
-    assert "VIOLATED   " in log.splitlines()[-1]
+    assert re.search(r"VIOLATED   .*; \d+ × service fault", log.splitlines()[-1]), "and why"
 
 
 def test_servers_with_a_password_are_judged_and_it_is_told_nowhere(tmp_path: Path) -> None:
