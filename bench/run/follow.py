@@ -258,12 +258,14 @@ def follow(
     course.window = _window(follower, asked_ns or _ended_ns(follower))
     _note_cut(course, follower, user=interrupts.count > 0)
     if course.window is None and not course.interrupted:
-        if said:
-            raise said
-        kind = EnvironmentNotReadyError if follower.window_ns is None else InconclusiveError
-        why = f" ({'; '.join(course.deaths)})" if course.deaths else ""
-        raise kind(f"the load ended before its measured time{why}; the end of its log:\n{load.log_tail()}")
+        raise said or _unmeasured(course, follower, load)
     return course
+
+
+def _unmeasured(course: Course, follower: Follower, load: LocustProcess) -> BenchError:
+    kind = EnvironmentNotReadyError if follower.window_ns is None else InconclusiveError
+    why = f" ({'; '.join(course.deaths)})" if course.deaths else ""
+    return kind(f"the load ended before its measured time{why}; the end of its log:\n{load.log_tail()}")
 
 
 def _note_cut(course: Course, follower: Follower, *, user: bool) -> None:
