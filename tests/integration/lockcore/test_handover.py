@@ -13,7 +13,7 @@ from tests.integration.lockcore.shell import Connect, Scripted, Shell, ThreadShe
 from tests.integration.lockcore.test_observer import Notes
 
 pytestmark = pytest.mark.integration
-TTL_MS, HELD_UP_S = 200, 0.25
+TTL_MS, HELD_UP_S, TIMEOUT_MS = 600, 0.65, 150  # scripted instances of a busy machine answer in time
 
 
 class HeldUp:
@@ -67,7 +67,7 @@ def test_a_first_attempt_is_judged_when_its_thread_runs_again(
     shell: Shell, connect: Connect, scripted: Scripted, wake: int, observed: bool
 ) -> None:
     instances, notes = scripted(3), Notes()
-    lock = connect(instances.urls, instance_timeout_ms=50, observer=notes if observed else None)
+    lock = connect(instances.urls, instance_timeout_ms=TIMEOUT_MS, observer=notes if observed else None)
     sleeps_on = held_up(lock, wake)
     result = lock.try_acquire("stock", TTL_MS)
     shell.until(lambda: notes.records or not observed, "the record")
@@ -87,7 +87,7 @@ def test_a_retry_is_judged_when_its_thread_runs_again(
     instances, notes = scripted(3), Notes()
     instances.say("set", REFUSE)
     retry = RetryPolicy("fixed", 100, attempts=2)
-    lock = connect(instances.urls, instance_timeout_ms=50, retry=retry, observer=notes if observed else None)
+    lock = connect(instances.urls, instance_timeout_ms=TIMEOUT_MS, retry=retry, observer=notes if observed else None)
     sleeps_on = held_up(lock, wake)
 
     def free() -> None:
@@ -111,7 +111,7 @@ def test_an_extension_is_judged_when_its_thread_runs_again(
     shell: Shell, connect: Connect, instances: Instances, wake: int
 ) -> None:
     """Too late it is GONE; and its keys, which have been made to last, are given back."""
-    lock = connect(instances.urls, instance_timeout_ms=50, max_ttl_ms=600_000)
+    lock = connect(instances.urls, instance_timeout_ms=TIMEOUT_MS, max_ttl_ms=600_000)
     lease = lock.acquire("stock", TTL_MS)
     sleeps_on = held_up(lock, wake)
     result = lock.try_extend(lease, 600_000)
