@@ -60,7 +60,7 @@ _SPENT = f"how long a point may take; what was not measured then is said  [{FULL
 @click.option("--target-rate", metavar="R", type=FiniteRange(min=0, min_open=True), help="to plan for")
 @click.option("--sweep", "sweeps", metavar="KEY=A,B", type=_SWEPT, multiple=True, help=_OVER)
 @click.option("--budget", metavar="DURATION", type=BUDGET, help=_SPENT)
-@click.option("--quick", is_flag=True, help="a glance: short probes")
+@click.option("--quick", is_flag=True, help="a glance: short probes, also of a scenario")
 @hosts_options
 @scenario_options(refused=SEARCHED, usual={key: f"{FULL[key]}; --quick {QUICK[key]}" for key in FULL})
 @experiment_options("capacity", seed=None)
@@ -88,8 +88,8 @@ def plan_of(path: Path | None, values: Values) -> CapacityPlan:
     for name, why in SEARCHED.items():
         if name in written:
             raise UsageError(f"{BY_NAME[name].option}: {why}; take it out")
-    usual = QUICK if values["quick"] else FULL
-    given = {**{name: text for name, text in usual.items() if name not in written}, **given}
+    usual, said = (QUICK, {*given}) if values["quick"] else (FULL, written)  # a scenario's duration is of a whole run
+    given = {**{name: text for name, text in usual.items() if name not in said}, **given}
     choices = swept("--sweep", values["sweeps"], NOT_SWEPT)
     scenarios, bind = led([_load(path, {**given, **choice}) for choice in choices], values)
     points = tuple(SweepPoint(scenario, choice) for scenario, choice in zip(scenarios, choices, strict=True))

@@ -41,11 +41,17 @@ def test_callers_given_are_a_cap() -> None:
     assert not plan_of(None, values()).fixed_users
 
 
-def test_quick_only_shortens_what_was_not_asked_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("given", "lengths_ms"),
+    [({"quick": True}, (2_000, 500)), ({"quick": True, "duration": "5s"}, (5_000, 500)), ({}, (7_000, 2_000))],
+)
+def test_quick_shortens_the_probes_of_a_scenario_too_but_no_option(
+    tmp_path: Path, given: dict[str, Any], lengths_ms: tuple[int, int]
+) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('duration = "7s"\n', encoding="utf-8")
-    scenario = plan_of(file, values(quick=True)).points[0].scenario
-    assert (scenario.duration_ms, scenario.warmup_ms) == (7_000, 500)
+    scenario = plan_of(file, values(**given)).points[0].scenario
+    assert (scenario.duration_ms, scenario.warmup_ms) == lengths_ms
 
 
 def test_a_ready_scenario_is_found_by_its_name() -> None:
