@@ -204,7 +204,8 @@ def judge_generator(
     kept_ns = sum(report.kept_ns for report in reports) / (counts["records"] or 1)
     ratio = littles_law_ratio(counts["busy_ns"], counts["finished"], kept_ns, facts, window)
     queued, due = sum(report.queued_starts for report in reports), scheduled_starts(reports, facts)
-    edges = kept_ns / max(1, window.stop_ns - window.start_ns)  # whose keeping the window cuts is not known
+    # whose keeping the window cuts is not known; never so much that a generator that keeps everybody is believed
+    edges = min(kept_ns / max(1, window.stop_ns - window.start_ns), LITTLE_TOLERANCE)
     fault = _fault(ratio, edges, counts["records"], due, facts)
     verdict, reason = ("INVALID", fault) if fault else _delays(histograms, queued, facts)
     return GeneratorHealth(

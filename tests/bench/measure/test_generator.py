@@ -130,6 +130,9 @@ def test_keeping_that_the_edges_of_the_window_cut_is_no_fault_of_the_load(record
     cut = values_of(records(*callers * 8), facts, kept)["generator"]
     assert (cut["verdict"] == "INVALID", cut["littles_law_ratio"] > 1.05) == (False, True)
     assert values_of(records(*callers * 6), facts, [report(kept_ns=MS)])["generator"]["verdict"] == "INVALID"
+    once = [cycle(1_100, ended=1_101, release_sent=1_102, release_replied=1_900)] * 8
+    kept = [report(kept_ns=len(once) * 900 * MS)]  # for nearly the whole window, each: the edges do not excuse that
+    assert values_of(records(*once), facts, kept)["generator"]["verdict"] == "INVALID"
 
 
 def test_what_the_generator_keeps_a_caller_for_counts_in_littles_law(records, report):
