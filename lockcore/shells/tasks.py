@@ -3,7 +3,7 @@
 Rules: a future has its task stepped in the loop's next turn, by a handle made for it; `step` does it straight from the
 I/O callback, where no task of the loop is being stepped (else: `later`). So what a task awaits is a `Seat`: one future
 that stays pending, by which the next task waits as well, as making and settling a new one for each wait costs more than
-waiting. Source: asyncio's futures.py, `_callbacks`, and tasks.py, `__step` and `__wakeup`, and their C twins.
+waiting. A task that waits again as soon as it is stepped gets the same seat, which knows by what to step it. Source: asyncio's futures.py, `_callbacks`, and tasks.py, `__step` and `__wakeup`, and their C twins.
 """
 
 import sys
@@ -23,16 +23,20 @@ from lockcore.rounds import ReleaseRound, SetRound
 from lockcore.shells.driver import LoopDriver
 
 REMEMBERS_WHO_AWAITS: Final = sys.version_info >= (3, 14)  # there a future keeps hold of every task that awaited it
+COMPILED: Final = not __file__.endswith(".py")  # in the middle of machine code no signal is handled
 
 
 class Seat:
     """Where one task waits at a time. Cancelling the task cancels the future, as ever: then the seat is given up."""
 
-    __slots__ = ("_future", "_once", "_seats")
+    __slots__ = ("_callback", "_context", "_future", "_is_alone", "_once", "_seats")
 
     def __init__(self, seats: "Seats", future: Any) -> None:
         self._seats, self._future = seats, future
         self._once: Any = (future,)
+        self._is_alone = COMPILED and not REMEMBERS_WHO_AWAITS and type(future).__module__ == "_asyncio"
+        self._callback: Any = None  # by what the task is stepped that took it again, and where
+        self._context: Any = None
 
     def __await__(self) -> Generator[Any, None, None]:
         once: Any = ()
@@ -44,19 +48,26 @@ class Seat:
     def step(self) -> None:
         """Step its task now."""
         future, seats = self._future, self._seats
-        awaiting: list[tuple[object, Any]] | None = future._callbacks
-        if not awaiting:  # not awaited yet, or its task is cancelled and does not know yet
-            self.later()
-            return
-        callback, context = awaiting[0]
-        future.remove_done_callback(callback)
+        if self._callback is None or not future.remove_done_callback(self._callback):
+            awaiting: list[tuple[object, Any]] | None = future._callbacks
+            if not awaiting:  # not awaited yet, or its task is cancelled and does not know yet
+                self.later()
+                return
+            self._callback, self._context = awaiting[0]
+            future.remove_done_callback(self._callback)
         if REMEMBERS_WHO_AWAITS:
             self.later()
-        if future._state == "PENDING":  # no call, after which a signal's handler might cancel its task
-            context.run(callback, seats.settled)
-            seats.free.append(self)  # now that its task has let go of it
-        else:
-            context.run(callback, future)
+        if not self._is_alone and future._state != "PENDING":  # else no handler ran that may have cancelled its task
+            self._context.run(self._callback, future)
+            return
+        try:
+            seats.again = self
+            self._context.run(self._callback, seats.settled)  # the first thing it does is to let go of the seat
+        finally:
+            left, seats.again = seats.again, None
+        if left is not None:
+            self._callback = self._context = None  # keeps hold of no task that may have ended
+            seats.free.append(self)
 
     def later(self) -> None:
         """Let the loop step its task, in its next turn."""
@@ -65,16 +76,22 @@ class Seat:
 
 
 class Seats:
-    """Those of one loop. `free`: nobody waits there; `settled`: a future that is, for whoever is stepped."""
+    """Those of one loop. `free`: nobody waits there; `again`: of the task being stepped, until somebody takes it;
+    `settled`: a future that is, for whoever is stepped."""
 
     def __init__(self, loop: Any) -> None:
         self._new_future: Callable[[], Future[None]] = loop.create_future
         self.free: list[Seat] = []
+        self.again: Any = None
         self.settled: Any = loop.create_future()
         self.settled.set_result(None)
 
     def take(self) -> Seat:
         """Where a task may wait, until it is stepped."""
+        again: Seat | None = self.again
+        if again is not None:
+            self.again = None
+            return again
         return self.free.pop() if self.free else Seat(self, self._new_future())
 
 

@@ -1,6 +1,8 @@
 """What a task awaits: stepped from the I/O callback, in its own context, cancelled like a future, and used again."""
 
 import asyncio
+import gc
+import weakref
 from contextvars import ContextVar
 
 import pytest
@@ -108,6 +110,56 @@ def test_the_next_task_waits_where_one_has_been_stepped(remembers: bool, monkeyp
         return seen, seat in seats.free
 
     assert asyncio.run(main()) == (["the task", "the task"], False)
+
+
+def test_who_waits_again_at_once_has_the_same_seat_and_one_that_is_free_keeps_no_task() -> None:
+    async def main() -> tuple[list[str], list[Seat], object]:
+        loop, seen = asyncio.get_running_loop(), []  # type: ignore[var-annotated]
+        seats = Seats(loop)
+
+        async def twice() -> None:
+            first = seats.take()
+            loop.call_soon(first.step)
+            await first
+            again = seats.take()
+            loop.call_soon(again.step)
+            await again
+            seen.append("the same" if again is first else "another")
+
+        task = asyncio.create_task(twice())
+        gone = weakref.ref(task)
+        await task
+        del task
+        await asyncio.sleep(0)  # what told of its end has it until then
+        gc.collect()
+        return seen, seats.free, gone()
+
+    seen, free, left = asyncio.run(main())
+    assert seen == ["the same"]
+    assert len(free) == 1
+    assert left is None, "a seat nobody waits at keeps a task alive"
+
+
+def test_another_task_may_take_the_seat_of_the_one_that_is_stepped() -> None:
+    async def main() -> list[str]:
+        loop, seen = asyncio.get_running_loop(), []  # type: ignore[var-annotated]
+        seats = Seats(loop)
+
+        async def first() -> None:
+            seat = seats.take()
+            loop.call_soon(seat.step)
+            await seat
+            other = seats.take()  # not for itself
+            others.append(asyncio.create_task(wait(other, seen)))
+            await asyncio.sleep(0)
+            loop.call_soon(other.step)
+
+        others: list[asyncio.Task[None]] = []
+        await asyncio.create_task(first())
+        await asyncio.wait_for(others[0], 30)
+        return seen
+
+    assert asyncio.run(main()) == ["the task"]
 
 
 def test_a_task_cancelled_in_the_middle_of_its_step_hears_of_it_and_its_place_is_given_up() -> None:
