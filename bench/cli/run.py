@@ -133,7 +133,8 @@ def run_and_show(command: str, scenario: Scenario, values: Values) -> int:
 @click.option("--quiet", is_flag=True, help="print the URLs only")
 def fleet(*, instances: int, fsync: str, server: str | None, as_json: bool, quiet: bool) -> int:
     """Start servers, print one URL per line, stop them on Ctrl-C."""
-    from bench.topology.fleet import find_server, start_fleet
+    from bench.topology.fleet import start_fleet
+    from bench.topology.server import find_server
 
     with start_fleet(instances, fsync, server=find_server(server)) as started:
 

@@ -16,8 +16,9 @@ from bench.scenario import Scenario
 from bench.telemetry.settings import is_wanted
 from bench.topology.faults.injection import FaultOrder, Need, Site, prepared_fleet
 from bench.topology.faults.kinds import needs_of
-from bench.topology.fleet import Fleet, fdatasync_latency, find_server
+from bench.topology.fleet import Fleet, fdatasync_latency
 from bench.topology.probe import InfoSnapshot, delta, info_snapshot, inspect, require_independent
+from bench.topology.server import find_server
 
 _DURABLE = ("everysec", "always")
 VIRTUAL_DISK_S = 0.0005  # a cloud volume syncs in 0.5 to 10 ms

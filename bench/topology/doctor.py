@@ -18,8 +18,9 @@ from bench.measure.run_result import ServerBinary
 from bench.scenario import Fault
 from bench.topology.faults.injection import prepared_fleet
 from bench.topology.faults.kinds import KINDS, injection, needs_of, read_faults
-from bench.topology.fleet import fdatasync_latency, find_server, start_fleet
+from bench.topology.fleet import fdatasync_latency, start_fleet
 from bench.topology.probe import inspect
+from bench.topology.server import find_server
 from bench.topology.shim import find_compiler, shim_library
 from lockcore.errors import InstanceError
 from lockcore.membership import MEANINGS, IdentityKind

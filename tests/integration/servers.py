@@ -9,7 +9,8 @@ from bench.measure.run_result import ServerBinary
 from bench.scenario import Fault
 from bench.topology.faults.injection import Injection, Site
 from bench.topology.faults.kinds import injection, read_faults
-from bench.topology.fleet import Fleet, KeptPort, found_servers, start_fleet
+from bench.topology.fleet import Fleet, KeptPort, start_fleet
+from bench.topology.server import found_servers
 
 SERVERS = [server for server in found_servers() if isinstance(server, ServerBinary)]
 every_server = pytest.mark.parametrize("server", SERVERS, ids=lambda server: f"{server.name}-{server.version}")

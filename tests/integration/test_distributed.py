@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.topology.fleet import find_server
+from bench.topology.server import find_server
 from tests.integration.locust_runs import ROOT, until
 
 pytestmark = [

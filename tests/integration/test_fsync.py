@@ -18,8 +18,9 @@ from bench.experiments.fsync.plan import LoadOrder, Phase
 from bench.experiments.fsync.result import FsyncCell, FsyncResult, PhaseFigures, Policy, Rewrite, WaitaofCounts
 from bench.measure.run_result import ServerBinary
 from bench.run.journal import JOURNAL_NAME
-from bench.topology.fleet import Fleet, find_server, found_servers, start_fleet
+from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.probe import LatencyMonitor
+from bench.topology.server import find_server, found_servers
 from bench.topology.shim import Control
 from tests.conftest import Ended
 from tests.integration.locust_runs import keys, result_in, started, targets, until

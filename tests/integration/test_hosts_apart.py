@@ -25,7 +25,7 @@ from bench.measure.outcomes import acquired
 from bench.measure.record import OUTCOMES, RECORD_DTYPE, TIMES, History, Records, read_history
 from bench.measure.run_result import RunResult
 from bench.safety.judge import judge
-from bench.topology.fleet import find_server
+from bench.topology.server import find_server
 from bench.workloads.demand import CALLERS_PER_WORKER
 from tests.integration.locust_runs import CALM, ROOT, result_in, until
 from tests.integration.test_distributed import LEAD, answer, hosts, run, urls

@@ -38,7 +38,7 @@ from bench.measure.run_result import OwnFleet, ServerBinary
 from bench.measure.verdict import Verdict
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 from bench.scenario.quantity import nearest, require_known
-from bench.topology.fleet import find_server
+from bench.topology.server import find_server
 
 INSTANCES = 3
 TRIES = 3  # of what did not come about, before it is played alone

@@ -34,7 +34,8 @@ from bench.experiments.compare.result import Exact, ExactRow
 from bench.recipes.protocol import RecipeSettings
 from bench.recipes.registry import find_recipe
 from bench.topology.child import Child
-from bench.topology.fleet import HOST, find_server, start_fleet
+from bench.topology.fleet import HOST, start_fleet
+from bench.topology.server import find_server
 from lockcore import Lease
 
 if TYPE_CHECKING:  # the process that takes the cycles needs no more of the bench than it must

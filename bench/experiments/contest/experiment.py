@@ -40,7 +40,8 @@ from bench.experiments.contest.turn import (
     two_cores,
 )
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
-from bench.topology.fleet import Fleet, find_server, start_fleet
+from bench.topology.fleet import Fleet, start_fleet
+from bench.topology.server import find_server
 
 HOT_HOLD_S = 0.001
 FASTEST = 3

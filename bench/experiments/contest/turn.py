@@ -33,8 +33,9 @@ from bench.experiments.contest.installed import Contestant
 from bench.experiments.contest.result import StopFigures, TurnFigures
 from bench.measure.run_result import ServerBinary
 from bench.topology.child import Child
-from bench.topology.fleet import Fleet, found_servers
+from bench.topology.fleet import Fleet
 from bench.topology.probe import delta, info_snapshot
+from bench.topology.server import found_servers
 from bench.topology.target import emptied
 
 TTL_MS, WAIT_MS = 10_000, 10_000

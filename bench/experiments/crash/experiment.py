@@ -33,7 +33,8 @@ from bench.run.journal import Journal, open_journal
 from bench.telemetry.points import Buckets, point
 from bench.telemetry.run import Run
 from bench.telemetry.settings import is_wanted
-from bench.topology.fleet import fdatasync_latency, find_server, require_descriptors
+from bench.topology.fleet import fdatasync_latency, require_descriptors
+from bench.topology.server import find_server
 from lockcore.clock import NS_PER_S
 from lockcore.errors import LockcoreError
 

@@ -24,7 +24,8 @@ from bench.recipes.protocol import About
 from bench.recipes.registry import find_recipe
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 from bench.topology.child import Child
-from bench.topology.fleet import find_server, start_fleet
+from bench.topology.fleet import start_fleet
+from bench.topology.server import find_server
 
 REPLAYS = 3
 PARTS = 400  # of an exhaustive search

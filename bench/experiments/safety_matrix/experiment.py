@@ -33,7 +33,7 @@ from bench.recipes.registry import RECIPES, WITHDRAWN
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 from bench.scenario.quantity import require_known
 from bench.topology.child import Child
-from bench.topology.fleet import find_server
+from bench.topology.server import find_server
 
 QUICK, FULL = 250, 2_000  # schedules
 ABOUT = "two leases valid at once: `lockbench explore --recipe …` shows the schedule"

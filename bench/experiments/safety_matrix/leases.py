@@ -18,7 +18,7 @@ from bench.scenario import Fault
 from bench.topology.child import Child, Shape, orders, say
 from bench.topology.faults.injection import Need, prepared_fleet
 from bench.topology.faults.kinds import injection, needs_of, read_faults
-from bench.topology.fleet import find_server
+from bench.topology.server import find_server
 from lockcore import Denied, Lease, Redlock, RetryPolicy
 from lockcore.clock import NS_PER_MS, monotonic_ns
 

@@ -24,7 +24,8 @@ from bench.experiments.split_votes.result import CalibrationRow, Conditions, Spl
 from bench.measure.run_result import OwnFleet
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 from bench.run.servers import ask
-from bench.topology.fleet import Fleet, find_server, start_fleet
+from bench.topology.fleet import Fleet, start_fleet
+from bench.topology.server import find_server
 from lockcore import Outcome, Vote
 from lockcore.clock import NS_PER_MS, monotonic_ns
 from lockcore.quorum import outcome_of, quorum_of

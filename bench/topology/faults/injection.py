@@ -22,8 +22,9 @@ from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.measure.run_result import ServerBinary
 from bench.scenario.quantity import KeyKind, nearest
 from bench.topology.child import Proxies
-from bench.topology.fleet import HOST, Fleet, find_server, start_fleet, wait_until
+from bench.topology.fleet import HOST, Fleet, start_fleet, wait_until
 from bench.topology.probe import Info
+from bench.topology.server import find_server
 from bench.topology.shim import IGNORED, Control, Preload
 from bench.topology.target import client_of, parse_targets
 

@@ -9,7 +9,8 @@ import pytest
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.topology import doctor
 from bench.topology.doctor import Fact, Status, examine, examine_target
-from bench.topology.fleet import HOST, KeptPort, find_server
+from bench.topology.fleet import HOST, KeptPort
+from bench.topology.server import find_server
 from tests.conftest import Ended
 from tests.doubles.instance import Instances
 

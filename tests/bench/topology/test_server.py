@@ -9,8 +9,8 @@ import pytest
 
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.measure.run_result import ServerBinary
-from bench.topology import fleet as server
-from bench.topology.fleet import find_server, found_servers, release_command
+from bench.topology import server
+from bench.topology.server import find_server, found_servers, release_command
 
 FakeServer = Callable[..., str]
 

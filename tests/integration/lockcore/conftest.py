@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from bench.measure.run_result import ServerBinary
-from bench.topology.fleet import HOST, Fleet, KeptPort, found_servers, start_fleet
+from bench.topology.fleet import HOST, Fleet, KeptPort, start_fleet
+from bench.topology.server import found_servers
 from tests.doubles.instance import Instances
 from tests.integration.lockcore.certificates import Certificates, make_certificates
 from tests.integration.lockcore.keys import client
