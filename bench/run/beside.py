@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from bench.errors import BenchError, InconclusiveError
@@ -23,7 +22,6 @@ from bench.run.faults import FaultTimeline
 from bench.run.follow import LOOK_S, Course, Follower, lost_workers, unreported
 from bench.run.servers import counted, open_servers
 from bench.topology.child import orders, say
-from bench.topology.faults.kinds import injection
 from bench.topology.probe import info_snapshot
 from bench.workloads.beside import READY, JudgeOrder, ToldVerdict
 from bench.workloads.plan import Plan, plan_from
@@ -53,7 +51,7 @@ def _judged(plan: Plan, workdir: Path, command: Sequence[str]) -> RunResult | No
         before = info_snapshot(servers.urls)
         say(READY)
         follower = Follower(workdir, scenario.processes, 0.0, 0.0, time.monotonic_ns(), scenario.ttl_ms)
-        timeline = FaultTimeline((), partial(injection, servers.site), follower.find_window)
+        timeline = FaultTimeline((), follower.find_window)
         course, stop_ns = _watched(follower)
         if stop_ns is None:
             return None

@@ -2,15 +2,15 @@
 
 Rules: each fault has a thread of its own, so that none waits for another. `stop` (or leaving the context) undoes every
 fault that has begun; none outlasts the window. A run whose fault did not take place is not the one that was ordered:
-what is known beforehand is refused (`require`), what comes out meanwhile is one of the `absences`; where skipping is
+what is known beforehand is refused, what comes out meanwhile is one of the `absences`; where skipping is
 allowed, both are warnings.
 """
 
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Self
 
 from bench.measure.run_result import InjectedFault
 from bench.topology.faults.injection import FaultOrder, Injection
@@ -28,13 +28,17 @@ class Event:
     """What became of one fault (monotonic ns): it began between `begun_ns` and `in_force_ns`. `skipped`: why it never
     began; `failed`: what went wrong while it began or was undone."""
 
-    order: FaultOrder
+    fault: Injection
+    skipped: str | None = None
     begun_ns: int | None = None
     in_force_ns: int | None = None
     ended_ns: int | None = None
-    skipped: str | None = None
     failed: str | None = None
-    detail: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def order(self) -> FaultOrder:
+        """What was ordered."""
+        return self.fault.order
 
     def entry(self, start_ns: int | None) -> InjectedFault:
         """Return what the result says of it; `start_ns`: of the measured window, from which `…_s` count."""
@@ -57,41 +61,30 @@ class Event:
             ended_ns=self.ended_ns,
             skipped=self.skipped,
             failed=self.failed,
-            detail=dict(self.detail),
+            detail=dict(self.fault.detail),
         )
 
 
 class FaultTimeline:
-    """Injects orders at their times, beside the load. Made before the load starts, `start`ed with it."""
+    """Injects faults at their times, beside the load. Made before the load starts, `start`ed with it."""
 
     def __init__(
-        self,
-        orders: Sequence[FaultOrder],
-        make: Callable[[FaultOrder], Injection],
-        window: Callable[[], Span | None],
-        *,
-        allow_skipped: bool = False,
+        self, faults: Sequence[Injection], window: Callable[[], Span | None], *, allow_skipped: bool = False
     ) -> None:
-        """`make` turns an order into its fault; `window` tells the measured window (ns) once it is known. Every fault
-        is asked at once whether it can be injected here."""
-        self._window = window
-        self._allow_skipped = allow_skipped
+        """`window` tells the measured window (ns) once it is known. Every fault is asked at once whether it can be
+        injected here. Raises UsageError or EnvironmentNotReadyError if not, unless skipping is allowed."""
+        self._window, self._allow_skipped = window, allow_skipped
         self._span: Span | None = None
         self._stopping = threading.Event()
-        self._injections = [make(order) for order in orders]
-        self._refusals = [injection.refusal() for injection in self._injections]
-        self.events = tuple(
-            Event(order, skipped=None if refusal is None else str(refusal))
-            for order, refusal in zip(orders, self._refusals, strict=True)
-        )
-        self._leader = threading.Thread(target=self._lead, daemon=True)
-
-    def require(self) -> None:
-        """Refuse what cannot be injected, unless skipping is allowed. Raises UsageError or EnvironmentNotReadyError."""
-        for event, refusal in zip(self.events, self._refusals, strict=True):
-            if refusal is not None and not self._allow_skipped:
+        self.events = [Event(fault) for fault in faults]
+        for event in self.events:
+            if (refusal := event.fault.refusal()) is None:
+                continue
+            if not allow_skipped:
                 what = f"the fault {event.order.kind} on {event.order.target} cannot take place"
                 raise type(refusal)(f"{what}: {refusal} (--allow-skipped runs without it)")
+            event.skipped = str(refusal)
+        self._leader = threading.Thread(target=self._lead, daemon=True)
 
     def start(self) -> None:
         """Go, once the window is known."""
@@ -141,17 +134,11 @@ class FaultTimeline:
     def killed_workers(self) -> dict[int, int]:
         """The load workers that a fault has killed, and their processes: their deaths are no accident."""
         return {
-            event.order.index: event.detail["pid"]
+            event.order.index: event.fault.detail["pid"]
             for event in self.events
-            if event.order.noun == "worker" and event.order.kind == "kill" and "pid" in event.detail
+            if event.begun_ns and event.order.target.startswith("worker") and event.order.kind == "kill"
+            if "pid" in event.fault.detail
         }
-
-    def casualties(self) -> tuple[str, ...]:
-        """One sentence for each of them."""
-        return tuple(
-            f"worker {index} (pid {pid}) was killed by a fault: its last operation has no record"
-            for index, pid in self.killed_workers().items()
-        )
 
     def active(self) -> list[str]:
         """Kind and target of the faults that are there now."""
@@ -166,8 +153,8 @@ class FaultTimeline:
                 return
         self._span = span
         threads = [
-            threading.Thread(target=self._inject, args=(event, injection, span), daemon=True)
-            for event, injection in zip(self.events, self._injections, strict=True)
+            threading.Thread(target=self._inject, args=(event, span), daemon=True)
+            for event in self.events
             if event.skipped is None
         ]
         for thread in threads:
@@ -175,7 +162,7 @@ class FaultTimeline:
         for thread in threads:
             thread.join()
 
-    def _inject(self, event: Event, injection: Injection, span: Span) -> None:
+    def _inject(self, event: Event, span: Span) -> None:
         start_ns, end_ns = span
         if self._stopped_before(start_ns + round(event.order.at_ms * NS_PER_MS)):
             return
@@ -183,9 +170,8 @@ class FaultTimeline:
             event.skipped = TOO_LATE
             return
         event.begun_ns = now_ns
-        event.detail = injection.detail
         try:
-            injection.begin()
+            event.fault.begin()
             event.in_force_ns = time.monotonic_ns()
             lasts_ms = event.order.lasts_ms
             until_ns = end_ns if lasts_ms is None else min(end_ns, event.in_force_ns + round(lasts_ms * NS_PER_MS))
@@ -193,7 +179,7 @@ class FaultTimeline:
         except Exception as error:  # noqa: BLE001 - whatever it is, the result says it
             event.failed = f"it did not begin: {error}"
         try:
-            injection.end()
+            event.fault.end()
         except Exception as error:  # noqa: BLE001 - as above
             event.failed = "; ".join(filter(None, (event.failed, f"it could not be undone: {error}")))
         event.ended_ns = time.monotonic_ns()

@@ -254,7 +254,10 @@ def follow(
             raise failure
         course.deaths = (_in_one_line(failure, exit_code),)
     course.deaths = course.deaths or unreported(follower, faults)
-    course.casualties = faults.casualties()
+    course.casualties = tuple(
+        f"worker {index} (pid {pid}) was killed by a fault: its last operation has no record"
+        for index, pid in faults.killed_workers().items()
+    )
     course.window = _window(follower, asked_ns or _ended_ns(follower))
     _note_cut(course, follower, user=interrupts.count > 0)
     if course.window is None and not course.interrupted:

@@ -151,10 +151,8 @@ def _follower(order: Order, workdir: Path) -> Follower:
 def _timeline(order: Order, site: Site, follower: Follower) -> FaultTimeline:
     """The faults of a run, aimed at its servers and at the workers that have said they run. Raises BenchError."""
     site.workers = lambda: {note.worker: note.pid for note in read_workers(follower.workdir)}
-    make, skips = partial(injection, site), order.allow_skipped
-    timeline = FaultTimeline(_faults(order.scenario), make, follower.find_window, allow_skipped=skips)
-    timeline.require()
-    return timeline
+    faults = [injection(site, fault) for fault in _faults(order.scenario)]
+    return FaultTimeline(faults, follower.find_window, allow_skipped=order.allow_skipped)
 
 
 # -- telemetry around it -----------------------------------------------------------------------------------------------

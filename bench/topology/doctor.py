@@ -7,7 +7,7 @@ every run, "limited" only what the advice names. Source: cgroups(7).
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,9 +15,8 @@ from pathlib import Path
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.measure.run_result import ServerBinary
-from bench.scenario import Fault
-from bench.topology.faults.injection import prepared_fleet
-from bench.topology.faults.kinds import KINDS, injection, needs_of, read_faults
+from bench.topology.faults.injection import FaultOrder, prepared_fleet
+from bench.topology.faults.kinds import KINDS, injection, needs_of
 from bench.topology.fleet import fdatasync_latency, start_fleet
 from bench.topology.probe import inspect
 from bench.topology.server import find_server
@@ -28,12 +27,6 @@ from lockcore.shells.handshake import shake
 from lockcore.shells.target import target_of
 
 _UNREAL_S = 300e-6
-_EXAMPLES: Mapping[str, Mapping[str, object]] = {
-    "proxy": {"delay": "5ms"},
-    "clock-jump": {"by": "5s"},
-    "clock-rate": {"rate": 1.1},
-    "client-pause": {"mode": "write"},
-}
 
 
 class Status(StrEnum):
@@ -157,10 +150,7 @@ def examine_target(url: str) -> tuple[Fact, ...]:
 
 def why_not_here(server: ServerBinary) -> dict[str, str | None]:
     """Every kind of fault, and why it cannot strike `server` here, or None. Raises EnvironmentNotReadyError."""
-    orders = read_faults(
-        Fault(kind, 0.0, 1000.0 if kind == "loading" else None, ("instance:0",), "fixed", _EXAMPLES.get(kind, {}))
-        for kind in KINDS
-    )
+    orders = [FaultOrder(kind, "instance", 0) for kind in KINDS]
     with prepared_fleet(needs_of(orders), server=server) as site:
         refusals = {order.kind: injection(site, order).refusal() for order in orders}
-        return {kind: None if refusal is None else str(refusal) for kind, refusal in refusals.items()}
+    return {kind: None if refusal is None else str(refusal) for kind, refusal in refusals.items()}

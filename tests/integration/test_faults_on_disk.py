@@ -3,6 +3,7 @@ alone, and what is left of them when lockbench is killed: nothing."""
 
 import json
 import os
+import random
 import select
 import shutil
 import signal
@@ -19,6 +20,7 @@ from bench.measure.run_result import ServerBinary
 from bench.topology.doctor import why_not_here
 from bench.topology.faults.injection import Injection, Need, Site, prepared_fleet
 from bench.topology.faults.kinds import KINDS
+from bench.topology.faults.machine import cut_power
 from bench.topology.fleet import wait_until
 from bench.topology.shim import IGNORED, shim_library
 from tests.integration.locust_runs import until
@@ -109,12 +111,11 @@ def test_a_torn_tail_ends_anywhere_by_the_seed_and_is_survived(rig: Rig) -> None
     durable = rig.aof.stat().st_size
     rig.set(*(f"lost:{number}" for number in range(100)))
     size = rig.aof.stat().st_size
-    cut = rig.fault("power-cut", torn=True)
-    cut.begin()
-    kept = {file["name"]: file["kept_bytes"] for file in cut.detail["files"]}
+    rig.fleet.kill(0)
+    kept = {cut.name: cut.kept_bytes for cut in cut_power(rig.fleet.instances[0], rig.control, random.Random(7))}
     assert kept[f"appendonlydir/{rig.aof.name}"] == rig.aof.stat().st_size
     assert durable < rig.aof.stat().st_size < size
-    cut.end()
+    rig.fleet.restart(0)
     assert rig.has("synced") == 1
     assert 0 < rig.has(*(f"lost:{number}" for number in range(100))) < 100
 
@@ -137,7 +138,7 @@ def test_the_ledger_follows_a_rewrite_of_the_file(rig: Rig) -> None:
 
 @under("everysec")
 def test_failing_syncs_make_everysec_refuse_writes_and_are_got_over(rig: Rig) -> None:
-    broken = rig.fault("fsync-error", error="EIO")
+    broken = rig.fault("fsync-error")
     broken.begin()
     rig.set("lost")
     rig.site.until(0, lambda info: info["aof_last_write_status"] != "ok", "notice")
@@ -159,9 +160,10 @@ def test_the_clock_stays_wrong_over_a_restart(rig: Rig) -> None:
 def test_slow_syncs_where_nothing_is_synced_are_skipped_with_that_reason(fsync: str, reason: str) -> None:
     with prepared_fleet(SHIM, 1, fsync) as site:
         for kind in ("fsync-latency", "fsync-error"):
-            with pytest.raises(UsageError, match=reason):
-                fault(site, kind).why_not()
-        assert fault(site, "power-cut").why_not() is None
+            refusal = fault(site, kind).refusal()
+            assert isinstance(refusal, UsageError)
+            assert reason in str(refusal)
+        assert fault(site, "power-cut").refusal() is None
 
 
 def test_a_server_that_ignores_the_shim_is_noticed(tmp_path: Path) -> None:
@@ -171,15 +173,15 @@ def test_a_server_that_ignores_the_shim_is_noticed(tmp_path: Path) -> None:
     path.chmod(0o755)
     ignoring = ServerBinary(str(path), "redis", SERVERS[0].version, "", False, "evalsha", "test")
     with prepared_fleet(SHIM, server=ignoring) as site:
-        assert fault(site, "power-cut").why_not() == IGNORED
-        assert fault(site, "kill").why_not() is None
+        assert str(fault(site, "power-cut").refusal()) == IGNORED
+        assert fault(site, "kill").refusal() is None
 
 
 def test_without_a_compiler_the_fleet_starts_and_the_faults_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.topology.shim.shim_library", shim_library.__wrapped__)  # forgets what it compiled
     monkeypatch.setattr("bench.topology.shim.find_compiler", lambda: None)
     with prepared_fleet(SHIM) as site:
-        assert "needs a C compiler" in str(fault(site, "power-cut").why_not())
+        assert "needs a C compiler" in str(fault(site, "power-cut").refusal())
         assert site.command(0, "PING") is True
 
 
@@ -191,7 +193,7 @@ def test_the_shim_works_from_a_folder_with_a_space_beside_another_preload(
     monkeypatch.setenv("LD_PRELOAD", "")
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     with prepared_fleet(SHIM) as site:
-        assert fault(site, "power-cut").why_not() is None
+        assert fault(site, "power-cut").refusal() is None
     assert list(folder.iterdir()) == []
 
 
@@ -214,9 +216,10 @@ def worker() -> "subprocess.Popen[str]":
 
 
 def test_a_worker_stands_still_and_goes_on() -> None:
-    with worker() as process, Site(workers=lambda: {1: process.pid}) as site:
+    with worker() as process:
+        site = Site(workers=lambda: {1: process.pid})
         stop = fault(site, "stop", "worker:1")
-        assert stop.why_not() is None
+        assert stop.refusal() is None
         stop.begin()
         assert state(process.pid) == "T"
         assert stop.detail == {"pid": process.pid}
@@ -226,7 +229,8 @@ def test_a_worker_stands_still_and_goes_on() -> None:
 
 
 def test_a_worker_is_killed_for_good() -> None:
-    with worker() as process, Site(workers=lambda: {0: process.pid}) as site:
+    with worker() as process:
+        site = Site(workers=lambda: {0: process.pid})
         kill = fault(site, "kill", "worker:0")
         kill.begin()
         assert process.wait(DEADLINE_S) == -signal.SIGKILL
@@ -237,16 +241,16 @@ def test_a_worker_is_killed_for_good() -> None:
 
 @pytest.mark.parametrize("kind", ["stop", "kill"])
 def test_a_worker_that_does_not_run_is_said(kind: str) -> None:
-    with Site() as site, pytest.raises(EnvironmentNotReadyError, match="worker 3 does not run"):
-        fault(site, kind, "worker:3").begin()
+    with pytest.raises(EnvironmentNotReadyError, match="worker 3 does not run"):
+        fault(Site(), kind, "worker:3").begin()
 
 
 def test_dropping_packets_of_one_instance_leaves_the_others_and_no_rule_behind() -> None:
     with prepared_fleet(frozenset(), 2, "none") as site:
         port = f"{site.fleet.instances[0].port}"
         drop = fault(site, "drop", direction="to")
-        if reason := drop.why_not():
-            pytest.skip(reason)
+        if reason := drop.refusal():
+            pytest.skip(str(reason))
         drop.begin()
         assert f"tcp dport {port} drop" in rules()
         assert site.command(1, "PING") is True
@@ -262,24 +266,24 @@ def test_without_root_or_nft_dropping_is_skipped_with_that_reason(
 ) -> None:
     with prepared_fleet(frozenset(), 1, "none") as site:
         monkeypatch.setattr(os, "geteuid", lambda: 1000)
-        assert fault(site, "drop").why_not() == "it needs root"
+        assert str(fault(site, "drop").refusal()) == "it needs root"
         monkeypatch.setattr(os, "geteuid", lambda: 0)
         monkeypatch.setenv("PATH", str(tmp_path))
-        assert "it needs root and nftables: nft cannot be started" in str(fault(site, "drop").why_not())
+        assert "it needs root and nftables: nft cannot be started" in str(fault(site, "drop").refusal())
 
 
 OWNER = """
 import json, subprocess, sys
 from bench.scenario import Fault
 from bench.topology.faults.kinds import injection, needs_of, read_faults
-from bench.topology.faults.injection import Need, Site
+from bench.topology.faults.injection import prepared_fleet
 worker = subprocess.Popen(["sleep", "600"], start_new_session=True)
 kinds = json.loads(sys.argv[1])
 orders = read_faults([Fault(kind, 0, None, (target,), "fixed", {}) for kind, target in kinds]
                      + [Fault("proxy", 0, None, ("instance:1",), "fixed", {"mode": "black-hole"})])
-site = Site(needs_of(orders), workers=lambda: {0: worker.pid})
-site.start(2, "everysec")
-fleet = site.fleet
+prepared = prepared_fleet(needs_of(orders), 2, "everysec")
+site = prepared.__enter__()
+site.workers, fleet = (lambda: {0: worker.pid}), site.fleet
 faults = [injection(site, order) for order in orders]
 for fault in faults:
     fault.begin()

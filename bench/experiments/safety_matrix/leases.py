@@ -114,8 +114,8 @@ def _overlap_ms(rate: float, ttl_ms: int, setup: RowSetup) -> tuple[float, float
     with prepared_fleet(needs_of(orders), INSTANCES, "none", find_server(setup.server)) as site:
         for order in orders:
             fault = injection(site, order)
-            if reason := fault.why_not():
-                raise EnvironmentNotReadyError(reason)
+            if refusal := fault.refusal():
+                raise refusal
             fault.begin()
         for number in range(TIMES):
             with connect(site.urls) as first, connect(site.urls) as second:

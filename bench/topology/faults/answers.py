@@ -16,10 +16,9 @@ Source: Redis 7.0 and Valkey 9.1; nft(8), `flags owner`.
 import os
 import secrets
 import shutil
-import time
 from threading import Thread
 
-from bench.errors import BenchError
+from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.topology.child import CLEAR, Leash, Shape
 from bench.topology.faults.injection import Injection, Params
 from bench.topology.fleet import HOST, Fleet, KeptPort
@@ -28,28 +27,9 @@ _DAY_MS = 86_400_000
 
 
 def pause_clients(fault: Injection) -> None:
-    """CLIENT PAUSE: commands wait, connections stay. Of everything it ends by itself or, if that is too early, by a
-    restart."""
-    mode, for_ms = fault.params["mode"], fault.order.lasts_ms
-    lasts_ms = _DAY_MS if for_ms is None else round(for_ms)
-    until_s = time.monotonic() + lasts_ms / 1000
-
-    def go_on() -> None:
-        if mode == "write":
-            fault.site.command(fault.index, "CLIENT", "UNPAUSE")
-        elif time.monotonic() < until_s:
-            fault.detail["restarted"] = True
-            fault.site.restart(fault.index)
-
-    fault.undo.callback(go_on)
-    fault.site.command(fault.index, "CLIENT", "PAUSE", lasts_ms, mode.upper())
-
-
-def pause_lasts_ms(for_ms: float | None, params: Params) -> float | None:
-    """ALL holds back even its own undoing, so it must be bounded beforehand."""
-    if for_ms is None and params["mode"] == "all":
-        raise ValueError("mode all cannot be undone early by any command; say `for` how long, or take mode write")
-    return for_ms
+    """CLIENT PAUSE: commands that write wait, connections stay."""
+    fault.undo.callback(fault.site.command, fault.index, "CLIENT", "UNPAUSE")
+    fault.site.command(fault.index, "CLIENT", "PAUSE", _DAY_MS, "WRITE")
 
 
 def kill_clients(fault: Injection) -> None:
@@ -87,7 +67,8 @@ _NORMAL = {"key-load-delay": "0", "rdbcompression": "yes"}
 
 def load(fault: Injection) -> None:
     """-LOADING for the fault's time; then the rest is loaded at once, and what was only there to be loaded goes."""
-    site, index, lasts_ms = fault.site, fault.index, fault.order.lasts_ms or 1000.0
+    site, index, lasts_ms = fault.site, fault.index, fault.order.lasts_ms
+    assert lasts_ms is not None
     number = max(_FEWEST_KEYS, round(lasts_ms * _LONGER / _MOST_KEY_MS))
     ballast = [f"lockbench-loading:{key}" for key in range(number)]
 
@@ -112,13 +93,6 @@ def load(fault: Injection) -> None:
     site.configure(index, {"key-load-delay": str(delay_us), "rdbcompression": "no"})
     thread.start()
     site.until(index, lambda info: info["loading"] == 1, "begin to load")
-
-
-def load_lasts_ms(for_ms: float | None, _params: Params) -> float | None:
-    """As said."""
-    if for_ms is None:
-        raise ValueError("a load must end: say `for` how long")
-    return for_ms
 
 
 def fail_snapshots(fault: Injection) -> None:
@@ -155,14 +129,13 @@ def bend_link(fault: Injection) -> None:
     fault.site.proxies.shape(fault.index, shape)
 
 
-def link_lasts_ms(for_ms: float | None, params: Params) -> float | None:
-    """As said; the params must go together."""
+def require_one_bend(params: Params) -> None:
+    """Raise ValueError where the params of a link do not go together."""
     late = params["delay"] + params["jitter"] > 0
     if late != (params["mode"] == "delay"):
         raise ValueError("mode delay needs a delay or a jitter, and the other modes have neither")
     if params["mode"] == "reset" and params["direction"] != "both":
         raise ValueError("a reset has both directions")
-    return for_ms
 
 
 def drop_packets(fault: Injection) -> None:
@@ -173,15 +146,14 @@ def drop_packets(fault: Injection) -> None:
     fault.undo.callback(rules.release)
 
 
-def cannot_drop(_fleet: Fleet) -> str | None:
-    """Dropping needs root and nft: tried with a table that drops nothing."""
+def require_nft(_fleet: Fleet) -> None:
+    """Dropping needs root and nft: tried with a table that drops nothing. Raises EnvironmentNotReadyError."""
     if os.geteuid() != 0:
-        return "it needs root"
+        raise EnvironmentNotReadyError("it needs root")
     try:
         _hold([]).release()
     except BenchError as error:
-        return f"it needs root and nftables: {error}"
-    return None
+        raise EnvironmentNotReadyError(f"it needs root and nftables: {error}") from error
 
 
 def _hold(rules: list[str]) -> Leash:

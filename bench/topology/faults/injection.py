@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal
 
 import redis
 
@@ -31,7 +31,6 @@ from bench.topology.target import client_of, parse_targets
 NOT_OURS = "it is not ours: faults are injected only into servers that lockbench started"
 _ANSWER_S = 2.0
 _SETTLE_S = 5.0
-Workers = Callable[[], Mapping[int, int]]
 
 
 class Need(StrEnum):
@@ -42,99 +41,57 @@ class Need(StrEnum):
     DEBUG = "debug"
 
 
+@dataclass(slots=True)
 class Site:
-    """One fleet and everything around it, or no fleet of ours. A context manager."""
+    """One fleet and everything around it, or no fleet of ours. `missing`: why a need could not be prepared;
+    `workers`: each load worker's process id by its index."""
 
-    def __init__(self, needs: frozenset[Need] = frozenset(), *, workers: Workers = dict, seed: int = 0) -> None:
-        """Prepare for `needs`. `workers` tells each load worker's process id by its index; `seed` drives jitter."""
-        self._needs, self._seed = needs, seed
-        self.workers = workers
-        self._fleet: Fleet | None = None
-        self._locks: dict[int, threading.RLock] = {}
-        self._missing: dict[Need, str] = {}
-        self._preload: Preload | None = None
-        self._proxies: Proxies | None = None
-
-    def start(self, instances: int, fsync: str, server: ServerBinary | None = None) -> None:
-        """Start the fleet: from now on faults may strike it, through proxies if they are needed. As `start_fleet`."""
-        server, environment = server or find_server(), None
-        config: Sequence[str] = ()
-        if Need.SHIM in self._needs:
-            try:
-                self._preload = Preload()
-                environment = self._preload.environment
-            except BenchError as error:
-                self._missing[Need.SHIM] = str(error)
-        if Need.DEBUG in self._needs:
-            if server.name == "redis" and int(server.version.partition(".")[0]) < 7:
-                self._missing[Need.DEBUG] = f"it needs Redis 7.0 or Valkey, and this is {server}"
-            else:
-                config = ("--enable-debug-command", "local", "--loading-process-events-interval-bytes", "1024")
-        self._fleet = start_fleet(instances, fsync, server=server, config=config, environment=environment)
-        if Need.PROXY in self._needs:
-            self._proxies = Proxies([instance.port for instance in self._fleet.instances], self._seed)
+    started: Fleet | None = None
+    preload: Preload | None = None
+    before: Proxies | None = None
+    missing: Mapping[Need, str] = field(default_factory=dict)
+    workers: Callable[[], Mapping[int, int]] = dict
+    locks: dict[int, threading.RLock] = field(default_factory=dict)
 
     def warnings(self) -> list[str]:
         """What qualifies every number measured here, because of what was prepared."""
         behind = "every instance stands behind a proxy: rates are lower and latencies higher than without"
-        return [behind] if self._proxies is not None else []
-
-    def close(self) -> None:
-        """End the fleet, and let go of everything. More than once is fine."""
-        for part in (self._proxies, self._fleet, self._preload):
-            if part is not None:
-                part.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_raised: object) -> None:
-        self.close()
-
-    # -- what faults act on -------------------------------------------------------------------------------------------
+        return [behind] if self.before is not None else []
 
     @property
     def fleet(self) -> Fleet:
         """The started fleet. Raises UsageError when the servers are not ours."""
-        if self._fleet is None:
+        if self.started is None:
             raise UsageError(NOT_OURS)
-        return self._fleet
+        return self.started
 
     @property
     def urls(self) -> tuple[str, ...]:
         """Where the load connects: the proxies if there are any, else the instances."""
-        if self._proxies is None:
+        if self.before is None:
             return self.fleet.urls
-        return tuple(f"redis://{HOST}:{port}" for port in self._proxies.ports)
+        return tuple(f"redis://{HOST}:{port}" for port in self.before.ports)
 
     @property
     def proxies(self) -> Proxies:
         """The proxies before all instances, if they were needed."""
-        assert self._proxies is not None
-        return self._proxies
+        assert self.before is not None
+        return self.before
 
     def control(self, index: int) -> Control:
         """Instance `index`'s shim. Raises EnvironmentNotReadyError when there is none."""
-        if self._preload is None:
-            raise EnvironmentNotReadyError(self._missing.get(Need.SHIM, "no shim was prepared for this fleet"))
-        return self._preload.controls[index]
+        if self.preload is None:
+            raise EnvironmentNotReadyError(self.missing.get(Need.SHIM, "no shim was prepared for this fleet"))
+        return self.preload.controls[index]
 
     def lock(self, index: int) -> threading.RLock:
         """Hold it while instance `index` is started or ended: faults run in threads of their own."""
-        return self._locks.setdefault(index, threading.RLock())
+        return self.locks.setdefault(index, threading.RLock())
 
     def restart(self, index: int) -> None:
         """Start instance `index` again, and return when it answers."""
         with self.lock(index):
             self.fleet.restart(index)
-
-    def why_not(self, index: int, needs: frozenset[Need]) -> str | None:
-        """Why faults with these needs cannot act on instance `index`, or None. Raises UsageError if it is not ours."""
-        if missing := sorted(needs & self._missing.keys()):
-            return self._missing[missing[0]]
-        if Need.SHIM in needs and not self.control(index).loaded_in(self.info(index)["process_id"]):
-            return IGNORED
-        return None
 
     # -- talking to an instance ---------------------------------------------------------------------------------------
 
@@ -188,10 +145,28 @@ def prepared_fleet(
     needs: frozenset[Need], instances: int = 1, fsync: str = "everysec", server: ServerBinary | None = None,
     *, seed: int = 0,
 ) -> Iterator[Site]:  # fmt: skip
-    """A running fleet that faults with these needs may strike, as the site around it. Raises as `start_fleet`."""
-    with Site(needs, seed=seed) as site:
-        site.start(instances, fsync, server)
-        yield site
+    """A running fleet that faults with these needs may strike, through proxies if they are needed, as the site around
+    it. `seed` drives their jitter. Raises as `start_fleet`."""
+    server, missing = server or find_server(), dict[Need, str]()
+    preload, before, config = None, None, list[str]()
+    with ExitStack() as stack:
+        if Need.SHIM in needs:
+            try:
+                preload = stack.enter_context(contextlib.closing(Preload()))
+            except BenchError as error:
+                missing[Need.SHIM] = str(error)
+        if Need.DEBUG in needs:
+            if server.name == "redis" and int(server.version.partition(".")[0]) < 7:
+                missing[Need.DEBUG] = f"it needs Redis 7.0 or Valkey, and this is {server}"
+            else:
+                config = ["--enable-debug-command", "local", "--loading-process-events-interval-bytes", "1024"]
+        environment = preload.environment if preload else None
+        fleet = stack.enter_context(
+            start_fleet(instances, fsync, server=server, config=config, environment=environment)
+        )
+        if Need.PROXY in needs:
+            before = stack.enter_context(Proxies([instance.port for instance in fleet.instances], seed))
+        yield Site(fleet, preload, before, missing)
 
 
 # -- one fault ---------------------------------------------------------------------------------------------------------
@@ -200,32 +175,25 @@ Params = dict[str, Any]
 """The resolved params of a fault: numbers (times in ms), words and flags, as the kind's table says."""
 
 
-@dataclass(frozen=True, slots=True)
-class Param:
-    """One parameter: `default` as one would write it (None = must be given)."""
-
-    name: str
-    kind: KeyKind
-    default: object
-    help: str
+Table = Mapping[str, tuple[KeyKind, object]]
+"""The params of a kind: how each is read, and its default as one would write it (None = must be given)."""
 
 
-def read_params(table: Sequence[Param], given: Mapping[str, object]) -> Params:
+def read_params(table: Table, given: Mapping[str, object]) -> Params:
     """Return every param of the table with its value, the defaults filled in. Raises ValueError."""
-    names = [param.name for param in table]
     for name in given:
-        if name not in names:
-            known = f"it has {', '.join(names)}" if names else "it has none"
-            raise ValueError(f"there is no param {name!r} ({known}){nearest(name, names)}")
+        if name not in table:
+            known = f"it has {', '.join(table)}" if table else "it has none"
+            raise ValueError(f"there is no param {name!r} ({known}){nearest(name, table)}")
     values: Params = {}
-    for param in table:
-        raw = given.get(param.name, param.default)
+    for name, (kind, default) in table.items():
+        raw = given.get(name, default)
         if raw is None:
-            raise ValueError(f"it needs the param {param.name!r}: {param.help}")
+            raise ValueError(f"it needs the param {name!r}")
         try:
-            values[param.name] = param.kind.parse(raw)
+            values[name] = kind.parse(raw)
         except ValueError as error:
-            raise ValueError(f"param {param.name!r}: {error}") from None
+            raise ValueError(f"param {name!r}: {error}") from None
     return values
 
 
@@ -233,7 +201,7 @@ def read_params(table: Sequence[Param], given: Mapping[str, object]) -> Params:
 class FaultOrder:
     """One fault of a timeline on one target, resolved: `noun` "instance" or "worker", `index` from 0, times from the
     start of the measured window; `lasts_ms` None = to the window's end; `params` as the kind's table resolves them,
-    `written` as they were given; `seed` drives what the fault itself draws."""
+    `written` as they were given."""
 
     kind: str
     noun: str
@@ -243,7 +211,6 @@ class FaultOrder:
     params: Params = field(default_factory=dict)
     written: Mapping[str, object] = field(default_factory=dict)
     phase: str = "fixed"
-    seed: str = "0"
 
     @property
     def target(self) -> str:
@@ -253,14 +220,16 @@ class FaultOrder:
 
 @dataclass(frozen=True, slots=True)
 class FaultKind:
-    """One kind of fault. `lasts_ms`: how long it lasts when a scenario says `for_ms`, a ValueError where that and the
-    params do not go together; `hindrance`: why it cannot be here, besides its `needs`, or a UsageError."""
+    """One kind of fault. `lasts`: whether a scenario may, must or cannot say `for` how long (then it lasts as long as
+    its param `delay`, if it has one); `check` raises ValueError where params do not go together, `require` BenchError
+    where it cannot be, besides its `needs`."""
 
     begin: Callable[["Injection"], None]
-    params: tuple[Param, ...] = ()
+    params: Table = field(default_factory=dict)
     needs: frozenset[Need] = frozenset()
-    lasts_ms: Callable[[float | None, Params], float | None] = lambda for_ms, _params: for_ms
-    hindrance: Callable[[Fleet], str | None] = lambda _fleet: None
+    lasts: Literal["may", "must", "cannot"] = "may"
+    check: Callable[[Params], None] = lambda _params: None
+    require: Callable[[Fleet], None] = lambda _fleet: None
 
 
 class Injection:
@@ -269,22 +238,24 @@ class Injection:
     def __init__(self, site: Site, order: FaultOrder, kind: FaultKind) -> None:
         self.site, self.order, self.kind = site, order, kind
         self.index, self.params = order.index, order.params
-        self.detail: dict[str, object] = {}
+        self.detail: Params = {}
         self.undo = ExitStack()
 
-    def why_not(self) -> str | None:
-        """Why this machine cannot inject it here, or None. Asked before the load. Raises UsageError."""
+    def refusal(self) -> BenchError | None:
+        """Why it cannot be injected here, or None; asked before the load. A UsageError where the order is at fault."""
         if self.order.noun == "worker":
             return None  # whether it runs is seen when the fault begins
-        return self.kind.hindrance(self.site.fleet) or self.site.why_not(self.index, self.kind.needs)
-
-    def refusal(self) -> BenchError | None:
-        """What `why_not` says or raises: a UsageError where the order is at fault, else of the environment."""
         try:
-            reason = self.why_not()
-        except BenchError as error:  # it cannot even be asked
+            self.kind.require(self.site.fleet)
+            for need in sorted(self.kind.needs & self.site.missing.keys()):
+                raise EnvironmentNotReadyError(self.site.missing[need])
+            if Need.SHIM in self.kind.needs:
+                pid = self.site.fleet.instances[self.index].pid
+                if not self.site.control(self.index).loaded_in(pid):
+                    raise EnvironmentNotReadyError(IGNORED)
+        except BenchError as error:
             return error
-        return None if reason is None else EnvironmentNotReadyError(reason)
+        return None
 
     def begin(self) -> None:
         """Break it. Raises BenchError or OSError."""

@@ -10,9 +10,9 @@ from itertools import chain
 
 from bench.errors import UsageError
 from bench.scenario import Fault
-from bench.scenario.quantity import FLAG, KeyKind, choice, duration, parse_duration
+from bench.scenario.quantity import KeyKind, choice, duration, parse_duration
 from bench.topology.faults import answers, machine
-from bench.topology.faults.injection import FaultKind, FaultOrder, Injection, Need, Param, Params, Site, read_params
+from bench.topology.faults.injection import FaultKind, FaultOrder, Injection, Need, Params, Site, Table, read_params
 
 PHASE_MS = 1000.0
 _MINUTE_MS, _DAY_MS = 60_000.0, 86_400_000.0
@@ -34,60 +34,41 @@ def _rate(raw: object) -> float:
     return float(raw)
 
 
-def _at_once(for_ms: float | None, _params: Params) -> float:
-    if for_ms is not None:
-        raise ValueError("it happens at once; take `for` out")
-    return 0.0
-
-
-def _delay_ms(for_ms: float | None, params: Params) -> float:
-    if for_ms is not None:
-        raise ValueError("it lasts as long as its param `delay` says; take `for` out")
-    return float(params["delay"])
-
-
 _SHIM = frozenset({Need.SHIM})
-_DELAY = Param("delay", duration(0, _DAY_MS), "0", "how long it stays dead")
-_DIRECTION = Param("direction", choice(*answers.DIRECTIONS), "both", "to the instance, from it, or both")
-_HOW = Param("how", choice("kill", "shutdown"), "kill", "kill -9, or SIGTERM: a clean end")
-_TORN = Param("torn", FLAG, False, "keep a random part of the tail that was not synced")
-_LINK = (
-    Param("mode", choice("delay", "black-hole", "reset"), "delay", "late, nothing at all, or all connections reset"),
-    Param("delay", duration(0, _MINUTE_MS), "0", "how late each chunk is"),
-    Param("jitter", duration(0, _MINUTE_MS), "0", "up to how much later, uniform, in order"),
-    _DIRECTION,
-)
-_HELD = Param("mode", choice("all", "write"), "all", "all commands wait, or only those that write")
-_EVICTION = Param(
-    "policy", choice("noeviction", "volatile-ttl"), "noeviction", "SETs fail, or live locks vanish silently"
-)
-_SLOWER = Param("delay", duration(0.001, _MINUTE_MS), "2ms", "how much longer each takes")
-_ERROR = Param("error", choice("EIO", "ENOSPC", "EDQUOT"), "EIO", "what fsync says")
-_BY = Param("by", KeyKind("", _jump_ms), None, "how far, such as 5s or -5s")
-_RATE = Param("rate", KeyKind("", _rate), None, "1.1 = ten percent fast")
+_DELAY = {"delay": (duration(0, _DAY_MS), "0")}
+_DIRECTION = {"direction": (choice(*answers.DIRECTIONS), "both")}
+_LINK: Table = {
+    "mode": (choice("delay", "black-hole", "reset"), "delay"),
+    "delay": (duration(0, _MINUTE_MS), "0"),
+    "jitter": (duration(0, _MINUTE_MS), "0"),
+    **_DIRECTION,
+}
+_EVICTION = {"policy": (choice("noeviction", "volatile-ttl"), "noeviction")}
+_SLOWER = {"delay": (duration(0.001, _MINUTE_MS), "2ms")}
+_BY, _RATE = {"by": (KeyKind("", _jump_ms), None)}, {"rate": (KeyKind("", _rate), None)}
 
 KINDS: Mapping[str, FaultKind] = {
     "kill": FaultKind(machine.kill_instance),
     "stop": FaultKind(machine.stop_instance),
-    "restart": FaultKind(machine.restart_instance, (_DELAY, _HOW), lasts_ms=_delay_ms),
-    "proxy": FaultKind(answers.bend_link, _LINK, frozenset({Need.PROXY}), answers.link_lasts_ms),
-    "client-pause": FaultKind(answers.pause_clients, (_HELD,), lasts_ms=answers.pause_lasts_ms),
-    "client-kill": FaultKind(answers.kill_clients, lasts_ms=_at_once),
-    "script-flush": FaultKind(answers.flush_scripts, lasts_ms=_at_once),
-    "maxmemory": FaultKind(answers.fill_memory, (_EVICTION,)),
+    "restart": FaultKind(machine.kill_instance, _DELAY, lasts="cannot"),
+    "proxy": FaultKind(answers.bend_link, _LINK, frozenset({Need.PROXY}), check=answers.require_one_bend),
+    "client-pause": FaultKind(answers.pause_clients),
+    "client-kill": FaultKind(answers.kill_clients, lasts="cannot"),
+    "script-flush": FaultKind(answers.flush_scripts, lasts="cannot"),
+    "maxmemory": FaultKind(answers.fill_memory, _EVICTION),
     "readonly": FaultKind(answers.follow_nobody),
-    "loading": FaultKind(answers.load, (), frozenset({Need.DEBUG}), answers.load_lasts_ms),
+    "loading": FaultKind(answers.load, {}, frozenset({Need.DEBUG}), lasts="must"),
     "misconf": FaultKind(answers.fail_snapshots),
-    "fsync-latency": FaultKind(machine.slow_fsync, (_SLOWER,), _SHIM, hindrance=machine.nothing_is_synced),
-    "fsync-error": FaultKind(machine.fail_fsync, (_ERROR,), _SHIM, hindrance=machine.nothing_is_synced),
-    "clock-jump": FaultKind(machine.jump_clock, (_BY,), _SHIM),
-    "clock-rate": FaultKind(machine.bend_clock, (_RATE,), _SHIM),
-    "power-cut": FaultKind(machine.cut_instance, (_DELAY, _TORN), _SHIM, _delay_ms),
-    "drop": FaultKind(answers.drop_packets, (_DIRECTION,), hindrance=answers.cannot_drop),
-    "disk-full": FaultKind(machine.fill_disk, (), _SHIM, hindrance=machine.nothing_is_written),
+    "fsync-latency": FaultKind(machine.slow_fsync, _SLOWER, _SHIM, require=machine.require_syncs),
+    "fsync-error": FaultKind(machine.fail_fsync, {}, _SHIM, require=machine.require_syncs),
+    "clock-jump": FaultKind(machine.jump_clock, _BY, _SHIM),
+    "clock-rate": FaultKind(machine.bend_clock, _RATE, _SHIM),
+    "power-cut": FaultKind(machine.cut_instance, _DELAY, _SHIM, lasts="cannot"),
+    "drop": FaultKind(answers.drop_packets, _DIRECTION, require=answers.require_nft),
+    "disk-full": FaultKind(machine.fill_disk, {}, _SHIM, require=machine.require_writes),
 }
 WORKER_KINDS: Mapping[str, FaultKind] = {
-    "kill": FaultKind(machine.kill_worker, lasts_ms=_at_once),
+    "kill": FaultKind(machine.kill_worker, lasts="cannot"),
     "stop": FaultKind(machine.stop_worker),
 }
 
@@ -109,13 +90,25 @@ def _orders(number: int, fault: Fault, seed: int, duration_ms: float | None) -> 
             noun, _, index = target.partition(":")
             kind = _kind(fault.kind, noun)
             params = read_params(kind.params, fault.params)
-            lasts_ms = kind.lasts_ms(fault.for_ms, params)
+            lasts_ms = _lasts_ms(kind, fault.for_ms, params)
             if lasts_ms is not None and duration_ms is not None:
                 lasts_ms = min(lasts_ms, duration_ms - at_ms)
-            written, drawn = dict(fault.params), f"{seed}:{number}:{target}"
-            yield FaultOrder(fault.kind, noun, int(index), at_ms, lasts_ms, params, written, fault.phase, drawn)
+            yield FaultOrder(fault.kind, noun, int(index), at_ms, lasts_ms, params, dict(fault.params), fault.phase)
     except ValueError as error:
         raise UsageError(f"fault {number + 1} ({fault.kind}): {error}") from None
+
+
+def _lasts_ms(kind: FaultKind, for_ms: float | None, params: Params) -> float | None:
+    """How long it lasts, None: to the window's end. Raises ValueError where that or the params do not go together."""
+    kind.check(params)
+    if kind.lasts == "must" and for_ms is None:
+        raise ValueError("it must end: say `for` how long")
+    if kind.lasts != "cannot":
+        return for_ms
+    if for_ms is not None:
+        lasts = "lasts as long as its param `delay` says" if "delay" in params else "happens at once"
+        raise ValueError(f"it {lasts}; take `for` out")
+    return float(params.get("delay", 0.0))
 
 
 def needs_of(orders: Sequence[FaultOrder]) -> frozenset[Need]:

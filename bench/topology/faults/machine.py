@@ -32,16 +32,11 @@ _SETTLE_S = 5.0
 _ENDED = "ZX"
 
 
-def kill_instance(fault: Injection, number: signal.Signals = signal.SIGKILL) -> None:
+def kill_instance(fault: Injection) -> None:
     """`kill -9`; started again when the fault ends."""
     fault.undo.callback(fault.site.restart, fault.index)
     with fault.site.lock(fault.index):
-        fault.site.fleet.kill(fault.index, number)
-
-
-def restart_instance(fault: Injection) -> None:
-    """Ended, by kill -9 or clean, and started again, at once or after `delay`."""
-    kill_instance(fault, signal.SIGKILL if fault.params["how"] == "kill" else signal.SIGTERM)
+        fault.site.fleet.kill(fault.index)
 
 
 def stop_instance(fault: Injection) -> None:
@@ -99,21 +94,20 @@ def fail_fsync(fault: Injection) -> None:
     control = fault.site.control(fault.index)
     fault.undo.callback(fault.site.restart, fault.index)
     fault.undo.callback(control.set_sync_error, 0)
-    control.set_sync_error(getattr(errno, fault.params["error"]))
+    control.set_sync_error(errno.EIO)
 
 
-def nothing_is_written(fleet: Fleet) -> str | None:
+def require_writes(fleet: Fleet) -> None:
     """Refuse disk faults of servers that do not write. Raises UsageError."""
     if fleet.fsync == "none":
         raise UsageError("the servers have no append-only file (fsync = none), so nothing is synced")
-    return None
 
 
-def nothing_is_synced(fleet: Fleet) -> str | None:
+def require_syncs(fleet: Fleet) -> None:
     """Refuse faults of fsync where nobody waits for one. Raises UsageError."""
+    require_writes(fleet)
     if fleet.fsync == "no":
         raise UsageError("fsync = no leaves syncing to the kernel, so the servers never wait for it")
-    return nothing_is_written(fleet)
 
 
 def fill_disk(fault: Injection) -> None:
@@ -175,10 +169,9 @@ def cut_instance(fault: Injection) -> None:
     """`kill -9` and the loss of what was not synced; started again after `delay`."""
     site, index = fault.site, fault.index
     fault.undo.callback(site.restart, index)
-    torn = random.Random(fault.order.seed) if fault.params["torn"] else None
     with site.lock(index):
         site.fleet.kill(index)
-        cuts = cut_power(site.fleet.instances[index], site.control(index), torn)
+        cuts = cut_power(site.fleet.instances[index], site.control(index))
     fault.detail["lost_bytes"] = sum(cut.size_bytes - cut.kept_bytes for cut in cuts)
     fault.detail["files"] = [asdict(cut) for cut in cuts]
 

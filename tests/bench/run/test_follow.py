@@ -89,7 +89,7 @@ def follower() -> Follower:
 
 
 def no_faults() -> FaultTimeline:
-    return FaultTimeline((), lambda _order: None, lambda: None)  # type: ignore[arg-type, return-value]
+    return FaultTimeline((), lambda: None)
 
 
 def course_of(
@@ -251,7 +251,7 @@ class Killing(FaultTimeline):
     """A timeline that has killed one process."""
 
     def __init__(self, pid: int) -> None:
-        super().__init__((), lambda _order: None, lambda: None)  # type: ignore[arg-type, return-value]
+        super().__init__((), lambda: None)
         self._pid, self.stops = pid, 0
 
     def killed_workers(self) -> dict[int, int]:

@@ -167,8 +167,8 @@ def faulty(instances: int, fsync: str, kind: str, hurt: int, **params: str) -> I
     orders = read_faults([Fault(kind, 0, None, targets, "fixed", params)])
     with prepared_fleet(needs_of(orders), instances, fsync) as site:
         faults = [injection(site, order) for order in orders]
-        if reason := faults[0].why_not():
-            pytest.skip(reason)
+        if reason := faults[0].refusal():
+            pytest.skip(str(reason))
         yield site.fleet, faults
 
 

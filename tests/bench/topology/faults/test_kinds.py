@@ -14,7 +14,7 @@ from bench.topology.faults.kinds import KINDS, WORKER_KINDS, injection, read_fau
 
 README = Path(kinds.__file__).parents[1] / "README.md"
 NEEDED = {"clock-jump": {"by": "5s"}, "clock-rate": {"rate": 1.1}, "proxy": {"delay": "5ms"}}
-BOUNDED = {"client-pause", "loading"}
+BOUNDED = {"loading"}
 
 
 def fault(kind: str, target: str = "instance:0", for_ms: float | None = None, **params: object) -> Fault:
@@ -31,22 +31,22 @@ def test_every_kind_is_documented_with_its_params() -> None:
     rows = {match[1]: match[0] for match in re.finditer(r"^\| `([a-z-]+)` \|.*$", README.read_text(), re.MULTILINE)}
     for name, kind in KINDS.items():
         assert name in rows
-        assert [param.name for param in kind.params if f"`{param.name}`" not in rows[name]] == []
+        assert [param for param in kind.params if f"`{param}`" not in rows[name]] == []
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_every_kind_can_be_ordered_and_says_that_foreign_servers_are_not_ours(name: str) -> None:
     (order,) = read_faults([fault(name)])
     assert (order.kind, order.target, order.at_ms) == (name, "instance:0", 100.0)
-    with Site() as site, pytest.raises(UsageError, match=NOT_OURS):
-        injection(site, order).why_not()
+    refusal = injection(Site(), order).refusal()
+    assert isinstance(refusal, UsageError)
+    assert str(refusal) == NOT_OURS
 
 
 @pytest.mark.parametrize("name", WORKER_KINDS)
 def test_what_strikes_workers_needs_no_server_of_ours(name: str) -> None:
     (order,) = read_faults([fault(name, "worker:1")])
-    with Site() as site:
-        assert injection(site, order).why_not() is None
+    assert injection(Site(), order).refusal() is None
 
 
 @pytest.mark.parametrize(
@@ -57,8 +57,7 @@ def test_what_strikes_workers_needs_no_server_of_ours(name: str) -> None:
         (fault("script-flush", for_ms=5), "it happens at once; take `for` out"),
         (fault("restart", for_ms=5), "as its param `delay` says; take `for` out"),
         (Fault("clock-jump", 0, None, ("instance:0",), "fixed", {}), "needs the param 'by'"),
-        (Fault("client-pause", 0, None, ("instance:0",), "fixed", {}), "mode all .* take mode write"),
-        (Fault("loading", 0, None, ("instance:0",), "fixed", {}), "a load must end: say `for`"),
+        (Fault("loading", 0, None, ("instance:0",), "fixed", {}), "it must end: say `for` how long"),
         (Fault("proxy", 0, None, ("instance:0",), "fixed", {}), "mode delay needs a delay or a jitter"),
         (fault("proxy", mode="reset"), "the other modes have neither"),
     ],
@@ -114,13 +113,12 @@ def test_a_moment_lasts_no_time_and_a_delay_as_long_as_it_says() -> None:
 
 # -- params ------------------------------------------------------------------------------------------------------------
 
-TABLE = (*KINDS["clock-jump"].params, *KINDS["power-cut"].params)
+TABLE = {**KINDS["clock-jump"].params, **KINDS["power-cut"].params}
 
 
 def test_every_param_is_there_resolved_and_the_defaults_too() -> None:
-    assert read_params(TABLE, {"by": "-5s"}) == {"delay": 0.0, "by": -5000.0, "torn": False}
-    given = {"by": "--5s", "delay": "1s", "torn": True}
-    assert read_params(TABLE, given) == {"delay": 1000.0, "by": -5000.0, "torn": True}
+    assert read_params(TABLE, {"by": "-5s"}) == {"delay": 0.0, "by": -5000.0}
+    assert read_params(TABLE, {"by": "--5s", "delay": "1s"}) == {"delay": 1000.0, "by": -5000.0}
 
 
 @pytest.mark.parametrize(
@@ -128,7 +126,6 @@ def test_every_param_is_there_resolved_and_the_defaults_too() -> None:
     [
         ({"by": "1s", "delay": "2d"}, "param 'delay': '2d' is not a duration"),
         ({"by": "0"}, "param 'by': '0' is not a time up to 24h, forward or back"),
-        ({"by": "1s", "torn": 1}, "param 'torn': 1 is not true or false"),
     ],
 )
 def test_what_is_wrong_with_a_param_is_named(given: dict[str, object], why: str) -> None:
