@@ -17,7 +17,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -59,16 +58,48 @@ def find_compiler() -> str | None:
     return next(filter(None, map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))), None)
 
 
-LAYOUT, ENTRIES = 4, 1024
-_CLOCKS, _CLOCK_WORDS, _ENTRY_WORDS = 8, 3, 10
-_LAYOUT, _LOADED, _PROGRAM, _SYNC_DELAY, _SYNC_ERROR, _TURN, _USED, _OVERFLOW, _NOTE_WRITES, _FULL = range(10)
-_CLOCK, _LEDGER = 40, 64
-_READY, _INODE, _BORN, _DURABLE, _IN_FLIGHT, _SYNCS, _FAILURES, _TRUNCATIONS, _WRITTEN, _SYNCED = range(10)
-_BYTES = (_LEDGER + _ENTRY_WORDS * ENTRIES) * 8
+LAYOUT, ENTRIES, CLOCKS = 4, 1024, 8
 _AT_FDCWD, _FOLLOW = -100, 0
 _WANTED = 0x100 | 0x800  # STATX_INO, STATX_BTIME
 _STATX_BYTES = 256
 _STATX_INODE, _STATX_BORN = 32, 80  # offsets of stx_ino, stx_btime (s64 seconds, u32 nanoseconds)
+
+
+def _words(*names: str) -> list[tuple[str, type[ctypes.c_int64]]]:
+    return [(name, ctypes.c_int64) for name in names]
+
+
+class ClockWords(ctypes.Structure):
+    """One setting of the wall clock: shown = true + offset_ns + (true - since_ns) * ppb / 10^9."""
+
+    __slots__ = ()  # a name that is misspelt is an error
+    _fields_ = _words("offset_ns", "since_ns", "ppb")
+
+
+class FileWords(ctypes.Structure):
+    """One file of the ledger; `in_flight`: syncs that had begun and not returned; `written_ns`, `synced_ns`: when the
+    last append (0 unless noted) and the last sync ended, CLOCK_MONOTONIC."""
+
+    __slots__ = ()
+    _fields_ = [
+        *_words("ready", "inode", "born_ns", "durable_bytes", "in_flight", "syncs", "failures", "truncations"),
+        *_words("written_ns", "synced_ns"),
+    ]
+
+
+class ControlWords(ctypes.Structure):
+    """What a server and Python share. `sync_delay_ns`: how much longer every fsync and fdatasync takes; `sync_error`:
+    an errno with which each fails, making nothing durable (0: none); `note_writes` 1: the time of every append is
+    noted (two system calls more); `disk_full` 1: every append to a file fails."""
+
+    __slots__ = ()
+    _fields_ = [
+        *_words("layout", "loaded", "program", "sync_delay_ns", "sync_error", "turn", "used", "overflow"),
+        *_words("note_writes", "disk_full"),
+        ("spare", ctypes.c_int64 * 30),
+        ("clocks", ClockWords * CLOCKS),
+        ("ledger", FileWords * ENTRIES),
+    ]
 
 
 def identity(path: Path) -> tuple[int, int]:
@@ -83,118 +114,71 @@ def identity(path: Path) -> tuple[int, int]:
     return inode, seconds * NS_PER_S + nanoseconds
 
 
-@dataclass(frozen=True, slots=True)
-class SyncedFile:
-    """What the ledger knows of one file. `in_flight`: syncs that had begun and not returned; `written_ns`,
-    `synced_ns`: when the last append (0 unless noted) and the last sync ended, CLOCK_MONOTONIC."""
-
-    durable_bytes: int = 0
-    in_flight: int = 0
-    written_ns: int = 0
-    synced_ns: int = 0
-
-
 class Control:
-    """The shared words of one server's shim. Make it before the server starts, `close` it after its end."""
+    """The shared words of one server's shim. Make it before the server starts."""
 
     def __init__(self, path: Path) -> None:
         """Make the file `path`, all true and empty. Raises OSError when it exists or the disk is full."""
         self.path = path
-        self._lock = threading.Lock()
+        self._lock, size = threading.Lock(), ctypes.sizeof(ControlWords)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            os.posix_fallocate(file, 0, _BYTES)  # a page that a full disk cannot give would kill the server
-            self._map = mmap.mmap(file, _BYTES)
+            os.posix_fallocate(file, 0, size)  # a page that a full disk cannot give would kill the server
+            self.words = ControlWords.from_buffer(mmap.mmap(file, size))
         finally:
             os.close(file)
-        self._words = memoryview(self._map).cast("q")
-        self._words[_LAYOUT] = LAYOUT
+        self.words.layout = LAYOUT
 
-    def close(self) -> None:
-        """Let go of the mapping; more than once is fine."""
-        self._words.release()
-        self._map.close()
-
-    # -- the disk -----------------------------------------------------------------------------------------------------
-
-    def set_sync_delay(self, delay_ns: int) -> None:
-        """Every fsync and fdatasync takes `delay_ns` (>= 0) longer, in whichever thread it is called."""
-        self._words[_SYNC_DELAY] = delay_ns
-
-    def set_sync_error(self, error: int) -> None:
-        """Every fsync and fdatasync fails with this errno and makes nothing durable; 0 = no longer."""
-        self._words[_SYNC_ERROR] = error
-
-    def set_full(self, full: int) -> None:
-        """1: every append to a file fails, as on a disk without one free page; 0: there is room."""
-        self._words[_FULL] = full
-
-    def note_writes(self) -> None:
-        """Note the time of every append to a file from now on: two system calls more per append."""
-        self._words[_NOTE_WRITES] = 1
-
-    def synced(self, path: Path) -> SyncedFile:
+    def synced(self, path: Path) -> FileWords:
         """What is known of the file at `path`; all zero when it was never synced. Raises OSError when there is none."""
         known = identity(path)
-        rows = [row for row in self._rows() if (row[_INODE], row[_BORN]) == known]
+        rows = [row for row in self.files() if (row.inode, row.born_ns) == known]
         if not rows:
-            return SyncedFile()
-        return SyncedFile(
-            max(row[_DURABLE] for row in rows),
-            sum(row[_IN_FLIGHT] for row in rows),
-            max(row[_WRITTEN] for row in rows),
-            max(row[_SYNCED] for row in rows),
+            return FileWords()
+        return FileWords(
+            durable_bytes=max(row.durable_bytes for row in rows),
+            in_flight=sum(row.in_flight for row in rows),
+            written_ns=max(row.written_ns for row in rows),
+            synced_ns=max(row.synced_ns for row in rows),
         )
 
     @property
     def syncs(self) -> int:
         """How many fsyncs and fdatasyncs have returned so far, of all files."""
-        return sum(row[_SYNCS] for row in self._rows())
+        return sum(row.syncs for row in self.files())
 
-    @property
-    def overflow(self) -> bool:
-        """Whether more files were synced than the ledger holds: what is durable is no longer known then."""
-        return self._words[_OVERFLOW] > 0
-
-    def _rows(self) -> list[list[int]]:
-        used = min(self._words[_USED], ENTRIES)
-        starts = range(_LEDGER, _LEDGER + used * _ENTRY_WORDS, _ENTRY_WORDS)
-        rows = [self._words[start : start + _ENTRY_WORDS].tolist() for start in starts]
-        return [row for row in rows if row[_READY]]
-
-    # -- the wall clock -----------------------------------------------------------------------------------------------
+    def files(self) -> list[FileWords]:
+        """What the ledger holds; with `words.overflow` that is not all."""
+        return [row for row in self.words.ledger[: self.words.used] if row.ready]
 
     def shift_clock(self, by_ns: int) -> None:
         """Let the server's wall clock jump by `by_ns`, forward or (< 0) back."""
         with self._lock:
-            offset, since, ppb = self._clock()
-            self._set_clock(offset + by_ns, since, ppb)
+            clock = self._clock()
+            self._set_clock(clock.offset_ns + by_ns, clock.since_ns, clock.ppb)
 
     def set_clock_rate(self, rate: float) -> None:
         """Let the server's wall clock run at `rate` (0.1-10) times true speed from now on, without a jump."""
         with self._lock:
-            offset, since, ppb = self._clock()
-            now = time.time_ns()
-            self._set_clock(offset + (now - since) * ppb // NS_PER_S, now, round((rate - 1) * NS_PER_S))
+            now_ns = time.time_ns()
+            self._set_clock(self._ahead_ns(now_ns), now_ns, round((rate - 1) * NS_PER_S))
 
     def clock_offset_ns(self) -> int:
         """How far the server's wall clock is ahead now."""
-        offset, since, ppb = self._clock()
-        return offset + (time.time_ns() - since) * ppb // NS_PER_S
+        return self._ahead_ns(time.time_ns())
 
-    def _clock(self) -> tuple[int, int, int]:
-        at = _CLOCK + self._words[_TURN] % _CLOCKS * _CLOCK_WORDS
-        offset, since, ppb = self._words[at : at + _CLOCK_WORDS].tolist()
-        return offset, since, ppb
+    def _ahead_ns(self, now_ns: int) -> int:
+        clock = self._clock()
+        return int(clock.offset_ns + (now_ns - clock.since_ns) * clock.ppb // NS_PER_S)
+
+    def _clock(self) -> ClockWords:
+        clock: ClockWords = self.words.clocks[self.words.turn % CLOCKS]
+        return clock
 
     def _set_clock(self, *setting: int) -> None:
-        turn = self._words[_TURN] + 1
-        at = _CLOCK + turn % _CLOCKS * _CLOCK_WORDS
-        for word, value in enumerate(setting):
-            self._words[at + word] = value
-        self._words[_TURN] = turn
-
-    # -- is it there at all? ------------------------------------------------------------------------------------------
+        turn = self.words.turn + 1
+        self.words.clocks[turn % CLOCKS] = setting
+        self.words.turn = turn
 
     def loaded_in(self, process_id: int) -> bool:
         """Whether the program that process `process_id` runs now has the shim in it."""
@@ -202,7 +186,7 @@ class Control:
             program = Path(f"/proc/{process_id}/exe").stat().st_ino
         except OSError:
             return False
-        return self._words[_LOADED] == process_id and self._words[_PROGRAM] == program
+        return (self.words.loaded, self.words.program) == (process_id, program)
 
 
 class Preload:
@@ -221,9 +205,3 @@ class Preload:
         before = os.environ.get("LD_PRELOAD")
         preload = f"./{LIBRARY_FILE}" + (f":{before}" if before else "")
         return {"LD_PRELOAD": preload, "LOCKBENCH_SHIM": f"./{CONTROL_FILE}"}
-
-    def close(self) -> None:
-        """Let go of all mappings; the servers must have ended, or go on as they were set."""
-        for control in self.controls.values():
-            control.close()
-        self.controls.clear()

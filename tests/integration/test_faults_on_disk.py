@@ -77,7 +77,7 @@ def under(*policies: str) -> pytest.MarkDecorator:
 @under("everysec", "no")
 def test_a_kill_keeps_what_a_power_cut_loses(rig: Rig) -> None:
     """Both are acknowledged, and no sync comes to their help: the disk never answers."""
-    rig.control.set_sync_delay(FOREVER_NS)
+    rig.control.words.sync_delay_ns = FOREVER_NS
     rig.set("first")
     rig.strike("kill")
     assert rig.has("first") == 1
@@ -90,7 +90,7 @@ def test_a_kill_keeps_what_a_power_cut_loses(rig: Rig) -> None:
 def test_a_power_cut_keeps_exactly_what_was_synced(rig: Rig) -> None:
     rig.set("synced")
     rig.until_synced()
-    rig.control.set_sync_delay(FOREVER_NS)
+    rig.control.words.sync_delay_ns = FOREVER_NS
     kept = rig.aof.stat().st_size
     rig.set("lost")
     cut = rig.fault("power-cut")
@@ -107,7 +107,7 @@ def test_a_power_cut_keeps_exactly_what_was_synced(rig: Rig) -> None:
 def test_a_torn_tail_ends_anywhere_by_the_seed_and_is_survived(rig: Rig) -> None:
     rig.set("synced")
     rig.until_synced()
-    rig.control.set_sync_delay(FOREVER_NS)
+    rig.control.words.sync_delay_ns = FOREVER_NS
     durable = rig.aof.stat().st_size
     rig.set(*(f"lost:{number}" for number in range(100)))
     size = rig.aof.stat().st_size

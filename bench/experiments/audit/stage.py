@@ -88,7 +88,6 @@ class Stage:
         folder = self.fleet.folder / f"clock-{len(self.parties)}-{monotonic_ns()}"
         folder.mkdir()
         shim = Preload()
-        self._places.callback(shim.close)
         party = self._party(shim.environment(0, folder), folder)
         if not shim.controls[0].loaded_in(party.process.pid):
             raise NotApplicableError("its wall clock cannot be set here: it ignores LD_PRELOAD")

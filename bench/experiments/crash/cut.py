@@ -68,7 +68,7 @@ class CrashPlace:
         if self._fleet is not None and (len(self._fleet.instances), self._fleet.fsync) == (instances, policy):
             return
         self.close()
-        shim = self._started.enter_context(closing(Preload()))
+        shim = Preload()
         self._fleet = self._started.enter_context(
             start_fleet(instances, policy, server=self._server, environment=shim.environment, config=NO_REWRITE)
         )
@@ -81,7 +81,7 @@ class CrashPlace:
             if not control.loaded_in(instance.pid):
                 self.close()
                 raise EnvironmentNotReadyError(f"crashes need the fault shim in their servers: {IGNORED}")
-            control.note_writes()
+            control.words.note_writes = 1
 
     def close(self) -> None:
         """End it; more than once is fine."""
@@ -104,7 +104,7 @@ class CrashPlace:
     def slow_syncs(self, delay_s: float) -> None:
         """Let every sync of every instance take so much longer from now on."""
         for control in self._controls.values():
-            control.set_sync_delay(round(delay_s * NS_PER_S))
+            control.words.sync_delay_ns = round(delay_s * NS_PER_S)
 
     def end(self, victims: Sequence[int], kind: str) -> dict[int, int]:
         """End the victims, one right after the other; when (ns) each was told to."""

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -82,18 +82,16 @@ class OwnServers:
         config = [*_CONFIG, "--maxclients", str(cell.connections + _MAXCLIENTS)]
         if cell.rewrite == "on-no-sync":
             config += ["--no-appendfsync-on-rewrite", "yes"]
-        with (
-            closing(Preload()) as shim,
-            start_fleet(
-                cell.instances, server_policy(cell.policy), server=self.server, base_folder=self._disk, config=config,
-                environment=shim.environment,
-            ) as fleet,
-        ):  # fmt: skip
+        shim = Preload()
+        with start_fleet(
+            cell.instances, server_policy(cell.policy), server=self.server, base_folder=self._disk, config=config,
+            environment=shim.environment,
+        ) as fleet:  # fmt: skip
             controls = tuple(shim.controls[instance.index] for instance in fleet.instances)
             for control, instance in zip(controls, fleet.instances, strict=True):
                 if not control.loaded_in(instance.pid):
                     raise EnvironmentNotReadyError(f"fsyncs cannot be counted: {IGNORED}")
-                control.set_sync_delay(int(cell.injected_ms * NS_PER_MS))
+                control.words.sync_delay_ns = int(cell.injected_ms * NS_PER_MS)
             disk = fdatasync_latency(fleet.folder, writes=100, budget_s=0.3)
             folders = tuple(instance.folder for instance in fleet.instances)
             yield CellServers(fleet.urls, True, disk, partial(set_policy, fleet.urls), controls, folders)

@@ -152,7 +152,7 @@ def prepared_fleet(
     with ExitStack() as stack:
         if Need.SHIM in needs:
             try:
-                preload = stack.enter_context(contextlib.closing(Preload()))
+                preload = Preload()
             except BenchError as error:
                 missing[Need.SHIM] = str(error)
         if Need.DEBUG in needs:

@@ -84,8 +84,8 @@ def _state(pid: int) -> str:
 def slow_fsync(fault: Injection) -> None:
     """Every fsync takes `delay` longer, as on a real volume."""
     control = fault.site.control(fault.index)
-    fault.undo.callback(control.set_sync_delay, 0)
-    control.set_sync_delay(round(fault.params["delay"] * NS_PER_MS))
+    fault.undo.callback(setattr, control.words, "sync_delay_ns", 0)
+    control.words.sync_delay_ns = round(fault.params["delay"] * NS_PER_MS)
 
 
 def fail_fsync(fault: Injection) -> None:
@@ -93,8 +93,8 @@ def fail_fsync(fault: Injection) -> None:
     started again: it has ended of it, or refuses writes until something is synced."""
     control = fault.site.control(fault.index)
     fault.undo.callback(fault.site.restart, fault.index)
-    fault.undo.callback(control.set_sync_error, 0)
-    control.set_sync_error(errno.EIO)
+    fault.undo.callback(setattr, control.words, "sync_error", 0)
+    control.words.sync_error = errno.EIO
 
 
 def require_writes(fleet: Fleet) -> None:
@@ -125,8 +125,8 @@ def fill_disk(fault: Injection) -> None:
                 site.restart(index)
 
     fault.undo.callback(revive)
-    fault.undo.callback(control.set_full, 0)
-    control.set_full(1)
+    fault.undo.callback(setattr, control.words, "disk_full", 0)
+    control.words.disk_full = 1
     with contextlib.suppress(BenchError):  # its own refusal, or its end
         site.command(index, "SET", "lockbench-disk-full", "x", "PX", 1)
     if site.fleet.fsync == "always":
@@ -150,7 +150,7 @@ class Cut:
 def cut_power(instance: Instance, control: Control, torn: random.Random | None = None) -> tuple[Cut, ...]:
     """Cut every file of a *dead* instance to what was durable; `torn` draws how much of the rest stays. Raises
     EnvironmentNotReadyError when the ledger does not know all files, OSError when one cannot be cut."""
-    if control.overflow:
+    if control.words.overflow:
         raise EnvironmentNotReadyError(f"instance {instance.index} synced more files than the shim's ledger holds")
     ours = {instance.log_path, instance.folder / CONTROL_FILE, instance.folder / LIBRARY_FILE}
     cuts = []

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -50,10 +49,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def preloaded(tmp_path: Path, library: Path) -> Iterator[Preloaded]:
-    process = Preloaded(tmp_path, library)
-    yield process
-    process.control.close()
+def preloaded(tmp_path: Path, library: Path) -> Preloaded:
+    return Preloaded(tmp_path, library)
 
 
 APPEND = """
@@ -80,7 +77,7 @@ def test_fdatasync_counts_like_fsync_and_writing_alone_makes_nothing_durable(pre
 
 def test_what_is_written_while_a_sync_runs_is_not_durable_by_it(preloaded) -> None:
     """The delay comes between looking at the size and the sync, so the sync may really have saved more."""
-    preloaded.control.set_sync_delay(1_000_000_000)
+    preloaded.control.words.sync_delay_ns = 1_000_000_000
     code = """
 import threading
 os.write(file, b"x" * 100)
@@ -103,7 +100,7 @@ def test_the_times_of_appends_are_noted_when_asked_and_tell_what_came_last(prelo
     preloaded.run(code)
     assert preloaded.control.synced(path).written_ns == 0
     before_ns = time.monotonic_ns()
-    preloaded.control.note_writes()
+    preloaded.control.words.note_writes = 1
     preloaded.run(code)
     synced = preloaded.control.synced(path)
     assert before_ns < synced.written_ns < synced.synced_ns < time.monotonic_ns()
@@ -113,7 +110,7 @@ def test_the_times_of_appends_are_noted_when_asked_and_tell_what_came_last(prelo
 
 
 def test_a_full_disk_refuses_what_is_appended_to_files_and_nothing_else(preloaded) -> None:
-    preloaded.control.set_full(1)
+    preloaded.control.words.disk_full = 1
     code = """
 try:
     os.write(file, b"x" * 100)
@@ -124,12 +121,12 @@ print(os.write(ends[1], b"y"))
 """
     assert preloaded.run(APPEND + code) == "28\n1"
     assert (preloaded.folder / "aof").stat().st_size == 0
-    preloaded.control.set_full(0)
+    preloaded.control.words.disk_full = 0
     assert preloaded.run(APPEND + 'print(os.write(file, b"x"))') == "1"
 
 
 def test_a_failing_sync_says_so_and_makes_nothing_durable(preloaded) -> None:
-    preloaded.control.set_sync_error(28)
+    preloaded.control.words.sync_error = 28
     code = """
 os.write(file, b"x" * 100)
 try:
@@ -140,7 +137,7 @@ except OSError as error:
     assert preloaded.run(APPEND + code) == "28"
     synced = preloaded.control.synced(preloaded.folder / "aof")
     assert (synced.durable_bytes, preloaded.control.syncs) == (0, 0)
-    preloaded.control.set_sync_error(0)
+    preloaded.control.words.sync_error = 0
     assert preloaded.run(APPEND + "print(os.fsync(file))") == "None"
 
 
@@ -155,7 +152,7 @@ def test_a_truncation_lowers_what_is_durable(preloaded, shorten: str) -> None:
 
 def test_a_process_killed_in_its_sync_leaves_it_in_flight_until_the_next_one_starts(preloaded) -> None:
     path = preloaded.folder / "aof"
-    preloaded.control.set_sync_delay(60_000_000_000)
+    preloaded.control.words.sync_delay_ns = 60_000_000_000
     with preloaded.start(APPEND + 'os.write(file, b"x"); os.fsync(file)') as process:
         until_in_flight(preloaded.control, path)
         process.kill()
@@ -174,9 +171,9 @@ for number in range({}):
     os.close(file)
 """
     preloaded.run(code.format(ENTRIES))
-    assert (len(preloaded.control._rows()), preloaded.control.overflow) == (ENTRIES, False)
+    assert (len(preloaded.control.files()), preloaded.control.words.overflow) == (ENTRIES, 0)
     preloaded.run(APPEND + "os.fsync(file)")
-    assert preloaded.control.overflow
+    assert preloaded.control.words.overflow
 
 
 CLOCKS = """
@@ -234,7 +231,7 @@ def test_who_has_the_shim_is_known_by_process_and_program(preloaded, takes_it: b
 
 def test_without_its_file_the_shim_changes_nothing(preloaded, library: Path) -> None:
     preloaded._environment.pop("LOCKBENCH_SHIM")
-    preloaded.control.set_sync_error(5)
+    preloaded.control.words.sync_error = 5
     preloaded.control.shift_clock(3_600_000_000_000)
     assert abs(float(preloaded.run(APPEND + "os.fsync(file); print(time.time())")) - time.time()) < 60
-    assert preloaded.control._rows() == []
+    assert preloaded.control.files() == []

@@ -7,7 +7,7 @@ import pytest
 
 from bench.errors import EnvironmentNotReadyError
 from bench.topology import shim
-from bench.topology.shim import Control, SyncedFile, identity, shim_library
+from bench.topology.shim import Control, identity, shim_library
 
 
 def test_the_source_has_no_warning(tmp_path: Path) -> None:
@@ -26,12 +26,10 @@ def test_a_compiler_that_fails_is_quoted_and_leaves_nothing(tmp_path: Path, monk
 
 def test_a_new_one_is_true_and_empty_and_stands_on_real_blocks(tmp_path: Path) -> None:
     control = Control(tmp_path / "map")
-    assert (control._rows(), control.overflow, control.clock_offset_ns()) == ([], False, 0)
-    assert control.synced(control.path) == SyncedFile()
+    assert (control.files(), control.words.overflow, control.clock_offset_ns()) == ([], 0, 0)
+    assert control.synced(control.path).durable_bytes == 0
     assert control.path.stat().st_blocks * 512 >= control.path.stat().st_size  # a full disk cannot kill the server
     assert control.path.stat().st_mode & 0o077 == 0
-    control.close()
-    control.close()
 
 
 def test_jumps_add_up_and_a_rate_goes_on_from_there(tmp_path: Path) -> None:
@@ -49,12 +47,14 @@ def test_a_setting_is_written_beside_the_valid_one_and_then_made_valid(tmp_path:
     """A server in the middle of a reading goes on with what it began with."""
     control = Control(tmp_path / "map")
     for number in range(1, 20):
-        before = control._words.tolist()
+        before, slot = bytes(control.words), number % 8
         control.shift_clock(7)
-        changed = {word for word, value in enumerate(control._words.tolist()) if value != before[word]}
-        slot = shim._CLOCK + number % 8 * 3
-        assert changed - {slot, slot + 1, slot + 2} == {shim._TURN}
-        assert control._words[slot] == 7 * number
+        assert control.words.clocks[slot].offset_ns == 7 * number
+        after = bytearray(bytes(control.words))
+        for field, width in ((shim.ControlWords.turn, 8), (shim.ControlWords.clocks, 24)):
+            start = field.offset + (slot * width if width > 8 else 0)
+            after[start : start + width] = before[start : start + width]
+        assert bytes(after) == before, "nothing else has changed"
 
 
 def test_a_file_is_inode_and_birth_whatever_is_written_to_it(tmp_path: Path) -> None:
