@@ -168,8 +168,6 @@ class InstanceFacts:
     server: Annotated[str | None, says("redis or valkey")] = None
     version: Annotated[str | None, says("as it says")] = None
     run_id: Annotated[str | None, says("differs after each of its starts")] = None
-    process_id: Annotated[int | None, says("of the server")] = None
-    uptime_s: Annotated[int | None, says("since its start")] = None
     role: Annotated[str | None, says("primary or replica")] = None
     cluster: Annotated[bool | None, says("whether it is a node of a cluster")] = None
     fsync: Annotated[str | None, says("none, no, everysec or always")] = None
@@ -208,17 +206,11 @@ class InfoDelta:
     warning: Annotated[str | None, says("why there are no counters, else null")]
     elapsed_s: Annotated[float, says("between the two")]
     cpu_s: Annotated[float | None, says("system and user time, without forked children")] = None
-    children_cpu_s: Annotated[float | None, says("that of forked children (rewrites)")] = None
     commands_processed: Annotated[int | None, says("all commands")] = None
     calls: Annotated[dict[str, int], says("by command, a sub-command as config|get")] = field(default_factory=dict)
-    usec_per_call: Annotated[dict[str, float], says("µs of each of them")] = field(default_factory=dict)
     expired_keys: Annotated[int | None, says("keys that expired")] = None
     evicted_keys: Annotated[int | None, says("keys that were evicted")] = None
-    input_bytes: Annotated[int | None, says("bytes received")] = None
-    output_bytes: Annotated[int | None, says("bytes sent")] = None
-    aof: Annotated[
-        dict[str, int | str], says("increase of aof_delayed_fsync and aof_rewrites; sizes and states at the end")
-    ] = field(default_factory=dict)
+    aof: Annotated[dict[str, int | str], says("aof_delayed_fsync and aof_rewrites")] = field(default_factory=dict)
 
     @property
     def delayed_fsyncs(self) -> int | None:

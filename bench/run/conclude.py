@@ -46,7 +46,7 @@ from bench.run.servers import Servers
 from bench.safety.judge import Circumstances, Judge, holes
 from bench.safety.rules import Holders
 from bench.scenario import Scenario
-from bench.topology.probe import LeakCount, leaked_keys
+from bench.topology.probe import leaked_keys
 from bench.workloads.demand import due_between
 from lockcore.clock import NS_PER_MS
 
@@ -176,7 +176,7 @@ def key_names(key_prefix: str, resources: Iterable[int]) -> Iterator[str]:
 
 
 def _instances(
-    evidence: RunEvidence, seen: Sequence[InstanceReport], leaks: Sequence[LeakCount]
+    evidence: RunEvidence, seen: Sequence[InstanceReport], leaks: Sequence[int | None]
 ) -> tuple[InstanceReport, ...]:
     """What the load saw of each instance, beside what the instance says itself."""
     rows = list(seen)
@@ -189,7 +189,7 @@ def _instances(
             server=f"{fact.server} {fact.version}" if fact.server else rows[index].server,
             cpu_us_per_command=cpu_s * 1e6 / commands if cpu_s is not None and commands else None,
             info=info,
-            leaked_keys=leak.found,
+            leaked_keys=leak,
         )
     return tuple(rows)
 

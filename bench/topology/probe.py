@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import redis
 from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermissionError, ResponseError
@@ -21,20 +21,12 @@ from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermission
 from bench.errors import BenchError, EnvironmentNotReadyError, secrets
 from bench.measure.latency import SlowEvent
 from bench.measure.run_result import InfoDelta, InstanceFacts
-from bench.measure.section import Count, says
 from bench.topology.target import client_of, parse_targets
+from lockcore.clock import NS_PER_S
 from lockcore.shells.target import InstanceTarget
 
 _AOF_COUNTERS = ("aof_delayed_fsync", "aof_rewrites")
-_AOF_NOW = (
-    "aof_enabled",
-    "aof_current_size",
-    "aof_base_size",
-    "aof_pending_bio_fsync",
-    "aof_last_write_status",
-    "aof_last_bgrewrite_status",
-)
-_COMMAND, _NONE = "cmdstat_", {"calls": 0, "usec": 0}
+_COMMAND = "cmdstat_"
 TIMEOUT_S = 2.0  # of each step
 EVERY_S = 2.0  # between two looks of InfoWatch
 _KEYS_PER_COMMAND = 500
@@ -56,7 +48,7 @@ class InfoSnapshot:
 
 def delta(before: InfoSnapshot, after: InfoSnapshot) -> InfoDelta:
     """Return what one instance did from `before` to `after`, two snapshots of the same address."""
-    elapsed_s = (after.taken_ns - before.taken_ns) / 1e9
+    elapsed_s = (after.taken_ns - before.taken_ns) / NS_PER_S
     old, new = before.values, after.values
     if old is None or new is None:
         return InfoDelta(after.address, f"no counters: {before.missing or after.missing}", elapsed_s)
@@ -68,52 +60,21 @@ def delta(before: InfoSnapshot, after: InfoSnapshot) -> InfoDelta:
             return None
         return round(sum(new[name] - old[name] for name in names), 6)  # the servers' own resolution
 
-    ran = {
-        name.removeprefix(_COMMAND): (calls, stat["usec"] - past["usec"])
-        for name, stat in new.items()
-        if name.startswith(_COMMAND)
-        for past in [old.get(name, _NONE)]
-        if (calls := stat["calls"] - past["calls"]) > 0
-    }
-    aof = {name: new[name] for name in _AOF_NOW if name in new}
-    aof |= {name: change for name in _AOF_COUNTERS if (change := increase(name)) is not None}
     return InfoDelta(
         after.address,
         None,
         elapsed_s,
         cpu_s=increase("used_cpu_sys", "used_cpu_user"),
-        children_cpu_s=increase("used_cpu_sys_children", "used_cpu_user_children"),
         commands_processed=increase("total_commands_processed"),
-        calls={command: calls for command, (calls, _) in ran.items()},
-        usec_per_call={command: round(usec / calls, 3) for command, (calls, usec) in ran.items()},
+        calls={
+            name.removeprefix(_COMMAND): calls
+            for name, stat in new.items()
+            if name.startswith(_COMMAND) and (calls := stat["calls"] - old.get(name, {"calls": 0})["calls"])
+        },
         expired_keys=increase("expired_keys"),
         evicted_keys=increase("evicted_keys"),
-        input_bytes=increase("total_net_input_bytes"),
-        output_bytes=increase("total_net_output_bytes"),
-        aof=aof,
+        aof={name: change for name in _AOF_COUNTERS if (change := increase(name)) is not None},
     )
-
-
-@dataclass(frozen=True, slots=True)
-class LeakCount:
-    """Keys of a run still on one instance."""
-
-    address: Annotated[str, says("host:port or socket path, without secrets")]
-    found: Annotated[int | None, says("of the names asked for; null: not_checked says why")]
-    unlinked: Annotated[Count, says("removed")]
-    not_checked: Annotated[str | None, says("why they could not be looked for")]
-
-
-_CURES = {  # what a reason begins with → what helps; some ask that themselves
-    "connection refused": "start it, or mend its port",
-    "wrong or missing user name": "redis://user:password@host:port gives them",
-    "not allowed": "give the user these rights",
-    "it does not speak": "mend its port",
-    f"no answer within {TIMEOUT_S:g} s": "is it up, and no firewall between?",
-    "name or service not known": "mend the host's name",
-    "DB index": "name a database it has",
-    "no such file": "start it, or mend its path",
-}
 
 
 def inspect(urls: Sequence[str], *, allow_missing: bool = False) -> tuple[InstanceFacts, ...]:
@@ -121,15 +82,15 @@ def inspect(urls: Sequence[str], *, allow_missing: bool = False) -> tuple[Instan
     every unreachable instance and why, unless `allow_missing`."""
     answers = _ask(urls, _described, lambda at, why: InstanceFacts(0, at.address, at.is_tls, unreachable=why))
     facts = tuple(replace(fact, index=index) for index, fact in enumerate(answers))
-    missing = {fact.address: fact.unreachable for fact in facts if fact.unreachable}
+    missing: dict[str, list[str]] = {}
+    for fact in facts:
+        if fact.unreachable:
+            missing.setdefault(fact.unreachable, []).append(fact.address)
     if missing and not allow_missing:
-        told = "; ".join(f"{address} ({reason})" for address, reason in missing.items())
-        bare = [reason for reason in missing.values() if "?" not in reason]
-        cures = [cure for begin, cure in _CURES.items() if any(reason.startswith(begin) for reason in bare)]
-        if len(missing) < len(facts) / 2:
-            cures.append("go on without by --allow-missing")
-        advice = "".join(f"; {cure}" for cure in cures)
-        raise EnvironmentNotReadyError(f"{len(missing)} of {len(facts)} targets cannot be used: {told}{advice}")
+        told = "; ".join(f"{', '.join(addresses)} ({reason})" for reason, addresses in missing.items())
+        number = sum(map(len, missing.values()))
+        advice = "; go on without by --allow-missing" if number < len(facts) / 2 else ""
+        raise EnvironmentNotReadyError(f"{number} of {len(facts)} targets cannot be used: {told}{advice}")
     return facts
 
 
@@ -158,20 +119,15 @@ def info_snapshot(urls: Sequence[str]) -> tuple[InfoSnapshot, ...]:
     return _ask(urls, snapshot, lambda target, why: InfoSnapshot(target.address, time.monotonic_ns(), None, why))
 
 
-def leaked_keys(urls: Sequence[str], names: Iterable[str]) -> tuple[LeakCount, ...]:
-    """Count which of the full key `names` exist on each instance, and unlink those; never scans."""
+def leaked_keys(urls: Sequence[str], names: Iterable[str]) -> tuple[int | None, ...]:
+    """Unlink those of the full key `names` that exist; never scans. How many did on each instance, None: not known."""
     remaining = iter(names)
     chunks = tuple(iter(lambda: tuple(islice(remaining, _KEYS_PER_COMMAND)), ()))
 
-    def count_and_unlink(client: redis.Redis, target: InstanceTarget) -> LeakCount:
-        found = unlinked = 0
-        for chunk in chunks:
-            here = _command(client, "EXISTS", *chunk)
-            found += here
-            unlinked += _command(client, "UNLINK", *chunk) if here else 0
-        return LeakCount(target.address, found, unlinked, None)
+    def unlink(client: redis.Redis, _target: InstanceTarget) -> int | None:
+        return sum(int(_command(client, "UNLINK", *chunk)) for chunk in chunks)
 
-    return _ask(urls, count_and_unlink, lambda target, why: LeakCount(target.address, None, 0, why))
+    return _ask(urls, unlink, lambda *_silence: None)
 
 
 def _ask(
@@ -208,8 +164,6 @@ def _described(client: redis.Redis, target: InstanceTarget) -> InstanceFacts:
         server="valkey" if "valkey_version" in info else ("redis" if info else None),
         version=info.get("valkey_version", info.get("redis_version")),
         run_id=info.get("run_id"),
-        process_id=info.get("process_id"),
-        uptime_s=info.get("uptime_in_seconds"),
         role={"master": "primary", "slave": "replica"}.get(str(info.get("role"))),
         cluster=bool(info["cluster_enabled"]) if "cluster_enabled" in info else None,
         fsync=config.get("appendfsync") if info.get("aof_enabled", 1) else "none",
@@ -234,26 +188,36 @@ def _command(client: redis.Redis, *words: str) -> Any:
     return client.execute_command(*words)  # type: ignore[no-untyped-call]
 
 
+_CURES = {  # of what is said as the system or the server puts it
+    "Name or service not known": "mend the host's name",
+    "No such file": "start it, or mend its path",
+    "DB index": "name a database it has",
+}
+
+
 def _reason(target: InstanceTarget, error: Exception) -> str:
+    """Why it does not answer, and what helps."""
     text = secrets()(error).rstrip(".")
     if isinstance(error, NoPermissionError):
-        return f"not allowed: {text}"
+        return f"not allowed: {text}; give the user these rights"
     if isinstance(error, AuthenticationError):
-        return f"wrong or missing user name or password: {text}"
+        return f"wrong or missing user name or password: {text}; redis://user:password@host:port gives them"
     if isinstance(error, BusyLoadingError):
         return "still loading its data: wait until it is ready"
     if isinstance(error, redis.TimeoutError):
-        return f"no answer within {TIMEOUT_S:g} s{': is it a plain port? then redis://' if target.is_tls else ''}"
+        why = "is it a plain port? then redis://" if target.is_tls else "is it up, and no firewall between?"
+        return f"no answer within {TIMEOUT_S:g} s: {why}"
     if isinstance(error, redis.exceptions.InvalidResponse):
-        return f"it does not speak the Redis protocol: {text.removeprefix('Protocol Error: ')}"
+        return f"it does not speak the Redis protocol: {text.removeprefix('Protocol Error: ')}; mend its port"
     if "SSL" in text:
         return f"TLS failed: {text}"
     if "refused" in text:
-        return "connection refused: nothing listens there"
+        return "connection refused: start it, or mend its port"
     if ("closed by server" in text or "reset by peer" in text) and not target.is_tls:
         return "it closed the connection: is it a TLS port? then rediss://"
     text = re.sub(rf"^Error -?\d+ connecting to {re.escape(target.address)}\. ", "", text)
-    return text if text[1:2].isupper() else text[:1].lower() + text[1:]
+    cure = next((f"; {cure}" for words, cure in _CURES.items() if words in text), "")
+    return (text if text[1:2].isupper() else text[:1].lower() + text[1:]) + cure
 
 
 class InfoWatch:

@@ -37,6 +37,10 @@ DROPPED = {  # figures that nobody reads any more
         "kinds", "asked", "double_grants_abstaining", "double_grant_upper_bound_95",
     )),
     ".safety.holders[].held_ratio", ".rows[].safety",
+    *(f"{where}fleet.instances[].{name}" for where in (".", ".points[].", ".sides[].") for name in (
+        "process_id", "uptime_s",
+    )),
+    *(f".instances[].info.{name}" for name in ("children_cpu_s", "usec_per_call", "input_bytes", "output_bytes")),
 }  # fmt: skip
 
 
