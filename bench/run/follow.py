@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import psutil
 
 from bench.errors import BenchError, EnvironmentNotReadyError, InconclusiveError
 from bench.measure import workers
@@ -44,7 +43,7 @@ class Progress:
     p99_s: float | None
     outcomes: Mapping[str, int]  # since the start
     troubles: Mapping[int, tuple[str, int]]  # instances that do not simply vote: state, and errors so far
-    cpu_ratio: float | None  # of the busiest worker's core, in the last interval
+    cpu_ratio: float | None  # of the busiest worker's core, since its users ran
     lag_p99_s: float | None  # of the workers' schedulers, since they began
     late_starts: int
     safety: LiveVerdict = field(default_factory=LiveVerdict)
@@ -69,7 +68,6 @@ class Follower:
     _looked_ns: int = field(init=False)
     _counts: Integers = field(init=False)
     _told: tuple[int, int, float] = field(init=False, default=(0, 0, 0.0))  # when, leases by then, rate
-    _cpu: dict[int, tuple[int, float]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         """Start at the beginning of the history."""
@@ -118,7 +116,7 @@ class Follower:
             p99_s=_seconds(latencies.percentile(99)),
             outcomes={name: int(count) for name, count in zip(OUTCOMES, self._counts, strict=True) if count},
             troubles=_troubles(notes),
-            cpu_ratio=self._busiest(notes, now_ns),
+            cpu_ratio=_busiest(notes),
             lag_p99_s=_seconds(workers.scheduler_lag(notes).percentile(99)),
             late_starts=sum(note.late_starts for note in notes),
             safety=self.live.add(records),
@@ -145,26 +143,10 @@ class Follower:
             return "measuring", (now_ns - start) / NS_PER_S, (end - now_ns) / NS_PER_S
         return "draining", self.duration_s, 0.0
 
-    def _busiest(self, notes: Sequence[workers.WorkerNote], now_ns: int) -> float | None:
-        """The CPU share of the busiest worker since the last look; None at the first."""
-        shares = []
-        for note in notes:
-            cpu_s = note.cpu_s if note.host else cpu_seconds(note.pid)
-            if cpu_s is not None:
-                before_ns, before_s = self._cpu.get(note.worker, (now_ns, cpu_s))
-                self._cpu[note.worker] = (now_ns, cpu_s)
-                if now_ns > before_ns:
-                    shares.append((cpu_s - before_s) * NS_PER_S / (now_ns - before_ns))
-        return max(shares, default=None)
 
-
-def cpu_seconds(pid: int) -> float | None:
-    """CPU time that process `pid` has used so far, None when it is gone."""
-    try:
-        times = psutil.Process(pid).cpu_times()
-    except psutil.NoSuchProcess:
-        return None
-    return float(times.user + times.system)
+def _busiest(notes: Sequence[workers.WorkerNote]) -> float | None:
+    told = [note for note in notes if note.told_ns > note.spawned_ns]
+    return max((note.cpu_s * NS_PER_S / (note.told_ns - note.spawned_ns) for note in told), default=None)
 
 
 def _troubles(notes: Sequence[workers.WorkerNote]) -> dict[int, tuple[str, int]]:
@@ -302,9 +284,13 @@ def _in_one_line(failure: BenchError, exit_code: int) -> str:
 
 def lost_workers(follower: Follower, faults: FaultTimeline) -> tuple[str, ...]:
     """One sentence for each worker that is gone before its time, with or without a report, and that no fault killed."""
-    killed = faults.killed_workers().values()
-    notes = [note for note in workers.read_workers(follower.workdir) if note.pid not in killed]
+    notes = _not_killed(follower, faults)
     return tuple(sentence for note in notes if (sentence := _loss(note, follower.window_ns)))
+
+
+def _not_killed(follower: Follower, faults: FaultTimeline) -> list[workers.WorkerNote]:
+    killed = faults.killed_workers().values()
+    return [note for note in workers.read_workers(follower.workdir) if note.pid not in killed]
 
 
 def _loss(note: workers.WorkerNote, window_ns: tuple[int, int] | None) -> str:
@@ -318,11 +304,9 @@ def _loss(note: workers.WorkerNote, window_ns: tuple[int, int] | None) -> str:
 
 def unreported(follower: Follower, faults: FaultTimeline) -> tuple[str, ...]:
     """Once Locust has ended: one sentence for each worker that never said so, so that its last operations may lack."""
-    killed = faults.killed_workers().values()
     deadline_s = time.monotonic() + REPORT_S
     while True:
-        notes = workers.read_workers(follower.workdir)
-        silent = [note for note in notes if note.phase != "stopped" and note.pid not in killed]
+        silent = [note for note in _not_killed(follower, faults) if note.phase != "stopped"]
         if time.monotonic() > deadline_s or not any(is_alive(note.pid) for note in silent if not note.host):
             break
         time.sleep(0.01)  # orphaned workers are not our children: nobody tells when they end

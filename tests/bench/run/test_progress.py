@@ -7,7 +7,6 @@ import pytest
 
 from bench.measure.record import OUTCOME_CODES
 from bench.measure.recorder import Recorder
-from bench.run import follow as module
 from bench.run.follow import Follower
 
 MS, S = 1_000_000, 1_000_000_000
@@ -60,19 +59,14 @@ def test_the_clock_starts_when_the_last_worker_has_its_users(tmp_path: Path, fol
     assert follower.look(35 * S).phase == "draining"
 
 
-def test_the_busiest_worker_is_the_generators_health(
-    tmp_path: Path, follower: Follower, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    used: dict[int, float | None] = {100: 5.0, 101: 7.0}
-    monkeypatch.setattr(module, "cpu_seconds", used.get)
+def test_the_busiest_worker_is_the_generators_health(tmp_path: Path, follower: Follower) -> None:
     write_note(tmp_path, 0)
     write_note(tmp_path, 1, late_starts=7)
     first = follower.look(11 * S)
-    assert (first.cpu_ratio, first.late_starts) == (None, 7)
-    used |= {100: 5.2, 101: 7.9}
+    assert (first.cpu_ratio, first.late_starts) == (None, 7), "nobody has told yet"
+    write_note(tmp_path, 0, told_ns=12 * S, cpu_s=0.4)
+    write_note(tmp_path, 1, told_ns=12 * S, cpu_s=1.8)
     assert follower.look(12 * S).cpu_ratio == pytest.approx(0.9)
-    used |= {100: 5.7, 101: None}
-    assert follower.look(13 * S).cpu_ratio == pytest.approx(0.5), "the other worker has gone"
 
 
 def test_an_instance_in_trouble_is_told_with_the_errors_of_all_workers(tmp_path: Path, follower: Follower) -> None:
