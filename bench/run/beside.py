@@ -50,7 +50,7 @@ def _judged(plan: Plan, workdir: Path, command: Sequence[str]) -> RunResult | No
     with open_servers(scenario, server=None, allow_missing=False) as servers:
         before = info_snapshot(servers.urls)
         say(READY)
-        follower = Follower(workdir, scenario.processes, 0.0, 0.0, time.monotonic_ns(), scenario.ttl_ms)
+        follower = Follower(workdir, replace(scenario, warmup_ms=0.0, duration_ms=0.0))
         timeline = FaultTimeline((), follower.find_window)
         course, stop_ns = _watched(follower)
         if stop_ns is None:

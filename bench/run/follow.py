@@ -11,7 +11,7 @@ Rules
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +27,9 @@ from bench.measure.share import read_led
 from bench.run.faults import FaultTimeline
 from bench.run.interrupt import Interrupts
 from bench.safety.judge import LiveJudge, LiveVerdict
+from bench.scenario import Scenario
 from bench.workloads.launch import LocustProcess, is_alive
-from lockcore.clock import NS_PER_S
+from lockcore.clock import NS_PER_MS, NS_PER_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,48 +51,38 @@ class Progress:
     faults: Sequence[str] = ()  # kind and target of those that are there now
 
 
-@dataclass(slots=True)
 class Follower:
-    """Looks at a run's folder again and again. `processes`: workers expected; `ttl_ms`: the longest; `wait_s`: how
-    long workers may take to come; `live.verdict`: what the oracle knows by the last look, for any thread."""
+    """Looks at a run's folder again and again. `live.verdict`: what the oracle knows by the last look, for any
+    thread."""
 
-    workdir: Path
-    processes: int
-    warmup_s: float
-    duration_s: float
-    began_ns: int
-    ttl_ms: float = 10_000.0
-    wait_s: float = 0.0
-    spawned_ns: int | None = None
-    live: LiveJudge = field(init=False)
-    _tail: HistoryTail = field(init=False)
-    _looked_ns: int = field(init=False)
-    _counts: Integers = field(init=False)
-    _told: tuple[int, int, float] = field(init=False, default=(0, 0, 0.0))  # when, leases by then, rate
-
-    def __post_init__(self) -> None:
-        """Start at the beginning of the history."""
-        self._tail, self.live = HistoryTail(self.workdir), LiveJudge(self.ttl_ms)
-        self._looked_ns = self.began_ns
-        self._counts = np.zeros(len(OUTCOMES), np.int64)
+    def __init__(self, workdir: Path, scenario: Scenario, wait_s: float = 0.0, *, began_ns: int | None = None) -> None:
+        """Start at the beginning of the history. `wait_s`: how long workers may take to come; `began_ns`: None: now."""
+        self.workdir, self.scenario, self.wait_s = workdir, scenario, wait_s
+        self.began_ns = self._looked_ns = time.monotonic_ns() if began_ns is None else began_ns
+        self.spawned_ns: int | None = None
+        self.live = LiveJudge(scenario.ttl_ms)
+        self._tail = HistoryTail(workdir)
+        self._counts: Integers = np.zeros(len(OUTCOMES), np.int64)
+        self._told = 0, 0, 0.0  # when, leases by then, rate
 
     @property
     def window_ns(self) -> tuple[int, int] | None:
         """The measured window on the monotonic clock, once every worker has spawned its users."""
         if self.spawned_ns is None:
             return None
-        start = self.spawned_ns + round(self.warmup_s * NS_PER_S)
-        return start, start + round(self.duration_s * NS_PER_S)
+        start = self.spawned_ns + round(self.scenario.warmup_ms * NS_PER_MS)
+        return start, start + round(self.scenario.duration_ms * NS_PER_MS)
 
     def until(self, stop_ns: int) -> Window | None:
         """The measured window of a run that somebody else has ended; None when it had not begun."""
         self.find_window()
-        self.duration_s = (stop_ns - (self.spawned_ns or stop_ns)) / NS_PER_S
+        lasted_ns = stop_ns - (self.spawned_ns or stop_ns)
+        self.scenario = replace(self.scenario, duration_ms=lasted_ns / NS_PER_MS)
         return _window(self, stop_ns)
 
     def find_window(self) -> tuple[int, int] | None:
         """The measured window as of now, without waiting for the next look; any thread may ask."""
-        if self.spawned_ns is None and len(notes := workers.read_workers(self.workdir)) >= self.processes:
+        if self.spawned_ns is None and len(notes := workers.read_workers(self.workdir)) >= self.scenario.processes:
             self.spawned_ns = max(note.spawned_ns for note in notes)
         return self.window_ns
 
@@ -133,15 +124,14 @@ class Follower:
         return rate
 
     def _clock(self, now_ns: int) -> tuple[str, float, float]:
-        window = self.window_ns
-        if window is None:
-            return "starting", 0.0, self.warmup_s + self.duration_s
-        start, end = window
+        if self.window_ns is None:
+            return "starting", 0.0, (self.scenario.warmup_ms + self.scenario.duration_ms) / 1000
+        start, end = self.window_ns
         if now_ns < start:
             return "warm-up", 0.0, (end - now_ns) / NS_PER_S
         if now_ns < end:
             return "measuring", (now_ns - start) / NS_PER_S, (end - now_ns) / NS_PER_S
-        return "draining", self.duration_s, 0.0
+        return "draining", (end - start) / NS_PER_S, 0.0
 
 
 def _busiest(notes: Sequence[workers.WorkerNote]) -> float | None:

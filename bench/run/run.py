@@ -96,7 +96,7 @@ def run_on(
     scenario, started = order.scenario, f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
     run = Run.of(scenario, order.run_id, scenario.processes, order.name, started).seen(servers.facts)
     with Guard(Path(tempfile.gettempdir()), "lockbench-run-") as guard:  # removes the folder even when we are killed
-        follower = _follower(order, guard.folder)
+        follower = Follower(guard.folder, scenario, WORKERS_S if order.bind else 0.0)
         timeline = _timeline(order, servers.site, follower)
         with RunTelemetry(run, servers, follower, timeline, environ) as telemetry:
             urls = servers.site.urls if servers.fleet else servers.urls  # through proxies, if a fault needs them
@@ -106,7 +106,6 @@ def run_on(
             )  # fmt: skip
             before = info_snapshot(servers.urls)
             interrupts.raising = False
-            telemetry.start()
             with closing(LocustProcess(plan, environ)) as load, timeline:
                 course = follow(load, follower, interrupts, plan.grace_s + plan.others_s, show, faults=timeline)
             if course.window is None:
@@ -141,13 +140,6 @@ def _faults(scenario: Scenario) -> tuple[FaultOrder, ...]:
     return read_faults(scenario.faults, seed=scenario.seed, duration_ms=scenario.duration_ms)
 
 
-def _follower(order: Order, workdir: Path) -> Follower:
-    scenario, wait_s = order.scenario, WORKERS_S if order.bind else 0.0
-    warmup_s, duration_s = scenario.warmup_ms / 1000, scenario.duration_ms / 1000
-    now_ns = time.monotonic_ns()
-    return Follower(workdir, scenario.processes, warmup_s, duration_s, now_ns, scenario.ttl_ms, wait_s)
-
-
 def _timeline(order: Order, site: Site, follower: Follower) -> FaultTimeline:
     """The faults of a run, aimed at its servers and at the workers that have said they run. Raises BenchError."""
     site.workers = lambda: {note.worker: note.pid for note in read_workers(follower.workdir)}
@@ -159,12 +151,12 @@ def _timeline(order: Order, site: Site, follower: Follower) -> FaultTimeline:
 
 
 class RunTelemetry:
-    """What a run exports, if `environ` asks for anything: `start` with the load, `finish` with the result."""
+    """What a run exports, if `environ` asks for anything, until it is to `finish` with the result."""
 
     def __init__(
         self, run: Run, servers: Servers, follower: Follower, timeline: FaultTimeline, environ: Mapping[str, str]
     ) -> None:
-        """Prepare it. Raises BenchError when it cannot be had."""
+        """Look at the run from now on. Raises BenchError when that cannot be had."""
         self._export: tuple[Exporter, InfoWatch] | None = None
         self._timeline, self._follower, self._asked_ns = timeline, follower, 0
         if settings := settings_of(environ):
@@ -175,11 +167,8 @@ class RunTelemetry:
                 settings, run, follower.workdir, infos=lambda: asked.infos, faults=self._faults, judged=self._judged
             )
             self._export = made, asked
-
-    def start(self) -> None:
-        """The load starts."""
-        for part in reversed(self._export or ()):
-            part.start()
+            asked.start()
+            made.start()
 
     def finish(self, safety: SafetyReport, *, hurried: bool) -> list[str]:
         """Export what the run came to; return warnings. `hurried`: somebody waits, so a collector gets little time."""

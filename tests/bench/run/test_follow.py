@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,10 @@ from bench.run import follow as module
 from bench.run.faults import FaultTimeline
 from bench.run.follow import Course, Follower, Progress, follow
 from bench.run.interrupt import Interrupts
+from bench.scenario import load
 
 NS = 1_000_000_000
+SCENARIO = load(options={"warmup": "1s", "duration": "10s"})
 
 
 class ScriptedLoad:
@@ -85,7 +88,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def follower() -> Follower:
-    return Follower(Path(), processes=1, warmup_s=1.0, duration_s=10.0, began_ns=time.monotonic_ns())
+    return Follower(Path(), SCENARIO)
 
 
 def no_faults() -> FaultTimeline:
@@ -194,7 +197,7 @@ def test_a_locust_that_ends_before_its_time_is_cut_and_not_by_the_user(follower:
     assert course.window is not None
     assert 5.9 < course.window.duration_s < 9.0
     assert "s before the end of the run" in course.deaths[0]
-    again = Follower(Path(), processes=1, warmup_s=1.0, duration_s=10.0, began_ns=time.monotonic_ns())
+    again = Follower(Path(), SCENARIO)
     course = course_of(ScriptedLoad(0), again)  # nobody looked in between
     assert course.interrupted
     assert course.deaths[0].startswith("the load ended ")
@@ -203,7 +206,7 @@ def test_a_locust_that_ends_before_its_time_is_cut_and_not_by_the_user(follower:
 
 
 def test_one_worker_that_leaves_in_order_ends_the_run_and_is_named(follower: Follower) -> None:
-    follower.processes = 2
+    follower.scenario = replace(SCENARIO, processes=2)
     first, second = os.getpid(), os.getppid()
     both = [note(6.0, pid) for pid in (first, second)]
     load = ScriptedLoad(lambda: [write() for write in both], stopped(second), stopped(), 0)  # type: ignore[arg-type, return-value]

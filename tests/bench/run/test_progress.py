@@ -8,6 +8,7 @@ import pytest
 from bench.measure.record import OUTCOME_CODES
 from bench.measure.recorder import Recorder
 from bench.run.follow import Follower
+from bench.scenario import load
 
 MS, S = 1_000_000, 1_000_000_000
 
@@ -25,7 +26,8 @@ def write_note(workdir: Path, worker: int, **facts: object) -> None:
 
 @pytest.fixture
 def follower(tmp_path: Path) -> Follower:
-    return Follower(tmp_path, processes=2, warmup_s=2.0, duration_s=20.0, began_ns=9 * S)
+    scenario = load(options={"processes": "2", "warmup": "2s", "duration": "20s"})
+    return Follower(tmp_path, scenario, began_ns=9 * S)
 
 
 def test_an_interval_shows_only_what_ended_in_it(tmp_path: Path, follower: Follower) -> None:
