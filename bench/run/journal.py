@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
-from typing import Any, Generic, TextIO, TypeVar
+from typing import Any, Generic, TypeVar
+
+from msgspec import MsgspecError
 
 from bench.errors import EnvironmentNotReadyError, UsageError, writing
 from bench.measure.result import RESULT_NAME
-from bench.measure.section import builtins_of, converted
+from bench.measure.section import builtins_of, decoded
 
 JOURNAL_NAME = "progress.jsonl"
 CURE = "free the disk or name another --out"
 Piece = TypeVar("Piece")
-Plan = Mapping[str, object]
-Line = dict[str, Any]  # as JSON has it
+Plan = dict[str, Any]  # as JSON has it
 
 
 @contextmanager
@@ -35,8 +37,8 @@ def open_journal(
     path, go_on = folder / JOURNAL_NAME, is_unfinished(folder)
     with writing(path, CURE):
         folder.mkdir(parents=True, exist_ok=True)
-        file = path.open("a", encoding="utf-8")
-    with _closed(file):
+        file = FileIO(path, "a")  # without a buffer, which would be written once more when it is closed
+    with file:
         _own(file, folder)
         journal = Journal[Piece](path, file)
         if go_on:
@@ -54,22 +56,12 @@ def open_journal(
                 path.unlink(missing_ok=True)
 
 
-@contextmanager
-def _closed(file: TextIO) -> Iterator[None]:
-    """Close it in the end; that a line could not be written has been said by then."""
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            file.close()
-
-
 @dataclass(slots=True)
 class Journal(Generic[Piece]):
     """A journal that stands open. `pieces`: those found there, then those added now."""
 
     path: Path
-    file: TextIO
+    file: FileIO
     pieces: list[Piece] = field(default_factory=list)
 
     def add(self, piece: Piece) -> None:
@@ -79,12 +71,13 @@ class Journal(Generic[Piece]):
 
     def write(self, line: object) -> None:
         """Write one line at once. Raises EnvironmentNotReadyError when the disk refuses."""
+        left = json.dumps(line).encode() + b"\n"
         with writing(self.path, CURE):
-            self.file.write(json.dumps(line) + "\n")
-            self.file.flush()
+            while left:
+                left = left[self.file.write(left) :]
 
 
-def _own(file: TextIO, folder: Path) -> None:
+def _own(file: FileIO, folder: Path) -> None:
     """One process at a time. Raises EnvironmentNotReadyError."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -108,45 +101,28 @@ def is_unfinished(folder: Path) -> bool:
     return (folder / JOURNAL_NAME).is_file() and not (folder / RESULT_NAME).exists()
 
 
-def read_journal(folder: Path) -> tuple[Line, list[Line], int]:
-    """The plan, the whole pieces, and how many bytes those take. Raises UsageError when there is no journal, or a line
-    within it is none."""
+def read_journal(folder: Path) -> tuple[Plan, Sequence[bytes], int]:
+    """The plan, the lines of whole pieces, and how many bytes all that takes. Raises UsageError when it is none."""
     path = folder / JOURNAL_NAME
     try:
-        lines = path.read_bytes().splitlines(keepends=True)
+        text = path.read_bytes()
+        whole_bytes = text.rfind(b"\n") + 1
+        begun, *lines = text[:whole_bytes].splitlines()
+        return decoded(begun, dict[str, Plan])["plan"], lines, whole_bytes
     except OSError as error:
         raise UsageError(f"{folder} holds nothing to go on from: {path.name}: {error.strerror}") from error
-    found = list[Line]()
-    while len(found) < len(lines) and (value := _whole(lines[len(found)])):
-        found.append(value)
-    if not found or not isinstance(found[0].get("plan"), dict):
-        raise UsageError(f"{path} is not the journal of an experiment; begin anew without --resume")
-    if len(found) + 1 < len(lines):  # it was no kill that cut this one short
-        raise _no_piece(path, len(found) + 1, "no JSON object")
-    return found[0]["plan"], found[1:], sum(map(len, lines[: len(found)]))
+    except (ValueError, KeyError, MsgspecError):
+        raise UsageError(f"{path} is not the journal of an experiment; begin anew without --resume") from None
 
 
-def _whole(line: bytes) -> Line | None:
-    """What a line holds; None of one that was cut short."""
-    with suppress(ValueError):
-        value = json.loads(line)
-        if line.endswith(b"\n") and isinstance(value, dict):
-            return value
-    return None
-
-
-def _no_piece(path: Path, number: int, why: str) -> UsageError:
-    return UsageError(
-        f"line {number} of {path} is no piece of this experiment ({why}); take it out to have that piece made again, "
-        "or begin anew"
-    )
-
-
-def _sound(path: Path, lines: list[Line], kind: type[Piece], check: Callable[[Piece], object]) -> Iterator[Piece]:
+def _sound(path: Path, lines: Sequence[bytes], kind: type[Piece], check: Callable[[Piece], object]) -> Iterator[Piece]:
     for number, line in enumerate(lines, start=2):
         try:
-            piece = converted(line, kind)
+            piece = decoded(line, kind)
             check(piece)
         except Exception as error:  # noqa: BLE001 - whatever it is, this line cannot be believed
-            raise _no_piece(path, number, f"{type(error).__name__}: {error}") from None
+            raise UsageError(
+                f"line {number} of {path} is no piece of this experiment ({type(error).__name__}: {error}); take it "
+                "out to have that piece made again, or begin anew"
+            ) from None
         yield piece
