@@ -30,7 +30,7 @@ HOST = "127.0.0.1"
 Environment = Callable[[int, Path], Mapping[str, str]]
 """What instance `i`, living in `folder`, gets on top of our environment variables (for example an LD_PRELOAD shim)."""
 
-_LOG = "server.log"
+LOG_FILE = "server.log"
 _LOG_LINES = 8
 TIMEOUT_S = 10.0
 """For all to answer, and for every later signal to show its effect."""
@@ -49,7 +49,6 @@ class Instance:
     port: int
     pid: int
     folder: Path
-    log_path: Path
 
     @property
     def url(self) -> str:
@@ -92,11 +91,10 @@ class Fleet:
         self.server, self.fsync = server, fsync
         self._config, self._environment = config, environment
         self._ports, self._guard, self.folder = ports, guard, guard.folder
-        self._pids, self._log_starts = [0] * len(ports), [0] * len(ports)
+        self._pids = [0] * len(ports)
         try:
-            for instance in self.instances:
-                instance.folder.mkdir()
-                self._start(instance.index)
+            for index in range(len(ports)):
+                self._start(index)
             self._wait_until_ready(range(len(ports)))
         except BaseException:
             self.close()
@@ -105,9 +103,8 @@ class Fleet:
     @property
     def instances(self) -> tuple[Instance, ...]:
         """All instances as they stand now."""
-        folders = (self.folder / f"instance-{index}" for index in range(len(self._ports)))
-        known = enumerate(zip(self._ports, self._pids, folders, strict=True))
-        return tuple(Instance(index, port.number, pid, path, path / _LOG) for index, (port, pid, path) in known)
+        known = enumerate(zip(self._ports, self._pids, strict=True))
+        return tuple(Instance(i, port.number, pid, self.folder / f"instance-{i}") for i, (port, pid) in known)
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -116,8 +113,7 @@ class Fleet:
 
     def exit_codes(self) -> tuple[int | None, ...]:
         """Per instance None while it lives (a stopped one does), else its exit code or minus the killing signal."""
-        states = self._guard.states()
-        return tuple(states[index].exit_code for index in range(len(self._ports)))
+        return tuple(state.exit_code for _, state in sorted(self._guard.states().items()))
 
     def kill(self, index: int, number: signal.Signals = signal.SIGKILL) -> None:
         """End instance `index` by a signal (SIGTERM: a clean shutdown) and return when it is dead; again is fine."""
@@ -158,13 +154,13 @@ class Fleet:
 
     def _start(self, index: int) -> None:
         instance = self.instances[index]
-        self._log_starts[index] = instance.log_path.stat().st_size if instance.log_path.exists() else 0
+        instance.folder.mkdir(exist_ok=True)
         environment = self._environment(index, instance.folder) if self._environment else {}
         argv = [self.server.path, "--port", str(instance.port), "--bind", HOST, "--protected-mode", "yes"]
         argv += ["--daemonize", "no", "--save", "", "--appendonly", "no" if self.fsync == "none" else "yes"]
         argv += [] if self.fsync == "none" else ["--appendfsync", self.fsync]
         argv += self._config
-        self._pids[index] = self._guard.start(index, argv, instance.folder, instance.log_path, environment)
+        self._pids[index] = self._guard.start(index, argv, instance.folder, instance.folder / LOG_FILE, environment)
 
     def _wait_until_ready(self, indices: Sequence[int]) -> None:
         waiting = set(indices)
@@ -186,7 +182,7 @@ class Fleet:
 
     def _did_not_start(self, index: int, what: str) -> EnvironmentNotReadyError:
         where = f"instance {index} of {len(self._ports)} ({self.server}, port {self._ports[index].number})"
-        logged = self.instances[index].log_path.read_bytes()[self._log_starts[index] :].decode(errors="replace")
+        logged = (self.instances[index].folder / LOG_FILE).read_text(encoding="utf-8", errors="replace")
         lines = [f"  {line}" for line in logged.splitlines() if line.strip()] or ["  (it logged nothing)"]
         last = "\n".join(lines[-_LOG_LINES:])
         return EnvironmentNotReadyError(f"{where} did not start: it {what}; its last log lines:\n{last}")

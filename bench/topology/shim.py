@@ -161,13 +161,10 @@ class Control:
         """Let the server's wall clock run at `rate` (0.1-10) times true speed from now on, without a jump."""
         with self._lock:
             now_ns = time.time_ns()
-            self._set_clock(self._ahead_ns(now_ns), now_ns, round((rate - 1) * NS_PER_S))
+            self._set_clock(self.ahead_ns(now_ns), now_ns, round((rate - 1) * NS_PER_S))
 
-    def clock_offset_ns(self) -> int:
-        """How far the server's wall clock is ahead now."""
-        return self._ahead_ns(time.time_ns())
-
-    def _ahead_ns(self, now_ns: int) -> int:
+    def ahead_ns(self, now_ns: int) -> int:
+        """How far the server's wall clock is ahead at this wall-clock time."""
         clock = self._clock()
         return int(clock.offset_ns + (now_ns - clock.since_ns) * clock.ppb // NS_PER_S)
 

@@ -2,6 +2,7 @@
 
 Rules
 - The commands go to the instance itself, past any proxy. Settings and keys are as before at the end.
+- A replica of a master that nobody reaches reads on and answers -READONLY to writes; its keys stay.
 - maxmemory, noeviction: a limit below what is in use refuses every SET. volatile-ttl: ballast with a far expiry and a
   limit just above what is in use, so that each new key takes the place of the lock that would expire first.
 - loading: DEBUG RELOAD of the running server, so process, run id and keys stay. Ballast and the server's own delay
@@ -16,30 +17,25 @@ Source: Redis 7.0 and Valkey 9.1; nft(8), `flags owner`.
 import os
 import secrets
 import shutil
+from collections.abc import Callable
+from contextlib import suppress
 from threading import Thread
 
 from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.topology.child import CLEAR, Leash, Shape
 from bench.topology.faults.injection import Injection, Params
-from bench.topology.fleet import HOST, Fleet, KeptPort
-
-_DAY_MS = 86_400_000
+from bench.topology.fleet import Fleet
 
 
-def pause_clients(fault: Injection) -> None:
-    """CLIENT PAUSE: commands that write wait, connections stay."""
-    fault.undo.callback(fault.site.command, fault.index, "CLIENT", "UNPAUSE")
-    fault.site.command(fault.index, "CLIENT", "PAUSE", _DAY_MS, "WRITE")
+def commanding(words: tuple[str, ...], undoing: tuple[str, ...] = ()) -> Callable[[Injection], None]:
+    """A fault that is one command, undone by another."""
 
+    def begin(fault: Injection) -> None:
+        if undoing:
+            fault.undo.callback(fault.site.command, fault.index, *undoing)
+        fault.site.command(fault.index, *words)
 
-def kill_clients(fault: Injection) -> None:
-    """CLIENT KILL TYPE normal: every client's connection is closed; they may connect again at once."""
-    fault.detail["closed"] = fault.site.command(fault.index, "CLIENT", "KILL", "TYPE", "normal")
-
-
-def flush_scripts(fault: Injection) -> None:
-    """SCRIPT FLUSH: every EVALSHA answers NOSCRIPT until its script is sent again."""
-    fault.site.command(fault.index, "SCRIPT", "FLUSH", "SYNC")
+    return begin
 
 
 _BALLAST_KEYS, _BALLAST_BYTES, _BALLAST_TTL_S = 256, 16384, 86_400
@@ -73,10 +69,8 @@ def load(fault: Injection) -> None:
     ballast = [f"lockbench-loading:{key}" for key in range(number)]
 
     def reload() -> None:
-        try:
+        with suppress(BenchError):  # that it does not load is seen below
             site.command(index, "DEBUG", "RELOAD", timeout_s=lasts_ms * _LONGER / 1000 + 30)
-        except BenchError as error:
-            fault.detail["reload"] = str(error)
 
     def end_load() -> None:
         site.configure(index, _NORMAL)
@@ -105,14 +99,6 @@ def fail_snapshots(fault: Injection) -> None:
     fault.undo.callback(site.configure, index, before)
     site.command(index, "BGSAVE", "SCHEDULE")
     site.until(index, lambda info: info["rdb_last_bgsave_status"] != "ok", "notice the failed snapshot")
-
-
-def follow_nobody(fault: Injection) -> None:
-    """REPLICAOF a master that nobody reaches: reads go on, writes are answered -READONLY, keys stay."""
-    nobody = KeptPort()
-    fault.undo.callback(nobody.release)
-    fault.undo.callback(fault.site.command, fault.index, "REPLICAOF", "NO", "ONE")
-    fault.site.command(fault.index, "REPLICAOF", HOST, nobody.number)
 
 
 DIRECTIONS = {"both": ("to", "from"), "to": ("to",), "from": ("from",)}

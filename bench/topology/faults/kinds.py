@@ -12,7 +12,9 @@ from bench.errors import UsageError
 from bench.scenario import Fault
 from bench.scenario.quantity import KeyKind, choice, duration, parse_duration
 from bench.topology.faults import answers, machine
+from bench.topology.faults.answers import commanding
 from bench.topology.faults.injection import FaultKind, FaultOrder, Injection, Need, Params, Site, Table, read_params
+from bench.topology.fleet import HOST
 
 PHASE_MS = 1000.0
 _MINUTE_MS, _DAY_MS = 60_000.0, 86_400_000.0
@@ -52,11 +54,11 @@ KINDS: Mapping[str, FaultKind] = {
     "stop": FaultKind(machine.stop_instance),
     "restart": FaultKind(machine.kill_instance, _DELAY, lasts="cannot"),
     "proxy": FaultKind(answers.bend_link, _LINK, frozenset({Need.PROXY}), check=answers.require_one_bend),
-    "client-pause": FaultKind(answers.pause_clients),
-    "client-kill": FaultKind(answers.kill_clients, lasts="cannot"),
-    "script-flush": FaultKind(answers.flush_scripts, lasts="cannot"),
+    "client-pause": FaultKind(commanding(("CLIENT", "PAUSE", "86400000", "WRITE"), ("CLIENT", "UNPAUSE"))),
+    "client-kill": FaultKind(commanding(("CLIENT", "KILL", "TYPE", "normal")), lasts="cannot"),
+    "script-flush": FaultKind(commanding(("SCRIPT", "FLUSH", "SYNC")), lasts="cannot"),
     "maxmemory": FaultKind(answers.fill_memory, _EVICTION),
-    "readonly": FaultKind(answers.follow_nobody),
+    "readonly": FaultKind(commanding(("REPLICAOF", HOST, "1"), ("REPLICAOF", "NO", "ONE"))),
     "loading": FaultKind(answers.load, {}, frozenset({Need.DEBUG}), lasts="must"),
     "misconf": FaultKind(answers.fail_snapshots),
     "fsync-latency": FaultKind(machine.slow_fsync, _SLOWER, _SHIM, require=machine.require_syncs),

@@ -23,7 +23,7 @@ from pathlib import Path
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.topology.child import Leash
 from bench.topology.faults.injection import Injection
-from bench.topology.fleet import Fleet, Instance, wait_until
+from bench.topology.fleet import LOG_FILE, Fleet, Instance, wait_until
 from bench.topology.shim import CONTROL_FILE, LIBRARY_FILE, Control
 from lockcore.clock import NS_PER_MS
 
@@ -120,8 +120,7 @@ def fill_disk(fault: Injection) -> None:
 
     def revive() -> None:
         with site.lock(index):
-            if (ended_with := exit_code()) is not None:
-                fault.detail["ended_with"] = ended_with
+            if exit_code() is not None:
                 site.restart(index)
 
     fault.undo.callback(revive)
@@ -152,7 +151,7 @@ def cut_power(instance: Instance, control: Control, torn: random.Random | None =
     EnvironmentNotReadyError when the ledger does not know all files, OSError when one cannot be cut."""
     if control.words.overflow:
         raise EnvironmentNotReadyError(f"instance {instance.index} synced more files than the shim's ledger holds")
-    ours = {instance.log_path, instance.folder / CONTROL_FILE, instance.folder / LIBRARY_FILE}
+    ours = {instance.folder / name for name in (LOG_FILE, CONTROL_FILE, LIBRARY_FILE)}
     cuts = []
     for path in sorted(path for path in instance.folder.rglob("*") if path.is_file() and path not in ours):
         known, size = control.synced(path), path.stat().st_size
@@ -194,10 +193,5 @@ def jump_clock(fault: Injection) -> None:
 def bend_clock(fault: Injection) -> None:
     """The clock runs at `rate` times true speed."""
     control = fault.site.control(fault.index)
-
-    def run_true() -> None:
-        control.set_clock_rate(1.0)
-        fault.detail["ahead_ms"] = control.clock_offset_ns() / NS_PER_MS
-
-    fault.undo.callback(run_true)
+    fault.undo.callback(control.set_clock_rate, 1.0)
     control.set_clock_rate(fault.params["rate"])

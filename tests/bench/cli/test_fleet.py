@@ -14,7 +14,7 @@ class FleetOfTwo:
     """A fleet whose second instance dies, then the first; after that it sends this process a signal."""
 
     def __init__(self) -> None:
-        self.instances = tuple(Instance(index, 7000 + index, 1, Path(), Path()) for index in range(2))
+        self.instances = tuple(Instance(index, 7000 + index, 1, Path()) for index in range(2))
         self._looks = iter([(None, None), (None, -9), (None, -9), (0, -9)])
 
     def exit_codes(self) -> tuple[int | None, int | None]:

@@ -1,6 +1,7 @@
 """The shim from Python's side: a compiler that fails; the shared words; a file's true name."""
 
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ def test_a_compiler_that_fails_is_quoted_and_leaves_nothing(tmp_path: Path, monk
 
 def test_a_new_one_is_true_and_empty_and_stands_on_real_blocks(tmp_path: Path) -> None:
     control = Control(tmp_path / "map")
-    assert (control.files(), control.words.overflow, control.clock_offset_ns()) == ([], 0, 0)
+    assert (control.files(), control.words.overflow, control.ahead_ns(time.time_ns())) == ([], 0, 0)
     assert control.synced(control.path).durable_bytes == 0
     assert control.path.stat().st_blocks * 512 >= control.path.stat().st_size  # a full disk cannot kill the server
     assert control.path.stat().st_mode & 0o077 == 0
@@ -36,11 +37,11 @@ def test_jumps_add_up_and_a_rate_goes_on_from_there(tmp_path: Path) -> None:
     control = Control(tmp_path / "map")
     control.shift_clock(5_000)
     control.shift_clock(-2_000)
-    assert control.clock_offset_ns() == 3_000
+    assert control.ahead_ns(time.time_ns()) == 3_000
     control.set_clock_rate(1.5)
-    first = control.clock_offset_ns()
+    first = control.ahead_ns(time.time_ns())
     control.shift_clock(1_000_000_000_000)
-    assert 3_000 <= first < control.clock_offset_ns() - 999_999_000_000
+    assert 3_000 <= first < control.ahead_ns(time.time_ns()) - 999_999_000_000
 
 
 def test_a_setting_is_written_beside_the_valid_one_and_then_made_valid(tmp_path: Path) -> None:
