@@ -9,11 +9,10 @@ allowed, both are warnings.
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Self
 
 from bench.measure.run_result import InjectedFault
-from bench.topology.faults.injection import FaultOrder, Injection
+from bench.topology.faults.injection import Injection
 from lockcore.clock import NS_PER_MS, NS_PER_S
 
 Span = tuple[int, int]
@@ -23,46 +22,29 @@ _LOOK_S = 0.01
 _UNDO_S = 30.0
 
 
-@dataclass(slots=True)
-class Event:
-    """What became of one fault (monotonic ns): it began between `begun_ns` and `in_force_ns`. `skipped`: why it never
-    began; `failed`: what went wrong while it began or was undone."""
+def _entry(fault: Injection, start_ns: int | None) -> InjectedFault:
+    """Return what the result says of it; `start_ns`: of the measured window, from which `…_s` count."""
+    order = fault.order
 
-    fault: Injection
-    skipped: str | None = None
-    begun_ns: int | None = None
-    in_force_ns: int | None = None
-    ended_ns: int | None = None
-    failed: str | None = None
+    def since_start(at_ns: int | None) -> float | None:
+        return None if at_ns is None or start_ns is None else (at_ns - start_ns) / NS_PER_S
 
-    @property
-    def order(self) -> FaultOrder:
-        """What was ordered."""
-        return self.fault.order
-
-    def entry(self, start_ns: int | None) -> InjectedFault:
-        """Return what the result says of it; `start_ns`: of the measured window, from which `…_s` count."""
-        order = self.order
-
-        def since_start(at_ns: int | None) -> float | None:
-            return None if at_ns is None or start_ns is None else (at_ns - start_ns) / NS_PER_S
-
-        return InjectedFault(
-            kind=order.kind,
-            target=order.target,
-            params=dict(order.written),
-            phase="random" if order.phase == "random" else "fixed",
-            at_s=order.at_ms / 1000,
-            for_s=None if order.lasts_ms is None else order.lasts_ms / 1000,
-            begun_s=since_start(self.begun_ns),
-            ended_s=since_start(self.ended_ns),
-            begun_ns=self.begun_ns,
-            in_force_ns=self.in_force_ns,
-            ended_ns=self.ended_ns,
-            skipped=self.skipped,
-            failed=self.failed,
-            detail=dict(self.fault.detail),
-        )
+    return InjectedFault(
+        kind=order.kind,
+        target=order.target,
+        params=dict(order.written),
+        phase="random" if order.phase == "random" else "fixed",
+        at_s=order.at_ms / 1000,
+        for_s=None if order.lasts_ms is None else order.lasts_ms / 1000,
+        begun_s=since_start(fault.begun_ns),
+        ended_s=since_start(fault.ended_ns),
+        begun_ns=fault.begun_ns,
+        in_force_ns=fault.in_force_ns,
+        ended_ns=fault.ended_ns,
+        skipped=fault.skipped,
+        failed=fault.failed,
+        detail=dict(fault.detail),
+    )
 
 
 class FaultTimeline:
@@ -76,19 +58,19 @@ class FaultTimeline:
         self._window, self._allow_skipped = window, allow_skipped
         self._span: Span | None = None
         self._stopping = threading.Event()
-        self.events = [Event(fault) for fault in faults]
-        for event in self.events:
-            if (refusal := event.fault.refusal()) is None:
+        self.faults = faults
+        for fault in self.faults:
+            if (refusal := fault.refusal()) is None:
                 continue
             if not allow_skipped:
-                what = f"the fault {event.order.kind} on {event.order.target} cannot take place"
+                what = f"the fault {fault.order.kind} on {fault.order.target} cannot take place"
                 raise type(refusal)(f"{what}: {refusal} (--allow-skipped runs without it)")
-            event.skipped = str(refusal)
+            fault.skipped = str(refusal)
         self._leader = threading.Thread(target=self._lead, daemon=True)
 
     def start(self) -> None:
         """Go, once the window is known."""
-        if self.events:
+        if self.faults:
             self._leader.start()
 
     def stop(self) -> None:
@@ -96,11 +78,11 @@ class FaultTimeline:
         self._stopping.set()
         if self._leader.is_alive():
             self._leader.join(_UNDO_S)
-        for event in self.events:
-            if event.begun_ns is None and event.skipped is None and event.failed is None:
-                event.skipped = NOT_BEGUN
-            if event.begun_ns is not None and event.ended_ns is None:
-                event.failed = f"it could not be undone within {_UNDO_S:g} s"
+        for fault in self.faults:
+            if fault.begun_ns is None and fault.skipped is None and fault.failed is None:
+                fault.skipped = NOT_BEGUN
+            if fault.begun_ns is not None and fault.ended_ns is None:
+                fault.failed = f"it could not be undone within {_UNDO_S:g} s"
 
     def __enter__(self) -> Self:
         self.start()
@@ -114,13 +96,13 @@ class FaultTimeline:
     def section(self) -> tuple[InjectedFault, ...]:
         """The section `faults` of a result."""
         start_ns = self._span[0] if self._span else None
-        return tuple(event.entry(start_ns) for event in self.events)
+        return tuple(_entry(fault, start_ns) for fault in self.faults)
 
     def absences(self, *, allowed: bool = False) -> list[str]:
         """One sentence for each fault that did not take place as it was ordered: if that was `allowed`, or if not."""
         if self._allow_skipped is not allowed:
             return []
-        ends = ((event.order, event.skipped, event.failed) for event in self.events if event.skipped or event.failed)
+        ends = ((fault.order, fault.skipped, fault.failed) for fault in self.faults if fault.skipped or fault.failed)
         return [
             f"the fault {order.kind} on {order.target} {f'was skipped: {skipped}' if skipped else f'failed: {failed}'}"
             for order, skipped, failed in ends
@@ -129,20 +111,20 @@ class FaultTimeline:
     def spans_ns(self) -> tuple[Span, ...]:
         """When faults were there, for whoever looks for a cause; one that is not undone lasts until now."""
         now_ns = time.monotonic_ns()
-        return tuple((event.begun_ns, event.ended_ns or now_ns) for event in self.events if event.begun_ns is not None)
+        return tuple((fault.begun_ns, fault.ended_ns or now_ns) for fault in self.faults if fault.begun_ns is not None)
 
     def killed_workers(self) -> dict[int, int]:
         """The load workers that a fault has killed, and their processes: their deaths are no accident."""
         return {
-            event.order.index: event.fault.detail["pid"]
-            for event in self.events
-            if event.begun_ns and event.order.target.startswith("worker") and event.order.kind == "kill"
-            if "pid" in event.fault.detail
+            fault.order.index: fault.detail["pid"]
+            for fault in self.faults
+            if fault.begun_ns and fault.order.target.startswith("worker") and fault.order.kind == "kill"
+            if "pid" in fault.detail
         }
 
     def active(self) -> list[str]:
         """Kind and target of the faults that are there now."""
-        there = (event.order for event in self.events if event.begun_ns and not event.ended_ns)
+        there = (fault.order for fault in self.faults if fault.begun_ns and not fault.ended_ns)
         return [f"{order.kind} {order.target}" for order in there]
 
     # -- the threads --------------------------------------------------------------------------------------------------
@@ -153,36 +135,36 @@ class FaultTimeline:
                 return
         self._span = span
         threads = [
-            threading.Thread(target=self._inject, args=(event, span), daemon=True)
-            for event in self.events
-            if event.skipped is None
+            threading.Thread(target=self._inject, args=(fault, span), daemon=True)
+            for fault in self.faults
+            if fault.skipped is None
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
 
-    def _inject(self, event: Event, span: Span) -> None:
+    def _inject(self, fault: Injection, span: Span) -> None:
         start_ns, end_ns = span
-        if self._stopped_before(start_ns + round(event.order.at_ms * NS_PER_MS)):
+        if self._stopped_before(start_ns + round(fault.order.at_ms * NS_PER_MS)):
             return
         if (now_ns := time.monotonic_ns()) >= end_ns:
-            event.skipped = TOO_LATE
+            fault.skipped = TOO_LATE
             return
-        event.begun_ns = now_ns
+        fault.begun_ns = now_ns
         try:
-            event.fault.begin()
-            event.in_force_ns = time.monotonic_ns()
-            lasts_ms = event.order.lasts_ms
-            until_ns = end_ns if lasts_ms is None else min(end_ns, event.in_force_ns + round(lasts_ms * NS_PER_MS))
+            fault.begin()
+            fault.in_force_ns = time.monotonic_ns()
+            lasts_ms = fault.order.lasts_ms
+            until_ns = end_ns if lasts_ms is None else min(end_ns, fault.in_force_ns + round(lasts_ms * NS_PER_MS))
             self._stopped_before(until_ns)
         except Exception as error:  # noqa: BLE001 - whatever it is, the result says it
-            event.failed = f"it did not begin: {error}"
+            fault.failed = f"it did not begin: {error}"
         try:
-            event.fault.end()
+            fault.end()
         except Exception as error:  # noqa: BLE001 - as above
-            event.failed = "; ".join(filter(None, (event.failed, f"it could not be undone: {error}")))
-        event.ended_ns = time.monotonic_ns()
+            fault.failed = "; ".join(filter(None, (fault.failed, f"it could not be undone: {error}")))
+        fault.ended_ns = time.monotonic_ns()
 
     def _stopped_before(self, at_ns: int) -> bool:
         """Wait until `at_ns`; True if everything is to stop before."""

@@ -63,7 +63,6 @@ class Follower:
         self.live = LiveJudge(scenario.ttl_ms)
         self._tail = HistoryTail(workdir)
         self._counts: Integers = np.zeros(len(OUTCOMES), np.int64)
-        self._told = 0, 0, 0.0  # when, leases by then, rate
 
     @property
     def window_ns(self) -> tuple[int, int] | None:
@@ -102,7 +101,7 @@ class Follower:
             phase=phase,
             elapsed_s=elapsed_s,
             remaining_s=remaining_s,
-            acquires_per_s=self._told_per_s(notes, now_ns) if far else leases / interval_s,
+            acquires_per_s=_told_per_s(notes) if far else leases / interval_s,
             p50_s=_seconds(latencies.percentile(50)),
             p99_s=_seconds(latencies.percentile(99)),
             outcomes={name: int(count) for name, count in zip(OUTCOMES, self._counts, strict=True) if count},
@@ -114,15 +113,6 @@ class Follower:
             faults=faults,
         )
 
-    def _told_per_s(self, notes: Sequence[workers.WorkerNote], now_ns: int) -> float:
-        """Leases per second by the notes of other hosts, which come once a second each."""
-        granted = sum(asked - failed for asked, failed in (note.locust.get("acquire", (0, 0)) for note in notes))
-        since_ns, before, rate = self._told
-        if now_ns - since_ns >= TOLD_NS:
-            rate = (granted - before) * NS_PER_S / (now_ns - since_ns) if since_ns else 0.0
-            self._told = now_ns, granted, rate
-        return rate
-
     def _clock(self, now_ns: int) -> tuple[str, float, float]:
         if self.window_ns is None:
             return "starting", 0.0, (self.scenario.warmup_ms + self.scenario.duration_ms) / 1000
@@ -132,6 +122,15 @@ class Follower:
         if now_ns < end:
             return "measuring", (now_ns - start) / NS_PER_S, (end - now_ns) / NS_PER_S
         return "draining", (end - start) / NS_PER_S, 0.0
+
+
+def _told_per_s(notes: Sequence[workers.WorkerNote]) -> float:
+    """Leases per second since their users ran, as the workers of other hosts tell it."""
+    rates = []
+    for note in notes:
+        asked, failed = note.locust.get("acquire", (0, 0))
+        rates.append((asked - failed) * NS_PER_S / max(note.told_ns - note.spawned_ns, NS_PER_S))
+    return sum(rates)
 
 
 def _busiest(notes: Sequence[workers.WorkerNote]) -> float | None:
@@ -155,7 +154,6 @@ def _seconds(ns: float | None) -> float | None:
 
 LOOK_S = 1.0  # an interval short enough to follow, long enough for a p99
 START_S = 60.0  # from launch (or once all hosts are there) until all users run: that takes a few seconds at most
-TOLD_NS = 2 * NS_PER_S  # over which the rate of other hosts is shown
 REPORT_S = 3.0  # for a worker that outlives Locust to leave its last note
 Show = Callable[[Progress], None]
 

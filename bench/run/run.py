@@ -197,8 +197,8 @@ class RunTelemetry:
         """Kind, target and whether it has been in force since the last time this was asked: a short one shows, too."""
         asked_ns, self._asked_ns = self._asked_ns, time.monotonic_ns()
         return [
-            (event.order.kind, event.order.target, bool(event.begun_ns and (event.ended_ns or asked_ns) >= asked_ns))
-            for event in self._timeline.events
+            (fault.order.kind, fault.order.target, bool(fault.begun_ns and (fault.ended_ns or asked_ns) >= asked_ns))
+            for fault in self._timeline.faults
         ]
 
 

@@ -233,7 +233,15 @@ class FaultKind:
 
 
 class Injection:
-    """A fault that was ordered. `undo`: what `end` does, the last first; `detail`: what the result says of it."""
+    """A fault that was ordered, and what became of it (monotonic ns): it began between `begun_ns` and `in_force_ns`.
+    `skipped`: why it never began; `failed`: what went wrong while it began or was undone; `undo`: what `end` does, the
+    last first; `detail`: what else the result says of it."""
+
+    skipped: str | None = None
+    failed: str | None = None
+    begun_ns: int | None = None
+    in_force_ns: int | None = None
+    ended_ns: int | None = None
 
     def __init__(self, site: Site, order: FaultOrder, kind: FaultKind) -> None:
         self.site, self.order, self.kind = site, order, kind

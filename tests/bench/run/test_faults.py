@@ -10,7 +10,7 @@ import pytest
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.measure.section import builtins_of
 from bench.run.faults import NOT_BEGUN, TOO_LATE, FaultTimeline
-from bench.topology.faults.injection import FaultOrder, Injection
+from bench.topology.faults.injection import FaultKind, FaultOrder, Injection, Site
 
 MS = 1_000_000
 LONG_MS = 600_000.0
@@ -25,7 +25,7 @@ class Acted(Injection):
     ends: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(self, order: FaultOrder) -> None:
-        self.order, self.index, self.detail = order, order.index, {}
+        super().__init__(Site(), order, FaultKind(lambda _fault: None))
         self.calls: list[tuple[str, int]] = []
         self.begun, self.ended = threading.Event(), threading.Event()
 
@@ -95,8 +95,8 @@ def test_a_fault_without_an_end_lasts_to_the_end_of_the_window_and_no_fault_long
     stage = Stage(order(0, None), order(0, LONG_MS, 1), lasts_ms=800)
     with stage.timeline:
         assert all(acted.ended.wait(DEADLINE_S) for acted in stage.acted)
-    assert all(event.ended_ns >= stage.start_ns + 800 * MS for event in stage.timeline.events if event.ended_ns)
-    assert [event.failed for event in stage.timeline.events] == [None, None]
+    assert all(event.ended_ns >= stage.start_ns + 800 * MS for event in stage.timeline.faults if event.ended_ns)
+    assert [event.failed for event in stage.timeline.faults] == [None, None]
 
 
 def test_nothing_begins_before_the_window_is_known() -> None:
@@ -114,7 +114,7 @@ def test_faults_do_not_wait_for_each_other() -> None:
     stage.acted[0].begins = lambda: stage.acted[1].ended.wait(DEADLINE_S) or fail("waited in vain")()  # type: ignore[func-returns-value]
     with stage.timeline:
         assert stage.acted[1].ended.wait(DEADLINE_S)
-    assert [event.failed for event in stage.timeline.events] == [None, None]
+    assert [event.failed for event in stage.timeline.faults] == [None, None]
 
 
 def test_stopping_undoes_what_has_begun_and_begins_nothing_more() -> None:
@@ -129,7 +129,7 @@ def test_stopping_undoes_what_has_begun_and_begins_nothing_more() -> None:
     stage.timeline.stop()
     assert [[name for name, _ in acted.calls] for acted in stage.acted] == [["begin", "end"], []]
     assert stage.timeline.active() == []
-    assert [event.skipped for event in stage.timeline.events] == [None, NOT_BEGUN]
+    assert [event.skipped for event in stage.timeline.faults] == [None, NOT_BEGUN]
     assert stage.timeline.absences() == [f"the fault stop on instance:1 was skipped: {NOT_BEGUN}"]
 
 
@@ -189,7 +189,7 @@ def test_a_fault_for_which_it_is_too_late_is_none() -> None:
     stage = Stage(order(0), lasts_ms=30, lead_ms=-60)
     stage.timeline.start()
     deadline_s = time.monotonic() + DEADLINE_S
-    while stage.timeline.events[0].skipped is None:
+    while stage.timeline.faults[0].skipped is None:
         assert time.monotonic() < deadline_s
     stage.timeline.stop()
     assert stage.acted[0].calls == []
