@@ -11,6 +11,7 @@ Rules
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -143,12 +144,10 @@ def _due(evidence: RunEvidence) -> Due | None:
     scenario, window = evidence.scenario, evidence.window
     if scenario.rate_per_s is None:
         return None
+    between = partial(due_between, scenario.rate_per_s, scenario.arrivals, scenario.seed)
     first_ns = int(scenario.warmup_ms * NS_PER_MS)
-    schedule, last_ns = (
-        (scenario.rate_per_s, scenario.arrivals, scenario.seed),
-        first_ns + window.stop_ns - window.start_ns,
-    )
-    return Due(due_between(*schedule, first_ns, last_ns), due_between(*schedule, 0, last_ns))
+    last_ns = first_ns + window.stop_ns - window.start_ns
+    return Due(between(first_ns, last_ns), between(0, last_ns))
 
 
 def _circumstances(
