@@ -12,7 +12,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -34,8 +34,9 @@ from bench.scenario import Scenario
 from bench.telemetry.run import FSYNCS, Run
 from bench.telemetry.settings import settings_of
 from bench.topology.child import Guard
-from bench.topology.faults.injection import FaultOrder, Site
+from bench.topology.faults.injection import FaultOrder
 from bench.topology.faults.kinds import injection, read_faults
+from bench.topology.fleet import Fleet
 from bench.topology.probe import InfoWatch, info_snapshot, leaked_keys
 from bench.workloads.launch import WORKERS_S, LocustProcess
 from bench.workloads.plan import Plan, Ring
@@ -97,11 +98,10 @@ def run_on(
     run = Run.of(scenario, order.run_id, scenario.processes, order.name, started).seen(servers.facts)
     with Guard(Path(tempfile.gettempdir()), "lockbench-run-") as guard:  # removes the folder even when we are killed
         follower = Follower(guard.folder, scenario, WORKERS_S if order.bind else 0.0)
-        timeline = _timeline(order, servers.site, follower)
+        timeline = _timeline(order, servers.fleet, follower)
         with RunTelemetry(run, servers, follower, timeline, environ) as telemetry:
-            urls = servers.site.urls if servers.fleet else servers.urls  # through proxies, if a fault needs them
             plan = Plan(
-                order.run_id, urls, f"lockbench:{order.run_id}:", scenario, guard.folder, timed=True,
+                order.run_id, servers.load_urls, f"lockbench:{order.run_id}:", scenario, guard.folder, timed=True,
                 allow_missing=order.allow_missing, ring=order.ring, bind=order.bind, more=order.more,
             )  # fmt: skip
             before = info_snapshot(servers.urls)
@@ -140,10 +140,13 @@ def _faults(scenario: Scenario) -> tuple[FaultOrder, ...]:
     return read_faults(scenario.faults, seed=scenario.seed, duration_ms=scenario.duration_ms)
 
 
-def _timeline(order: Order, site: Site, follower: Follower) -> FaultTimeline:
+def _timeline(order: Order, fleet: Fleet | None, follower: Follower) -> FaultTimeline:
     """The faults of a run, aimed at its servers and at the workers that have said they run. Raises BenchError."""
-    site.workers = lambda: {note.worker: note.pid for note in read_workers(follower.workdir)}
-    faults = [injection(site, fault) for fault in _faults(order.scenario)]
+
+    def workers() -> dict[int, int]:
+        return {note.worker: note.pid for note in read_workers(follower.workdir)}
+
+    faults = [injection(fleet, fault, workers) for fault in _faults(order.scenario)]
     return FaultTimeline(faults, follower.find_window, allow_skipped=order.allow_skipped)
 
 
@@ -162,7 +165,7 @@ class RunTelemetry:
         if settings := settings_of(environ):
             from bench.telemetry import exporter
 
-            asked = InfoWatch(servers.urls, partial(_syncs, servers.site))
+            asked = InfoWatch(servers.urls, partial(_syncs, servers.fleet))
             made = exporter.Exporter(
                 settings, run, follower.workdir, infos=lambda: asked.infos, faults=self._faults, judged=self._judged
             )
@@ -202,8 +205,6 @@ class RunTelemetry:
         ]
 
 
-def _syncs(site: Site, index: int) -> Mapping[str, int]:
+def _syncs(fleet: Fleet | None, index: int) -> Mapping[str, int]:
     """What INFO does not say: how often an instance has synced, where the shim counts it."""
-    with suppress(BenchError, LookupError):
-        return {FSYNCS: site.control(index).syncs}
-    return {}
+    return {FSYNCS: fleet.controls[index].syncs} if fleet and fleet.controls else {}

@@ -14,7 +14,7 @@ from bench.recipes.registry import find_recipe
 from bench.recipes.several_instances import replicate
 from bench.scenario import Scenario
 from bench.telemetry.settings import is_wanted
-from bench.topology.faults.injection import FaultOrder, Need, Site, prepared_fleet
+from bench.topology.faults.injection import FaultOrder, Need, prepared_fleet
 from bench.topology.faults.kinds import needs_of
 from bench.topology.fleet import Fleet, fdatasync_latency
 from bench.topology.probe import InfoSnapshot, delta, info_snapshot, inspect, require_independent
@@ -26,14 +26,18 @@ VIRTUAL_DISK_S = 0.0005  # a cloud volume syncs in 0.5 to 10 ms
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """Running instances, ours (`fleet`) or the user's. `urls` lead to themselves, its `site`'s maybe through
+    """Running instances, ours (`fleet`) or the user's. `urls` lead to themselves, `load_urls` maybe through
     proxies, if a fault needs them."""
 
     urls: tuple[str, ...]
     facts: tuple[InstanceFacts, ...]
     fleet: Fleet | None
     disk: SyncLatency | None
-    site: Site
+
+    @property
+    def load_urls(self) -> tuple[str, ...]:
+        """Where the load connects."""
+        return self.fleet.load_urls if self.fleet else self.urls
 
     def section(self) -> FleetFacts:
         """The section `fleet` of a result: who serves, how durable, on what disk."""
@@ -60,7 +64,8 @@ class Servers:
     def warnings(self) -> list[str]:
         """What qualifies every number of this run, because of its servers."""
         found = [f"{fact.address}: {warning}" for fact in self.facts for warning in fact.warnings]
-        found += self.site.warnings()
+        if self.load_urls != self.urls:
+            found.append("every instance stands behind a proxy: rates are lower and latencies higher than without")
         durable = any(fact.fsync in _DURABLE for fact in self.facts)
         if self.disk and durable and self.disk.p50_s < VIRTUAL_DISK_S:
             found.append(f"fsync is cheap here: fdatasync {self.disk.p50_s * 1e6:.0f} µs (p50), cloud disks 0.5-10 ms")
@@ -85,17 +90,17 @@ def open_servers(
     replicated = recipe.about.replicated
     if scenario.targets:
         facts = ask(scenario.targets, allow_missing=allow_missing, replicated=replicated)
-        yield Servers(scenario.targets, facts, None, None, Site())
+        yield Servers(scenario.targets, facts, None, None)
         return
     needs, found = needs_of(faults), find_server(server)
     if scenario.fsync in _DURABLE and is_wanted(os.environ):  # the shim counts fsyncs, which INFO does not
         needs |= {Need.SHIM}
-    with prepared_fleet(needs, scenario.instances, scenario.fsync, found, seed=scenario.seed) as site:
-        fleet, urls = site.fleet, site.fleet.urls
+    with prepared_fleet(needs, scenario.instances, scenario.fsync, found, seed=scenario.seed) as fleet:
+        urls = fleet.urls
         if replicated:
             replicate(urls)
         disk = fdatasync_latency(fleet.folder)
-        yield Servers(urls, ask(urls, allow_missing=False, replicated=replicated), fleet, disk, site)
+        yield Servers(urls, ask(urls, allow_missing=False, replicated=replicated), fleet, disk)
 
 
 def ask(urls: Sequence[str], *, allow_missing: bool, replicated: bool = False) -> tuple[InstanceFacts, ...]:

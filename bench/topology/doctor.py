@@ -141,6 +141,6 @@ def examine_target(url: str) -> tuple[Fact, ...]:
 def why_not_here(server: ServerBinary) -> dict[str, str | None]:
     """Every kind of fault, and why it cannot strike `server` here, or None. Raises EnvironmentNotReadyError."""
     orders = [FaultOrder(kind, "instance", 0) for kind in KINDS]
-    with prepared_fleet(needs_of(orders), server=server) as site:
-        refusals = {order.kind: injection(site, order).refusal() for order in orders}
+    with prepared_fleet(needs_of(orders), server=server) as fleet:
+        refusals = {order.kind: injection(fleet, order).refusal() for order in orders}
     return {kind: None if refusal is None else str(refusal) for kind, refusal in refusals.items()}

@@ -15,16 +15,23 @@ import resource
 import signal
 import socket
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
+
+import redis
 
 from bench.errors import EnvironmentNotReadyError
 from bench.measure.run_result import ServerBinary, SyncLatency
-from bench.topology.child import Guard, ServerState
+from bench.topology.child import Guard, Proxies, ServerState, Shape
+from bench.topology.probe import Info
 from bench.topology.server import find_server
+from bench.topology.shim import Control
+from bench.topology.target import client_of, parse_targets
 
 HOST = "127.0.0.1"
 Environment = Callable[[int, Path], Mapping[str, str]]
@@ -36,6 +43,8 @@ TIMEOUT_S = 10.0
 """For all to answer, and for every later signal to show its effect."""
 _POLL_S = 0.002
 _PING_S = 0.25
+_ASK_S = 2.0
+SETTLE_S = 5.0
 _FEWEST_FOR_P99 = 100
 _SERVER_DESCRIPTORS = 160
 """A server keeps 32 descriptors for itself; with fewer than this limit it could serve hardly anybody."""
@@ -81,8 +90,9 @@ def start_fleet(
 
 
 class Fleet:
-    """Running servers. Made by `start_fleet`; a context manager that closes at its end. For one thread at a time.
-    `folder` holds every instance's files; gone after `close`."""
+    """Running servers. Made by `start_fleet`; a context manager that closes at its end.
+    `folder` holds every instance's files, gone after `close`; `controls`: the shim of each; `missing`: what was wanted
+    for faults and cannot be had, and why; `locks`: held while an instance is started or ended."""
 
     def __init__(
         self, server: ServerBinary, fsync: str, ports: Sequence[KeptPort], guard: Guard, *, config: Sequence[str],
@@ -90,6 +100,9 @@ class Fleet:
     ) -> None:  # fmt: skip
         self.server, self.fsync = server, fsync
         self._config, self._environment = config, environment
+        self.missing, self.controls = dict[str, str](), dict[int, Control]()
+        self.proxies: Proxies | None = None
+        self.locks = [threading.RLock() for _ in ports]
         self._ports, self._guard, self.folder = ports, guard, guard.folder
         self._pids = [0] * len(ports)
         try:
@@ -111,14 +124,31 @@ class Fleet:
         """One URL per instance, in order."""
         return tuple(instance.url for instance in self.instances)
 
+    @property
+    def load_urls(self) -> tuple[str, ...]:
+        """Where a load connects: the proxies if there are any, else the instances."""
+        return tuple(f"redis://{HOST}:{port}" for port in self.proxies.ports) if self.proxies else self.urls
+
+    def shape(self, index: int, shape: Shape) -> None:
+        """Have the link to instance `index`, behind its proxy, be like this from now on."""
+        assert self.proxies is not None
+        self.proxies.shape(index, shape)
+
+    def control(self, index: int) -> Control:
+        """Instance `index`'s shim. Raises EnvironmentNotReadyError when there is none."""
+        if not self.controls:
+            raise EnvironmentNotReadyError(self.missing.get("shim", "no shim was prepared for this fleet"))
+        return self.controls[index]
+
     def exit_codes(self) -> tuple[int | None, ...]:
         """Per instance None while it lives (a stopped one does), else its exit code or minus the killing signal."""
         return tuple(state.exit_code for _, state in sorted(self._guard.states().items()))
 
     def kill(self, index: int, number: signal.Signals = signal.SIGKILL) -> None:
         """End instance `index` by a signal (SIGTERM: a clean shutdown) and return when it is dead; again is fine."""
-        self._guard.signal(index, number)
-        self._until(index, lambda state: state.exit_code is not None, f"end after {number.name}")
+        with self.locks[index]:
+            self._guard.signal(index, number)
+            self._until(index, lambda state: state.exit_code is not None, f"end after {number.name}")
 
     def stop(self, index: int) -> None:
         """Freeze instance `index` (SIGSTOP) and return when it stands still; its connections stay open."""
@@ -131,10 +161,12 @@ class Fleet:
 
     def restart(self, *indices: int) -> None:
         """Start these instances again, each on its port and files, killing those that live; returns when all answer."""
-        for index in indices:
-            self.kill(index)
-            self._start(index)
-        self._wait_until_ready(indices)
+        with ExitStack() as held:
+            for index in indices:
+                held.enter_context(self.locks[index])
+                self.kill(index)
+                self._start(index)
+            self._wait_until_ready(indices)
 
     def adopt(self, pid: int) -> None:
         """Have this process of ours end with the servers, however that comes about."""
@@ -142,6 +174,8 @@ class Fleet:
 
     def close(self) -> None:
         """Kill every server and remove the folder. More than once is fine, and so is after Ctrl-C."""
+        if self.proxies:
+            self.proxies.close()
         self._guard.close()
         for port in self._ports:
             port.release()
@@ -151,6 +185,54 @@ class Fleet:
 
     def __exit__(self, *_raised: object) -> None:
         self.close()
+
+    # -- talking to an instance ---------------------------------------------------------------------------------------
+
+    def command(self, index: int, *words: str | int, timeout_s: float = _ASK_S) -> Any:
+        """One command to instance `index` itself, never through a proxy. Raises EnvironmentNotReadyError."""
+        return self.commands(index, [words], timeout_s=timeout_s)[0]
+
+    def commands(self, index: int, batch: Sequence[Sequence[str | int]], *, timeout_s: float = _ASK_S) -> list[Any]:
+        """Many commands at once, in order; their replies. Raises EnvironmentNotReadyError at the first refusal."""
+        with self._client(index, timeout_s) as client:
+            pipeline = client.pipeline(transaction=False)
+            for words in batch:
+                pipeline.execute_command(*words)  # type: ignore[no-untyped-call]
+            return list(pipeline.execute())
+
+    def info(self, index: int) -> Info:
+        """Instance `index`'s INFO. Raises EnvironmentNotReadyError."""
+        with self._client(index) as client:
+            return client.info("all")
+
+    def database_file(self, index: int) -> Path:
+        """Where instance `index` puts its snapshots. Raises EnvironmentNotReadyError."""
+        with self._client(index) as client:
+            return self.instances[index].folder / str(client.config_get("dbfilename")["dbfilename"])
+
+    def configure(self, index: int, settings: Mapping[str, str]) -> dict[str, str]:
+        """CONFIG SET all of `settings`; return what they were. Raises EnvironmentNotReadyError."""
+        with self._client(index) as client:
+            before = {name: str(client.config_get(name).get(name, "")) for name in settings}
+            for name, value in settings.items():
+                client.config_set(name, value)
+        return before
+
+    def until(self, index: int, reached: Callable[[Info], bool], what: str) -> None:
+        """Wait until instance `index`'s INFO says so, 5 s at most. Raises EnvironmentNotReadyError with `what`."""
+        wait_until(lambda: reached(self.info(index)), SETTLE_S, f"instance {index} did not {what}")
+
+    @contextmanager
+    def _client(self, index: int, timeout_s: float = _ASK_S) -> Iterator[redis.Redis]:
+        try:
+            with client_of(parse_targets([self.urls[index]])[0], timeout_s) as client:
+                yield client
+        except redis.RedisError as error:
+            raise EnvironmentNotReadyError(
+                f"instance {index} did not do it: {error or type(error).__name__}"
+            ) from error
+
+    # -- starting -----------------------------------------------------------------------------------------------------
 
     def _start(self, index: int) -> None:
         instance = self.instances[index]

@@ -7,7 +7,7 @@ import pytest
 
 from bench.measure.run_result import ServerBinary
 from bench.scenario import Fault
-from bench.topology.faults.injection import Injection, Site
+from bench.topology.faults.injection import Injection
 from bench.topology.faults.kinds import injection, read_faults
 from bench.topology.fleet import Fleet, KeptPort, start_fleet
 from bench.topology.server import found_servers
@@ -16,10 +16,10 @@ SERVERS = [server for server in found_servers() if isinstance(server, ServerBina
 every_server = pytest.mark.parametrize("server", SERVERS, ids=lambda server: f"{server.name}-{server.version}")
 
 
-def fault(site: Site, kind: str, target: str = "instance:0", **params: object) -> Injection:
+def fault(fleet: Fleet, kind: str, **params: object) -> Injection:
     """A fault as a scenario orders it, until it is ended."""
-    (order,) = read_faults([Fault(kind, 0.0, None, (target,), "fixed", params)], seed=7)
-    return injection(site, order)
+    (order,) = read_faults([Fault(kind, 0.0, None, ("instance:0",), "fixed", params)], seed=7)
+    return injection(fleet, order)
 
 
 @contextmanager

@@ -17,8 +17,9 @@ import pytest
 from bench.measure.run_result import ServerBinary
 from bench.scenario import Fault
 from bench.topology.faults import kinds
-from bench.topology.faults.injection import Injection, Site, prepared_fleet
+from bench.topology.faults.injection import Injection, prepared_fleet
 from bench.topology.faults.kinds import KINDS, injection, needs_of, read_faults
+from bench.topology.fleet import Fleet
 from tests.integration.servers import SERVERS
 
 pytestmark = pytest.mark.integration
@@ -60,12 +61,12 @@ class Wire:
 class Scene:
     """One prepared fleet with every fault possible on it; faults strike instance 0."""
 
-    site: Site
+    fleet: Fleet
     fsync: str
 
     def port(self) -> int:
         """Where the load would connect."""
-        return int(self.site.urls[0].rpartition(":")[2])
+        return int(self.fleet.load_urls[0].rpartition(":")[2])
 
     def answer(self, patience_s: float, *words: object) -> str:
         """What instance 0 says through its proxy, or the name of what happened instead."""
@@ -113,7 +114,7 @@ def a_round_trip_takes_over_80_ms(scene: Scene) -> Probe:
 
 
 def a_connection_was_closed(scene: Scene) -> Probe:
-    wire = Wire(scene.site.fleet.instances[0].port, WHOLE_S)
+    wire = Wire(scene.fleet.instances[0].port, WHOLE_S)
     assert wire.ask("PING") == "+PONG"
     return lambda _patience_s: wire.is_closed()
 
@@ -212,8 +213,8 @@ each_case = pytest.mark.parametrize("case", CASES, ids=str)
 
 @contextlib.contextmanager
 def scene(server: ServerBinary, fsync: str) -> Iterator[Scene]:
-    with prepared_fleet(needs_of(read_faults(case.fault() for case in CASES)), 2, fsync, server) as site:
-        yield Scene(site, fsync)
+    with prepared_fleet(needs_of(read_faults(case.fault() for case in CASES)), 2, fsync, server) as fleet:
+        yield Scene(fleet, fsync)
 
 
 @pytest.fixture(scope="module", params=SERVERS, ids=lambda server: f"{server.name}-{server.version}")
@@ -226,7 +227,7 @@ def scenes(request: pytest.FixtureRequest) -> Iterator[dict[str, Scene]]:
 def check(case: Case, stage: Scene) -> Injection:
     """The symptom is not there, then it is, then it is gone."""
     (order,) = read_faults([case.fault()])
-    fault = injection(stage.site, order)
+    fault = injection(stage.fleet, order)
     reason = fault.refusal()
     if reason is not None and case.kind in FOR_ROOT:
         pytest.skip(f"{case.kind}: {reason}")
@@ -262,14 +263,14 @@ def test_an_aof_that_waits_for_its_disk_leaves_locks_no_room(
     scenes: dict[str, Scene], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """4 MiB that are in use and do not count for what evicts."""
-    info = Site.info
+    info = Fleet.info
 
-    def waiting(site: Site, index: int) -> dict[str, Any]:
-        said = info(site, index)
+    def waiting(fleet: Fleet, index: int) -> dict[str, Any]:
+        said = info(fleet, index)
         waits = {name: said[name] + (4 << 20) for name in ("used_memory", "mem_not_counted_for_evict")}
         return {**said, **waits}
 
-    monkeypatch.setattr(Site, "info", waiting)
+    monkeypatch.setattr(Fleet, "info", waiting)
     (case,) = [case for case in CASES if case.params == {"policy": "volatile-ttl"}]
     check(case, scenes[case.fsync])
 
@@ -281,8 +282,8 @@ def test_every_kind_is_tried() -> None:
 def test_nothing_of_the_faults_is_left_on_the_servers(scenes: dict[str, Scene]) -> None:
     """Neither keys nor settings nor files, after all of the above."""
     for stage in scenes.values():
-        stage.site.command(0, "UNLINK", "probe")  # the negative controls end before they do it
-        assert stage.site.command(0, "KEYS", "*") == []
+        stage.fleet.command(0, "UNLINK", "probe")  # the negative controls end before they do it
+        assert stage.fleet.command(0, "KEYS", "*") == []
         for name, value in {"maxmemory": "0", "save": "", "key-load-delay": "0", "rdbcompression": "yes"}.items():
-            assert [text.decode() for text in stage.site.command(0, "CONFIG", "GET", name)] == [name, value]
-        assert not stage.site.database_file(0).exists()
+            assert [text.decode() for text in stage.fleet.command(0, "CONFIG", "GET", name)] == [name, value]
+        assert not stage.fleet.database_file(0).exists()

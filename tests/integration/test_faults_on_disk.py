@@ -18,10 +18,10 @@ import pytest
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.measure.run_result import ServerBinary
 from bench.topology.doctor import why_not_here
-from bench.topology.faults.injection import Injection, Need, Site, prepared_fleet
-from bench.topology.faults.kinds import KINDS
+from bench.topology.faults.injection import FaultOrder, Injection, Need, prepared_fleet
+from bench.topology.faults.kinds import KINDS, injection
 from bench.topology.faults.machine import cut_power
-from bench.topology.fleet import wait_until
+from bench.topology.fleet import Fleet, wait_until
 from bench.topology.shim import IGNORED, shim_library
 from tests.integration.locust_runs import until
 from tests.integration.servers import SERVERS, every_server, fault
@@ -34,11 +34,11 @@ FOREVER_NS = 3_600_000_000_000
 class Rig:
     """A fleet of one under the shim."""
 
-    def __init__(self, site: Site) -> None:
-        self.site, self.fleet, self.control = site, site.fleet, site.control(0)
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet, self.control = fleet, fleet.control(0)
 
     def fault(self, kind: str, **params: object) -> Injection:
-        return fault(self.site, kind, **params)
+        return fault(self.fleet, kind, **params)
 
     def strike(self, kind: str, **params: object) -> Injection:
         """A fault from its begin to its end."""
@@ -48,10 +48,10 @@ class Rig:
         return struck
 
     def set(self, *names: str) -> None:
-        assert set(self.site.commands(0, [("SET", name, "x" * 100) for name in names])) == {True}
+        assert set(self.fleet.commands(0, [("SET", name, "x" * 100) for name in names])) == {True}
 
     def has(self, *names: str) -> int:
-        return int(self.site.command(0, "EXISTS", *names))
+        return int(self.fleet.command(0, "EXISTS", *names))
 
     @property
     def aof(self) -> Path:
@@ -65,8 +65,8 @@ class Rig:
 @pytest.fixture
 def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
     fsync, server = request.param
-    with prepared_fleet(SHIM, 1, fsync, server) as site:
-        yield Rig(site)
+    with prepared_fleet(SHIM, 1, fsync, server) as fleet:
+        yield Rig(fleet)
 
 
 def under(*policies: str) -> pytest.MarkDecorator:
@@ -125,8 +125,8 @@ def test_the_ledger_follows_a_rewrite_of_the_file(rig: Rig) -> None:
     """A new base by a child, a new increment, a new manifest; then the power goes."""
     rig.set("before")
     first = rig.aof.name
-    rig.site.command(0, "BGREWRITEAOF")
-    rig.site.until(
+    rig.fleet.command(0, "BGREWRITEAOF")
+    rig.fleet.until(
         0, lambda info: info["aof_rewrite_in_progress"] == 0 and not info["aof_rewrite_scheduled"], "rewrite"
     )
     rig.set("after")
@@ -141,7 +141,7 @@ def test_failing_syncs_make_everysec_refuse_writes_and_are_got_over(rig: Rig) ->
     broken = rig.fault("fsync-error")
     broken.begin()
     rig.set("lost")
-    rig.site.until(0, lambda info: info["aof_last_write_status"] != "ok", "notice")
+    rig.fleet.until(0, lambda info: info["aof_last_write_status"] != "ok", "notice")
     with pytest.raises(EnvironmentNotReadyError, match="MISCONF"):
         rig.set("refused")
     broken.end()
@@ -153,17 +153,17 @@ def test_failing_syncs_make_everysec_refuse_writes_and_are_got_over(rig: Rig) ->
 def test_the_clock_stays_wrong_over_a_restart(rig: Rig) -> None:
     rig.fault("clock-jump", by="1h").begin()
     rig.fleet.restart(0)
-    assert rig.site.command(0, "TIME")[0] - time.time() > 3000
+    assert rig.fleet.command(0, "TIME")[0] - time.time() > 3000
 
 
 @pytest.mark.parametrize("fsync, reason", [("none", "fsync = none"), ("no", "fsync = no leaves syncing to the kernel")])
 def test_slow_syncs_where_nothing_is_synced_are_skipped_with_that_reason(fsync: str, reason: str) -> None:
-    with prepared_fleet(SHIM, 1, fsync) as site:
+    with prepared_fleet(SHIM, 1, fsync) as fleet:
         for kind in ("fsync-latency", "fsync-error"):
-            refusal = fault(site, kind).refusal()
+            refusal = fault(fleet, kind).refusal()
             assert isinstance(refusal, UsageError)
             assert reason in str(refusal)
-        assert fault(site, "power-cut").refusal() is None
+        assert fault(fleet, "power-cut").refusal() is None
 
 
 def test_a_server_that_ignores_the_shim_is_noticed(tmp_path: Path) -> None:
@@ -172,17 +172,17 @@ def test_a_server_that_ignores_the_shim_is_noticed(tmp_path: Path) -> None:
     path.write_text(f"#!/bin/sh\nexec env -u LD_PRELOAD '{SERVERS[0].path}' \"$@\"\n")
     path.chmod(0o755)
     ignoring = ServerBinary(str(path), "redis", SERVERS[0].version, "", False, "evalsha", "test")
-    with prepared_fleet(SHIM, server=ignoring) as site:
-        assert str(fault(site, "power-cut").refusal()) == IGNORED
-        assert fault(site, "kill").refusal() is None
+    with prepared_fleet(SHIM, server=ignoring) as fleet:
+        assert str(fault(fleet, "power-cut").refusal()) == IGNORED
+        assert fault(fleet, "kill").refusal() is None
 
 
 def test_without_a_compiler_the_fleet_starts_and_the_faults_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.topology.shim.shim_library", shim_library.__wrapped__)  # forgets what it compiled
     monkeypatch.setattr("bench.topology.shim.find_compiler", lambda: None)
-    with prepared_fleet(SHIM) as site:
-        assert "needs a C compiler" in str(fault(site, "power-cut").refusal())
-        assert site.command(0, "PING") is True
+    with prepared_fleet(SHIM) as fleet:
+        assert "needs a C compiler" in str(fault(fleet, "power-cut").refusal())
+        assert fleet.command(0, "PING") is True
 
 
 def test_the_shim_works_from_a_folder_with_a_space_beside_another_preload(
@@ -192,8 +192,8 @@ def test_the_shim_works_from_a_folder_with_a_space_beside_another_preload(
     folder.mkdir()
     monkeypatch.setenv("LD_PRELOAD", "")
     monkeypatch.setattr("tempfile.tempdir", str(folder))
-    with prepared_fleet(SHIM) as site:
-        assert fault(site, "power-cut").refusal() is None
+    with prepared_fleet(SHIM) as fleet:
+        assert fault(fleet, "power-cut").refusal() is None
     assert list(folder.iterdir()) == []
 
 
@@ -215,10 +215,14 @@ def worker() -> "subprocess.Popen[str]":
     return process
 
 
+def on_worker(index: int, kind: str, pid: int | None) -> Injection:
+    """A fault of a load worker; no servers are ours."""
+    return injection(None, FaultOrder(kind, "worker", index), lambda: {} if pid is None else {index: pid})
+
+
 def test_a_worker_stands_still_and_goes_on() -> None:
     with worker() as process:
-        site = Site(workers=lambda: {1: process.pid})
-        stop = fault(site, "stop", "worker:1")
+        stop = on_worker(1, "stop", process.pid)
         assert stop.refusal() is None
         stop.begin()
         assert state(process.pid) == "T"
@@ -230,8 +234,7 @@ def test_a_worker_stands_still_and_goes_on() -> None:
 
 def test_a_worker_is_killed_for_good() -> None:
     with worker() as process:
-        site = Site(workers=lambda: {0: process.pid})
-        kill = fault(site, "kill", "worker:0")
+        kill = on_worker(0, "kill", process.pid)
         kill.begin()
         assert process.wait(DEADLINE_S) == -signal.SIGKILL
         kill.end()
@@ -242,34 +245,34 @@ def test_a_worker_is_killed_for_good() -> None:
 @pytest.mark.parametrize("kind", ["stop", "kill"])
 def test_a_worker_that_does_not_run_is_said(kind: str) -> None:
     with pytest.raises(EnvironmentNotReadyError, match="worker 3 does not run"):
-        fault(Site(), kind, "worker:3").begin()
+        on_worker(3, kind, None).begin()
 
 
 def test_dropping_packets_of_one_instance_leaves_the_others_and_no_rule_behind() -> None:
-    with prepared_fleet(frozenset(), 2, "none") as site:
-        port = f"{site.fleet.instances[0].port}"
-        drop = fault(site, "drop", direction="to")
+    with prepared_fleet(frozenset(), 2, "none") as fleet:
+        port = f"{fleet.instances[0].port}"
+        drop = fault(fleet, "drop", direction="to")
         if reason := drop.refusal():
             pytest.skip(str(reason))
         drop.begin()
         assert f"tcp dport {port} drop" in rules()
-        assert site.command(1, "PING") is True
+        assert fleet.command(1, "PING") is True
         with pytest.raises(EnvironmentNotReadyError):
-            site.command(0, "PING", timeout_s=0.2)
+            fleet.command(0, "PING", timeout_s=0.2)
         drop.end()
         assert port not in rules()
-        assert site.command(0, "PING") is True
+        assert fleet.command(0, "PING") is True
 
 
 def test_without_root_or_nft_dropping_is_skipped_with_that_reason(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    with prepared_fleet(frozenset(), 1, "none") as site:
+    with prepared_fleet(frozenset(), 1, "none") as fleet:
         monkeypatch.setattr(os, "geteuid", lambda: 1000)
-        assert str(fault(site, "drop").refusal()) == "it needs root"
+        assert str(fault(fleet, "drop").refusal()) == "it needs root"
         monkeypatch.setattr(os, "geteuid", lambda: 0)
         monkeypatch.setenv("PATH", str(tmp_path))
-        assert "it needs root and nftables: nft cannot be started" in str(fault(site, "drop").refusal())
+        assert "it needs root and nftables: nft cannot be started" in str(fault(fleet, "drop").refusal())
 
 
 OWNER = """
@@ -281,13 +284,11 @@ worker = subprocess.Popen(["sleep", "600"], start_new_session=True)
 kinds = json.loads(sys.argv[1])
 orders = read_faults([Fault(kind, 0, None, (target,), "fixed", {}) for kind, target in kinds]
                      + [Fault("proxy", 0, None, ("instance:1",), "fixed", {"mode": "black-hole"})])
-prepared = prepared_fleet(needs_of(orders), 2, "everysec")
-site = prepared.__enter__()
-site.workers, fleet = (lambda: {0: worker.pid}), site.fleet
-faults = [injection(site, order) for order in orders]
+fleet = prepared_fleet(needs_of(orders), 2, "everysec")
+faults = [injection(fleet, order, lambda: {0: worker.pid}) for order in orders]
 for fault in faults:
     fault.begin()
-pids = [instance.pid for instance in fleet.instances] + [site.proxies.process.pid]
+pids = [instance.pid for instance in fleet.instances] + [fleet.proxies.process.pid]
 print(json.dumps({"worker": worker.pid, "pids": pids, "port": fleet.instances[0].port, "folder": str(fleet.folder)}))
 sys.stdout.flush()
 sys.stdin.read()

@@ -42,13 +42,13 @@ def partition(_setup: RowSetup) -> Finding:
     """The holder is cut off before it can give back; another waits. Blocked time, in TTLs."""
     ttl_ms = 500
     with (
-        prepared_fleet(_LINKS, INSTANCES, "none") as site,
-        connect(site.urls) as holder,
-        connect(site.fleet.urls) as waiting,
+        prepared_fleet(_LINKS, INSTANCES, "none") as fleet,
+        connect(fleet.load_urls) as holder,
+        connect(fleet.urls) as waiting,
     ):
         lease = holder.acquire("p", ttl_ms)
         for index in range(INSTANCES):
-            site.proxies.shape(index, Shape(held=("to", "from")))
+            fleet.shape(index, Shape(held=("to", "from")))
         cut_ns = monotonic_ns()
         holder.try_release(lease)
         granted = waiting.acquire("p", ttl_ms, 4 * ttl_ms)
@@ -111,14 +111,14 @@ def _overlap_ms(rate: float, ttl_ms: int, setup: RowSetup) -> tuple[float, float
     targets = tuple(f"instance:{index}" for index in range(INSTANCES))
     orders = read_faults([Fault("clock-rate", 0, None, targets, "fixed", {"rate": rate})])
     overlap_ns, lived_ms = 0, inf
-    with prepared_fleet(needs_of(orders), INSTANCES, "none", find_server(setup.server)) as site:
+    with prepared_fleet(needs_of(orders), INSTANCES, "none", find_server(setup.server)) as fleet:
         for order in orders:
-            fault = injection(site, order)
+            fault = injection(fleet, order)
             if refusal := fault.refusal():
                 raise refusal
             fault.begin()
         for number in range(TIMES):
-            with connect(site.urls) as first, connect(site.urls) as second:
+            with connect(fleet.load_urls) as first, connect(fleet.load_urls) as second:
                 held = first.acquire(f"c{number}", ttl_ms)
                 following = second.acquire(f"c{number}", ttl_ms, 2 * ttl_ms)
             overlap_ns = max(held.valid_until_ns - following.granted_ns, overlap_ns)

@@ -32,8 +32,8 @@ def commanding(words: tuple[str, ...], undoing: tuple[str, ...] = ()) -> Callabl
 
     def begin(fault: Injection) -> None:
         if undoing:
-            fault.undo.callback(fault.site.command, fault.index, *undoing)
-        fault.site.command(fault.index, *words)
+            fault.undo.callback(fault.fleet.command, fault.index, *undoing)
+        fault.fleet.command(fault.index, *words)
 
     return begin
 
@@ -44,16 +44,16 @@ _ROOM_BYTES = 32768
 
 def fill_memory(fault: Injection) -> None:
     """maxmemory with the policy `noeviction` or `volatile-ttl`: there is no room left."""
-    site, index, policy, limit = fault.site, fault.index, fault.params["policy"], 1
+    fleet, index, policy, limit = fault.fleet, fault.index, fault.params["policy"], 1
     ballast = [f"lockbench-maxmemory:{number}" for number in range(_BALLAST_KEYS)]
-    fault.undo.callback(site.command, index, "UNLINK", *ballast)
+    fault.undo.callback(fleet.command, index, "UNLINK", *ballast)
     if policy == "volatile-ttl":
-        site.commands(index, [("SET", key, "x" * _BALLAST_BYTES, "EX", _BALLAST_TTL_S) for key in ballast])
-        info = site.info(index)  # an AOF that waits for its disk is in use, and not what evicts
+        fleet.commands(index, [("SET", key, "x" * _BALLAST_BYTES, "EX", _BALLAST_TTL_S) for key in ballast])
+        info = fleet.info(index)  # an AOF that waits for its disk is in use, and not what evicts
         limit = int(info["used_memory"]) - int(info["mem_not_counted_for_evict"]) + _ROOM_BYTES
     settings = {"maxmemory-policy": policy, "maxmemory-samples": "64", "maxmemory": str(limit)}
-    before = site.configure(index, settings)
-    fault.undo.callback(site.configure, index, dict(reversed(before.items())))  # the limit goes first
+    before = fleet.configure(index, settings)
+    fault.undo.callback(fleet.configure, index, dict(reversed(before.items())))  # the limit goes first
 
 
 _FEWEST_KEYS, _MOST_KEY_MS, _LOADED_BYTES = 1000, 10.0, 1024
@@ -63,42 +63,42 @@ _NORMAL = {"key-load-delay": "0", "rdbcompression": "yes"}
 
 def load(fault: Injection) -> None:
     """-LOADING for the fault's time; then the rest is loaded at once, and what was only there to be loaded goes."""
-    site, index, lasts_ms = fault.site, fault.index, fault.order.lasts_ms
+    fleet, index, lasts_ms = fault.fleet, fault.index, fault.order.lasts_ms
     assert lasts_ms is not None
     number = max(_FEWEST_KEYS, round(lasts_ms * _LONGER / _MOST_KEY_MS))
     ballast = [f"lockbench-loading:{key}" for key in range(number)]
 
     def reload() -> None:
         with suppress(BenchError):  # that it does not load is seen below
-            site.command(index, "DEBUG", "RELOAD", timeout_s=lasts_ms * _LONGER / 1000 + 30)
+            fleet.command(index, "DEBUG", "RELOAD", timeout_s=lasts_ms * _LONGER / 1000 + 30)
 
     def end_load() -> None:
-        site.configure(index, _NORMAL)
+        fleet.configure(index, _NORMAL)
         if thread.is_alive():
             thread.join()
-        site.until(index, lambda info: info["loading"] == 0, "end its load")
-        site.command(index, "UNLINK", *ballast)
-        site.database_file(index).unlink(missing_ok=True)
+        fleet.until(index, lambda info: info["loading"] == 0, "end its load")
+        fleet.command(index, "UNLINK", *ballast)
+        fleet.database_file(index).unlink(missing_ok=True)
 
     thread = Thread(target=reload, daemon=True)
     fault.undo.callback(end_load)
-    site.commands(index, [("SET", key, "x" * _LOADED_BYTES) for key in ballast])
-    delay_us = max(round(lasts_ms * 1000 * _LONGER / int(site.command(index, "DBSIZE"))), 1)
-    site.configure(index, {"key-load-delay": str(delay_us), "rdbcompression": "no"})
+    fleet.commands(index, [("SET", key, "x" * _LOADED_BYTES) for key in ballast])
+    delay_us = max(round(lasts_ms * 1000 * _LONGER / int(fleet.command(index, "DBSIZE"))), 1)
+    fleet.configure(index, {"key-load-delay": str(delay_us), "rdbcompression": "no"})
     thread.start()
-    site.until(index, lambda info: info["loading"] == 1, "begin to load")
+    fleet.until(index, lambda info: info["loading"] == 1, "begin to load")
 
 
 def fail_snapshots(fault: Injection) -> None:
     """-MISCONF by a snapshot that fails while one is wanted, once the server has noticed."""
-    site, index = fault.site, fault.index
-    obstacle = site.database_file(index)
+    fleet, index = fault.fleet, fault.index
+    obstacle = fleet.database_file(index)
     fault.undo.callback(shutil.rmtree, obstacle, ignore_errors=True)
     (obstacle / "in the way").mkdir(parents=True)
-    before = site.configure(index, {"save": "3600 1", "stop-writes-on-bgsave-error": "yes"})
-    fault.undo.callback(site.configure, index, before)
-    site.command(index, "BGSAVE", "SCHEDULE")
-    site.until(index, lambda info: info["rdb_last_bgsave_status"] != "ok", "notice the failed snapshot")
+    before = fleet.configure(index, {"save": "3600 1", "stop-writes-on-bgsave-error": "yes"})
+    fault.undo.callback(fleet.configure, index, before)
+    fleet.command(index, "BGSAVE", "SCHEDULE")
+    fleet.until(index, lambda info: info["rdb_last_bgsave_status"] != "ok", "notice the failed snapshot")
 
 
 DIRECTIONS = {"both": ("to", "from"), "to": ("to",), "from": ("from",)}
@@ -111,8 +111,8 @@ def bend_link(fault: Injection) -> None:
     shape = Shape(fault.params["delay"] / 1000, fault.params["jitter"] / 1000, slow=directions)
     if mode != "delay":
         shape = Shape(reset=True) if mode == "reset" else Shape(held=directions)
-    fault.undo.callback(fault.site.proxies.shape, fault.index, CLEAR)
-    fault.site.proxies.shape(fault.index, shape)
+    fault.undo.callback(fault.fleet.shape, fault.index, CLEAR)
+    fault.fleet.shape(fault.index, shape)
 
 
 def require_one_bend(params: Params) -> None:
@@ -126,7 +126,7 @@ def require_one_bend(params: Params) -> None:
 
 def drop_packets(fault: Injection) -> None:
     """Packets to or from the instance's port are lost; TCP repeats them, ever more seldom, until they come through."""
-    port = fault.site.fleet.instances[fault.index].port
+    port = fault.fleet.instances[fault.index].port
     ends = {"to": f"tcp dport {port} drop", "from": f"tcp sport {port} drop"}
     rules = _hold([ends[direction] for direction in DIRECTIONS[fault.params["direction"]]])
     fault.undo.callback(rules.release)

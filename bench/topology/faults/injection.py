@@ -7,30 +7,23 @@ half-way: what undoes a step is put on `undo` before the step is taken. Every ki
 is a ValueError, to which the reader of faults adds the place.
 """
 
-import contextlib
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, Literal
-
-import redis
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.measure.run_result import ServerBinary
 from bench.scenario.quantity import KeyKind, nearest
 from bench.topology.child import Proxies
-from bench.topology.fleet import HOST, Fleet, start_fleet, wait_until
-from bench.topology.probe import Info
+from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.server import find_server
-from bench.topology.shim import IGNORED, Control, Preload
-from bench.topology.target import client_of, parse_targets
+from bench.topology.shim import IGNORED, Preload
 
 NOT_OURS = "it is not ours: faults are injected only into servers that lockbench started"
-_ANSWER_S = 2.0
-_SETTLE_S = 5.0
+Workers = Callable[[], Mapping[int, int]]
+"""Each load worker's process id, by its index."""
 
 
 class Need(StrEnum):
@@ -41,132 +34,34 @@ class Need(StrEnum):
     DEBUG = "debug"
 
 
-@dataclass(slots=True)
-class Site:
-    """One fleet and everything around it, or no fleet of ours. `missing`: why a need could not be prepared;
-    `workers`: each load worker's process id by its index."""
-
-    started: Fleet | None = None
-    preload: Preload | None = None
-    before: Proxies | None = None
-    missing: Mapping[Need, str] = field(default_factory=dict)
-    workers: Callable[[], Mapping[int, int]] = dict
-    locks: dict[int, threading.RLock] = field(default_factory=dict)
-
-    def warnings(self) -> list[str]:
-        """What qualifies every number measured here, because of what was prepared."""
-        behind = "every instance stands behind a proxy: rates are lower and latencies higher than without"
-        return [behind] if self.before is not None else []
-
-    @property
-    def fleet(self) -> Fleet:
-        """The started fleet. Raises UsageError when the servers are not ours."""
-        if self.started is None:
-            raise UsageError(NOT_OURS)
-        return self.started
-
-    @property
-    def urls(self) -> tuple[str, ...]:
-        """Where the load connects: the proxies if there are any, else the instances."""
-        if self.before is None:
-            return self.fleet.urls
-        return tuple(f"redis://{HOST}:{port}" for port in self.before.ports)
-
-    @property
-    def proxies(self) -> Proxies:
-        """The proxies before all instances, if they were needed."""
-        assert self.before is not None
-        return self.before
-
-    def control(self, index: int) -> Control:
-        """Instance `index`'s shim. Raises EnvironmentNotReadyError when there is none."""
-        if self.preload is None:
-            raise EnvironmentNotReadyError(self.missing.get(Need.SHIM, "no shim was prepared for this fleet"))
-        return self.preload.controls[index]
-
-    def lock(self, index: int) -> threading.RLock:
-        """Hold it while instance `index` is started or ended: faults run in threads of their own."""
-        return self.locks.setdefault(index, threading.RLock())
-
-    def restart(self, index: int) -> None:
-        """Start instance `index` again, and return when it answers."""
-        with self.lock(index):
-            self.fleet.restart(index)
-
-    # -- talking to an instance ---------------------------------------------------------------------------------------
-
-    def command(self, index: int, *words: str | int, timeout_s: float = _ANSWER_S) -> Any:
-        """One command to instance `index` itself, never through a proxy. Raises EnvironmentNotReadyError."""
-        return self.commands(index, [words], timeout_s=timeout_s)[0]
-
-    def commands(self, index: int, batch: Sequence[Sequence[str | int]], *, timeout_s: float = _ANSWER_S) -> list[Any]:
-        """Many commands at once, in order; their replies. Raises EnvironmentNotReadyError at the first refusal."""
-        with self._client(index, timeout_s) as client:
-            pipeline = client.pipeline(transaction=False)
-            for words in batch:
-                pipeline.execute_command(*words)  # type: ignore[no-untyped-call]
-            return list(pipeline.execute())
-
-    def info(self, index: int) -> Info:
-        """Instance `index`'s INFO. Raises EnvironmentNotReadyError."""
-        with self._client(index) as client:
-            return client.info("all")
-
-    def database_file(self, index: int) -> Path:
-        """Where instance `index` puts its snapshots. Raises EnvironmentNotReadyError."""
-        with self._client(index) as client:
-            return self.fleet.instances[index].folder / str(client.config_get("dbfilename")["dbfilename"])
-
-    def configure(self, index: int, settings: Mapping[str, str]) -> dict[str, str]:
-        """CONFIG SET all of `settings`; return what they were. Raises EnvironmentNotReadyError."""
-        with self._client(index) as client:
-            before = {name: str(client.config_get(name).get(name, "")) for name in settings}
-            for name, value in settings.items():
-                client.config_set(name, value)
-        return before
-
-    def until(self, index: int, reached: Callable[[Info], bool], what: str) -> None:
-        """Wait until instance `index`'s INFO says so, 5 s at most. Raises EnvironmentNotReadyError with `what`."""
-        wait_until(lambda: reached(self.info(index)), _SETTLE_S, f"instance {index} did not {what}")
-
-    @contextlib.contextmanager
-    def _client(self, index: int, timeout_s: float = _ANSWER_S) -> Iterator[redis.Redis]:
-        try:
-            with client_of(parse_targets([self.fleet.urls[index]])[0], timeout_s) as client:
-                yield client
-        except redis.RedisError as error:
-            raise EnvironmentNotReadyError(
-                f"instance {index} did not do it: {error or type(error).__name__}"
-            ) from error
-
-
-@contextlib.contextmanager
 def prepared_fleet(
     needs: frozenset[Need], instances: int = 1, fsync: str = "everysec", server: ServerBinary | None = None,
     *, seed: int = 0,
-) -> Iterator[Site]:  # fmt: skip
-    """A running fleet that faults with these needs may strike, through proxies if they are needed, as the site around
-    it. `seed` drives their jitter. Raises as `start_fleet`."""
-    server, missing = server or find_server(), dict[Need, str]()
-    preload, before, config = None, None, list[str]()
-    with ExitStack() as stack:
-        if Need.SHIM in needs:
-            try:
-                preload = Preload()
-            except BenchError as error:
-                missing[Need.SHIM] = str(error)
-        if Need.DEBUG in needs:
-            if server.name == "redis" and int(server.version.partition(".")[0]) < 7:
-                missing[Need.DEBUG] = f"it needs Redis 7.0 or Valkey, and this is {server}"
-            else:
-                config = ["--enable-debug-command", "local", "--loading-process-events-interval-bytes", "1024"]
-        environment = preload.environment if preload else None
-        fleet = stack.enter_context(
-            start_fleet(instances, fsync, server=server, config=config, environment=environment)
-        )
-        if Need.PROXY in needs:
-            before = stack.enter_context(Proxies([instance.port for instance in fleet.instances], seed))
-        yield Site(fleet, preload, before, missing)
+) -> Fleet:  # fmt: skip
+    """A running fleet that faults with these needs may strike, behind proxies if they are needed. `seed` drives their
+    jitter. Raises as `start_fleet`."""
+    server, missing = server or find_server(), dict[str, str]()
+    preload, config = None, list[str]()
+    if Need.SHIM in needs:
+        try:
+            preload = Preload()
+        except BenchError as error:
+            missing[Need.SHIM] = str(error)
+    if Need.DEBUG in needs:
+        if server.name == "redis" and int(server.version.partition(".")[0]) < 7:
+            missing[Need.DEBUG] = f"it needs Redis 7.0 or Valkey, and this is {server}"
+        else:
+            config = ["--enable-debug-command", "local", "--loading-process-events-interval-bytes", "1024"]
+    environment = preload.environment if preload else None
+    fleet = start_fleet(instances, fsync, server=server, config=config, environment=environment)
+    fleet.missing, fleet.controls = missing, preload.controls if preload else {}
+    if Need.PROXY in needs:
+        try:
+            fleet.proxies = Proxies([instance.port for instance in fleet.instances], seed)
+        except BaseException:
+            fleet.close()
+            raise
+    return fleet
 
 
 # -- one fault ---------------------------------------------------------------------------------------------------------
@@ -243,23 +138,31 @@ class Injection:
     in_force_ns: int | None = None
     ended_ns: int | None = None
 
-    def __init__(self, site: Site, order: FaultOrder, kind: FaultKind) -> None:
-        self.site, self.order, self.kind = site, order, kind
+    def __init__(self, fleet: Fleet | None, order: FaultOrder, kind: FaultKind, workers: Workers = dict) -> None:
+        """`fleet`: None where the servers are not ours."""
+        self._fleet, self.order, self.kind, self.workers = fleet, order, kind, workers
         self.index, self.params = order.index, order.params
         self.detail: Params = {}
         self.undo = ExitStack()
+
+    @property
+    def fleet(self) -> Fleet:
+        """The servers. Raises UsageError when they are not ours."""
+        if self._fleet is None:
+            raise UsageError(NOT_OURS)
+        return self._fleet
 
     def refusal(self) -> BenchError | None:
         """Why it cannot be injected here, or None; asked before the load. A UsageError where the order is at fault."""
         if self.order.noun == "worker":
             return None  # whether it runs is seen when the fault begins
         try:
-            self.kind.require(self.site.fleet)
-            for need in sorted(self.kind.needs & self.site.missing.keys()):
-                raise EnvironmentNotReadyError(self.site.missing[need])
+            self.kind.require(self.fleet)
+            for need in sorted(self.kind.needs & self.fleet.missing.keys()):
+                raise EnvironmentNotReadyError(self.fleet.missing[need])
             if Need.SHIM in self.kind.needs:
-                pid = self.site.info(self.index)["process_id"]  # a wrapper may have started it
-                if not self.site.control(self.index).loaded_in(pid):
+                pid = self.fleet.info(self.index)["process_id"]  # a wrapper may have started it
+                if not self.fleet.control(self.index).loaded_in(pid):
                     raise EnvironmentNotReadyError(IGNORED)
         except BenchError as error:
             return error

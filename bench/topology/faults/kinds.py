@@ -13,8 +13,8 @@ from bench.scenario import Fault
 from bench.scenario.quantity import KeyKind, choice, duration, parse_duration
 from bench.topology.faults import answers, machine
 from bench.topology.faults.answers import commanding
-from bench.topology.faults.injection import FaultKind, FaultOrder, Injection, Need, Params, Site, Table, read_params
-from bench.topology.fleet import HOST
+from bench.topology.faults.injection import FaultKind, FaultOrder, Injection, Need, Params, Table, Workers, read_params
+from bench.topology.fleet import HOST, Fleet
 
 PHASE_MS = 1000.0
 _MINUTE_MS, _DAY_MS = 60_000.0, 86_400_000.0
@@ -114,13 +114,13 @@ def _lasts_ms(kind: FaultKind, for_ms: float | None, params: Params) -> float | 
 
 
 def needs_of(orders: Sequence[FaultOrder]) -> frozenset[Need]:
-    """What a Site must prepare for all these orders."""
+    """What a fleet must be prepared with for all these orders."""
     return frozenset(chain.from_iterable(_kind(order.kind, order.noun).needs for order in orders))
 
 
-def injection(site: Site, order: FaultOrder) -> Injection:
-    """The fault of one order, ready to begin."""
-    return Injection(site, order, _kind(order.kind, order.noun))
+def injection(fleet: Fleet | None, order: FaultOrder, workers: Workers = dict) -> Injection:
+    """The fault of one order, ready to begin. `fleet`: None where the servers are not ours."""
+    return Injection(fleet, order, _kind(order.kind, order.noun), workers)
 
 
 def _kind(kind: str, noun: str) -> FaultKind:

@@ -23,46 +23,43 @@ from pathlib import Path
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.topology.child import Leash
 from bench.topology.faults.injection import Injection
-from bench.topology.fleet import LOG_FILE, Fleet, Instance, wait_until
+from bench.topology.fleet import LOG_FILE, SETTLE_S, Fleet, Instance, wait_until
 from bench.topology.shim import CONTROL_FILE, LIBRARY_FILE, Control
 from lockcore.clock import NS_PER_MS
 
 _STOP = 'kill -STOP "$1" && echo stopped; read -r _; kill -CONT "$1"'
-_SETTLE_S = 5.0
 _ENDED = "ZX"
 
 
 def kill_instance(fault: Injection) -> None:
     """`kill -9`; started again when the fault ends."""
-    fault.undo.callback(fault.site.restart, fault.index)
-    with fault.site.lock(fault.index):
-        fault.site.fleet.kill(fault.index)
+    fault.undo.callback(fault.fleet.restart, fault.index)
+    fault.fleet.kill(fault.index)
 
 
 def stop_instance(fault: Injection) -> None:
     """SIGSTOP, then SIGCONT: connections stay open, what was sent meanwhile runs late."""
-    fault.undo.callback(fault.site.fleet.cont, fault.index)
-    fault.site.fleet.stop(fault.index)
+    fault.undo.callback(fault.fleet.cont, fault.index)
+    fault.fleet.stop(fault.index)
 
 
 def kill_worker(fault: Injection) -> None:
     """`kill -9` of a load process, which is not started again."""
-    with fault.site.lock(-1 - fault.index):
-        pid = _running(fault)
-        os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: _state(pid) in _ENDED, _SETTLE_S, f"worker {fault.index} did not die")
+    pid = _running(fault)
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: _state(pid) in _ENDED, SETTLE_S, f"worker {fault.index} did not die")
 
 
 def stop_worker(fault: Injection) -> None:
     """SIGSTOP of a load process, then SIGCONT: its callers oversleep their leases."""
     pid = _running(fault)
     fault.undo.callback(Leash(["sh", "-c", _STOP, "sh", str(pid)], ready="stopped").release)
-    wait_until(lambda: _state(pid) in "Tt", _SETTLE_S, f"worker {fault.index} did not stop")
+    wait_until(lambda: _state(pid) in "Tt", SETTLE_S, f"worker {fault.index} did not stop")
 
 
 def _running(fault: Injection) -> int:
     """The worker's process, which goes into the record. Raises EnvironmentNotReadyError when it does not run."""
-    pid = fault.site.workers().get(fault.index)
+    pid = fault.workers().get(fault.index)
     if pid is None:
         raise EnvironmentNotReadyError(f"worker {fault.index} does not run")
     if _state(pid) in _ENDED:  # one that nobody has waited for yet still takes signals
@@ -83,7 +80,7 @@ def _state(pid: int) -> str:
 
 def slow_fsync(fault: Injection) -> None:
     """Every fsync takes `delay` longer, as on a real volume."""
-    control = fault.site.control(fault.index)
+    control = fault.fleet.control(fault.index)
     fault.undo.callback(setattr, control.words, "sync_delay_ns", 0)
     control.words.sync_delay_ns = round(fault.params["delay"] * NS_PER_MS)
 
@@ -91,8 +88,8 @@ def slow_fsync(fault: Injection) -> None:
 def fail_fsync(fault: Injection) -> None:
     """Every fsync fails: under everysec writes are refused (-MISCONF), under always the server ends. In the end it is
     started again: it has ended of it, or refuses writes until something is synced."""
-    control = fault.site.control(fault.index)
-    fault.undo.callback(fault.site.restart, fault.index)
+    control = fault.fleet.control(fault.index)
+    fault.undo.callback(fault.fleet.restart, fault.index)
     fault.undo.callback(setattr, control.words, "sync_error", 0)
     control.words.sync_error = errno.EIO
 
@@ -113,25 +110,25 @@ def require_syncs(fleet: Fleet) -> None:
 def fill_disk(fault: Injection) -> None:
     """Not one free page: under everysec writes are refused (-MISCONF), under always the server ends and is started
     again. Returns when the server has noticed by an append of our own."""
-    site, index, control = fault.site, fault.index, fault.site.control(fault.index)
+    fleet, index, control = fault.fleet, fault.index, fault.fleet.control(fault.index)
 
     def exit_code() -> int | None:
-        return site.fleet.exit_codes()[index]
+        return fleet.exit_codes()[index]
 
     def revive() -> None:
-        with site.lock(index):
+        with fleet.locks[index]:
             if exit_code() is not None:
-                site.restart(index)
+                fleet.restart(index)
 
     fault.undo.callback(revive)
     fault.undo.callback(setattr, control.words, "disk_full", 0)
     control.words.disk_full = 1
     with contextlib.suppress(BenchError):  # its own refusal, or its end
-        site.command(index, "SET", "lockbench-disk-full", "x", "PX", 1)
-    if site.fleet.fsync == "always":
-        wait_until(lambda: exit_code() is not None, _SETTLE_S, f"instance {index} did not end")
+        fleet.command(index, "SET", "lockbench-disk-full", "x", "PX", 1)
+    if fleet.fsync == "always":
+        wait_until(lambda: exit_code() is not None, SETTLE_S, f"instance {index} did not end")
     else:
-        site.until(index, lambda info: info["aof_last_write_status"] != "ok", "notice the full disk")
+        fleet.until(index, lambda info: info["aof_last_write_status"] != "ok", "notice the full disk")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,11 +163,11 @@ def cut_power(instance: Instance, control: Control, torn: random.Random | None =
 
 def cut_instance(fault: Injection) -> None:
     """`kill -9` and the loss of what was not synced; started again after `delay`."""
-    site, index = fault.site, fault.index
-    fault.undo.callback(site.restart, index)
-    with site.lock(index):
-        site.fleet.kill(index)
-        cuts = cut_power(site.fleet.instances[index], site.control(index))
+    fleet, index = fault.fleet, fault.index
+    fault.undo.callback(fleet.restart, index)
+    with fleet.locks[index]:
+        fleet.kill(index)
+        cuts = cut_power(fleet.instances[index], fleet.control(index))
     fault.detail["lost_bytes"] = sum(cut.size_bytes - cut.kept_bytes for cut in cuts)
     fault.detail["files"] = [asdict(cut) for cut in cuts]
 
@@ -182,9 +179,9 @@ def jump_clock(fault: Injection) -> None:
     """The clock jumps `by` a time: forward, keys vanish early; back, they block longer."""
 
     def jump(sign: int) -> None:
-        fault.site.control(fault.index).shift_clock(sign * int(fault.params["by"] * NS_PER_MS))
+        fault.fleet.control(fault.index).shift_clock(sign * int(fault.params["by"] * NS_PER_MS))
         with contextlib.suppress(BenchError):  # one turn, as it looks at its clock once per turn; if it runs at all
-            fault.site.command(fault.index, "TIME")
+            fault.fleet.command(fault.index, "TIME")
 
     fault.undo.callback(jump, -1)
     jump(1)
@@ -192,6 +189,6 @@ def jump_clock(fault: Injection) -> None:
 
 def bend_clock(fault: Injection) -> None:
     """The clock runs at `rate` times true speed."""
-    control = fault.site.control(fault.index)
+    control = fault.fleet.control(fault.index)
     fault.undo.callback(control.set_clock_rate, 1.0)
     control.set_clock_rate(fault.params["rate"])

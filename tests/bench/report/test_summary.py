@@ -12,7 +12,6 @@ from bench.report.sheet import sheet_markdown
 from bench.report.summary import sheet
 from bench.run.servers import Servers
 from bench.safety.judge import not_tested
-from bench.topology.faults.injection import Site
 from tests.bench.report.screen import sheet_text
 from tests.bench.whole_run import SAMPLE, run_of
 
@@ -91,7 +90,7 @@ def test_the_screen_is_the_one_that_was_agreed(result: Result, case: str, width:
 
 def test_five_instances_without_trouble_leave_room_for_the_prompt(result: Result) -> None:
     disk = SyncLatency(200, 0.000499, 0.009, 0.011)
-    servers = Servers((), (InstanceFacts(0, "127.0.0.1:40000", False, fsync="everysec"),), None, disk, Site())
+    servers = Servers((), (InstanceFacts(0, "127.0.0.1:40000", False, fsync="everysec"),), None, disk)
     result["latency_s"]["acquire_failed"]["count"] = 0  # nobody gave up
     result["latency_s"]["acquire_all"] |= {"failed": 0, "infinite": []}
     result["outcome_shares"] |= {"acquired": 1.0}

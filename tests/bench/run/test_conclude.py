@@ -15,7 +15,6 @@ from bench.run.conclude import _instance_warnings, _judge
 from bench.run.hosts import Told
 from bench.run.servers import Servers
 from bench.scenario import load
-from bench.topology.faults.injection import Site
 
 REFUSED = "connection refused: nothing listens there"
 NO_COUNTERS = f"no counters: {REFUSED}"
@@ -86,6 +85,6 @@ class EndedFleet:
 def test_a_server_of_ours_that_nobody_was_to_end_spoils_the_run(
     codes: tuple[int | None, ...] | None, said: list[str]
 ) -> None:
-    servers = Servers((), (), EndedFleet(codes), None, Site())  # type: ignore[arg-type]
+    servers = Servers((), (), EndedFleet(codes), None)  # type: ignore[arg-type]
     assert [sentence[: len(start)] for sentence, start in zip(servers.losses(), said, strict=True)] == said
-    assert Servers((), (), None, None, Site()).losses() == []
+    assert Servers((), (), None, None).losses() == []

@@ -10,7 +10,7 @@ import pytest
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.measure.section import builtins_of
 from bench.run.faults import NOT_BEGUN, TOO_LATE, FaultTimeline
-from bench.topology.faults.injection import FaultKind, FaultOrder, Injection, Site
+from bench.topology.faults.injection import FaultKind, FaultOrder, Injection
 
 MS = 1_000_000
 LONG_MS = 600_000.0
@@ -25,7 +25,7 @@ class Acted(Injection):
     ends: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(self, order: FaultOrder) -> None:
-        super().__init__(Site(), order, FaultKind(lambda _fault: None))
+        super().__init__(None, order, FaultKind(lambda _fault: None))
         self.calls: list[tuple[str, int]] = []
         self.begun, self.ended = threading.Event(), threading.Event()
 

@@ -134,11 +134,11 @@ def test_1_an_overlap_would_be_counted() -> None:
 def test_2_a_quorum_that_comes_after_the_validity_has_ended_is_no_grant() -> None:
     """TTLs so short that replies, late by chance, come after the validity has ended."""
     results: list[Lease | Denied] = []
-    with prepared_fleet(frozenset({Need.PROXY}), 3, "none") as site:
+    with prepared_fleet(frozenset({Need.PROXY}), 3, "none") as fleet:
         for index in range(3):
-            site.proxies.shape(index, Shape(delay_s=200e-6, jitter_s=1.5e-3, slow=("from",)))
+            fleet.shape(index, Shape(delay_s=200e-6, jitter_s=1.5e-3, slow=("from",)))
         for ttl_ms in (6, 12, 24, 48):  # a busy machine grants none of the shortest
-            with connect(site.urls, drift_factor=0.5, max_ttl_ms=ttl_ms) as lock:
+            with connect(fleet.load_urls, drift_factor=0.5, max_ttl_ms=ttl_ms) as lock:
                 results += [lock.try_acquire(f"v{ttl_ms}-{number}", ttl_ms) for number in range(300)]
     leases_got = [result for result in results if isinstance(result, Lease)]
     if len(leases_got) < 30 or not any(result.outcome is Outcome.TOO_LATE for result in results):
@@ -165,11 +165,11 @@ def faulty(instances: int, fsync: str, kind: str, hurt: int, **params: str) -> I
     """Servers, and a fault of this kind for each of the first `hurt` of them."""
     targets = tuple(f"instance:{index}" for index in range(hurt))
     orders = read_faults([Fault(kind, 0, None, targets, "fixed", params)])
-    with prepared_fleet(needs_of(orders), instances, fsync) as site:
-        faults = [injection(site, order) for order in orders]
+    with prepared_fleet(needs_of(orders), instances, fsync) as fleet:
+        faults = [injection(fleet, order) for order in orders]
         if reason := faults[0].refusal():
             pytest.skip(str(reason))
-        yield site.fleet, faults
+        yield fleet, faults
 
 
 @pytest.mark.parametrize("instances", [3, 4, 5])

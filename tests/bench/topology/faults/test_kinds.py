@@ -9,7 +9,7 @@ from bench.errors import UsageError
 from bench.scenario import Fault
 from bench.scenario.quantity import FAULT_KINDS, parse_fault
 from bench.topology.faults import kinds
-from bench.topology.faults.injection import NOT_OURS, Site, read_params
+from bench.topology.faults.injection import NOT_OURS, read_params
 from bench.topology.faults.kinds import KINDS, WORKER_KINDS, injection, read_faults
 
 README = Path(kinds.__file__).parents[1] / "README.md"
@@ -38,7 +38,7 @@ def test_every_kind_is_documented_with_its_params() -> None:
 def test_every_kind_can_be_ordered_and_says_that_foreign_servers_are_not_ours(name: str) -> None:
     (order,) = read_faults([fault(name)])
     assert (order.kind, order.target, order.at_ms) == (name, "instance:0", 100.0)
-    refusal = injection(Site(), order).refusal()
+    refusal = injection(None, order).refusal()
     assert isinstance(refusal, UsageError)
     assert str(refusal) == NOT_OURS
 
@@ -46,7 +46,7 @@ def test_every_kind_can_be_ordered_and_says_that_foreign_servers_are_not_ours(na
 @pytest.mark.parametrize("name", WORKER_KINDS)
 def test_what_strikes_workers_needs_no_server_of_ours(name: str) -> None:
     (order,) = read_faults([fault(name, "worker:1")])
-    assert injection(Site(), order).refusal() is None
+    assert injection(None, order).refusal() is None
 
 
 @pytest.mark.parametrize(
