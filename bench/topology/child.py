@@ -8,11 +8,9 @@
 
 Rules: orders come by pipe, never on a command line: they may hold passwords. In a session of its own, so Ctrl-C does
 not reach it; it ends when its stdin does, and `die_with_parent` ends it even while it is busy. The kernel's signal is
-tied to the *thread* that made the process, and cleared by a fork, so each process asks for itself. A command whose end
-undoes what it did is a `Leash`: never killed before it had time. The two `Servant`s are scripts of the standard
-library alone (guard_process.py, proxy_process.py), started within 35 ms. A request that Ctrl-C interrupted leaves an
-answer behind, which is dropped. Only the process that made a servant closes it; a forked child's copy does nothing.
-Source: pipe(7); unix(7); prctl(2), PR_SET_PDEATHSIG.
+tied to the *thread* that made the process, and cleared by a fork, so each process asks for itself. A request that
+Ctrl-C interrupted leaves an answer behind, which is dropped. Only the process that made a servant closes it; a forked
+child's copy does nothing. Source: pipe(7); prctl(2), PR_SET_PDEATHSIG.
 """
 
 import ctypes
@@ -211,7 +209,6 @@ _HERE = Path(__file__).parent
 class ServerState:
     """One server as its guard sees it: `exit_code` is None while it lives and minus the signal that killed it."""
 
-    pid: int
     exit_code: int | None
     stopped: bool
 

@@ -110,7 +110,6 @@ def _fact(name: str, value: str, advice: str = "") -> Fact:
     return Fact(name, value, Status.LIMITED if advice else Status.OK, advice)
 
 
-_TIMEOUT_S = 2.0
 _ASKED = (
     "no HELLO 3 or CLIENT TRACKING for this user: it is asked once a second whether it was a replica, and a flush is "
     "not noticed; see lockcore/README.md"
@@ -120,7 +119,7 @@ _ASKED = (
 def examine_target(url: str) -> tuple[Fact, ...]:
     """What the instance at `url` offers a lock, or why it cannot vote. Takes 2 s at most. Raises UsageError."""
     try:
-        target = target_of(url, _TIMEOUT_S, "lockbench:")
+        target = target_of(url, 2.0, "lockbench:")
     except ValueError as error:
         raise UsageError(f"option --target: {error}") from None
     try:

@@ -39,15 +39,11 @@ Environment = Callable[[int, Path], Mapping[str, str]]
 
 LOG_FILE = "server.log"
 _LOG_LINES = 8
-TIMEOUT_S = 10.0
-"""For all to answer, and for every later signal to show its effect."""
+TIMEOUT_S = 10.0  # for all to answer, and for every later signal to show its effect
 _POLL_S = 0.002
-_PING_S = 0.25
 _ASK_S = 2.0
 SETTLE_S = 5.0
-_FEWEST_FOR_P99 = 100
-_SERVER_DESCRIPTORS = 160
-"""A server keeps 32 descriptors for itself; with fewer than this limit it could serve hardly anybody."""
+_SERVER_DESCRIPTORS = 160  # a server keeps 32 for itself; with fewer than these it could serve hardly anybody
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +86,9 @@ def start_fleet(
 
 
 class Fleet:
-    """Running servers. Made by `start_fleet`; a context manager that closes at its end.
-    `folder` holds every instance's files, gone after `close`; `controls`: the shim of each; `missing`: what was wanted
-    for faults and cannot be had, and why; `locks`: held while an instance is started or ended."""
+    """Running servers. Made by `start_fleet`; a context manager that closes at its end. `folder` holds every instance's
+    files, gone after `close`; `controls`: the shim of each; `missing`: what was wanted for faults and cannot be had,
+    and why; `locks`: held while an instance is started or ended."""
 
     def __init__(
         self, server: ServerBinary, fsync: str, ports: Sequence[KeptPort], guard: Guard, *, config: Sequence[str],
@@ -205,11 +201,6 @@ class Fleet:
         with self._client(index) as client:
             return client.info("all")
 
-    def database_file(self, index: int) -> Path:
-        """Where instance `index` puts its snapshots. Raises EnvironmentNotReadyError."""
-        with self._client(index) as client:
-            return self.instances[index].folder / str(client.config_get("dbfilename")["dbfilename"])
-
     def configure(self, index: int, settings: Mapping[str, str]) -> dict[str, str]:
         """CONFIG SET all of `settings`; return what they were. Raises EnvironmentNotReadyError."""
         with self._client(index) as client:
@@ -315,12 +306,12 @@ def fdatasync_latency(folder: Path, *, writes: int = 200, budget_s: float = 0.9)
         ) from error
     taken_ns.sort()
     p50_s, p99_s = (taken_ns[-(-len(taken_ns) * percent // 100) - 1] / 1e9 for percent in (50, 99))
-    return SyncLatency(len(taken_ns), p50_s, p99_s if len(taken_ns) >= _FEWEST_FOR_P99 else None, taken_ns[-1] / 1e9)
+    return SyncLatency(len(taken_ns), p50_s, p99_s if len(taken_ns) >= 100 else None, taken_ns[-1] / 1e9)
 
 
 def _answers(port: int) -> bool:
     try:
-        with socket.create_connection((HOST, port), _PING_S) as connection:
+        with socket.create_connection((HOST, port), 0.25) as connection:
             connection.sendall(b"PING\r\n")
             reply = connection.recv(256)
     except OSError as error:

@@ -118,7 +118,7 @@ def _state(process: "subprocess.Popen[bytes]") -> Message:
             stopped = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
         except ChildProcessError:  # it has ended since poll: what is dead is not asked whether it stands still
             exit_code = process.poll()
-    return {"pid": process.pid, "exit_code": exit_code, "stopped": stopped}
+    return {"exit_code": exit_code, "stopped": stopped}
 
 
 def _end(servers: Servers, adopted: list[int], folder: str) -> None:

@@ -236,20 +236,17 @@ class InfoWatch:
 
     def stop(self) -> None:
         """Ask once more, and no more."""
+        self._stop.set()
         if self._thread.is_alive():
-            self._stop.set()
             self._thread.join()
-            self._ask()
 
     def _ask_on(self) -> None:
-        while not self._stop.is_set():
-            self._ask()
-            self._stop.wait(EVERY_S)
-
-    def _ask(self) -> None:
-        with contextlib.suppress(BenchError, OSError):
-            found = [snapshot.values for snapshot in info_snapshot(self._urls)]
-            self.infos = [info and {**info, **self._also(index)} for index, info in enumerate(found)]
+        pause_s, stopped = 0.0, False
+        while not stopped:
+            stopped, pause_s = self._stop.wait(pause_s), EVERY_S
+            with contextlib.suppress(BenchError, OSError):
+                found = [snapshot.values for snapshot in info_snapshot(self._urls)]
+                self.infos = [info and {**info, **self._also(index)} for index, info in enumerate(found)]
 
 
 class LatencyMonitor:

@@ -17,6 +17,7 @@ import pytest
 from bench.measure.run_result import ServerBinary
 from bench.scenario import Fault
 from bench.topology.faults import kinds
+from bench.topology.faults.answers import SNAPSHOT_FILE
 from bench.topology.faults.injection import Injection, prepared_fleet
 from bench.topology.faults.kinds import KINDS, injection, needs_of, read_faults
 from bench.topology.fleet import Fleet
@@ -286,4 +287,4 @@ def test_nothing_of_the_faults_is_left_on_the_servers(scenes: dict[str, Scene]) 
         assert stage.fleet.command(0, "KEYS", "*") == []
         for name, value in {"maxmemory": "0", "save": "", "key-load-delay": "0", "rdbcompression": "yes"}.items():
             assert [text.decode() for text in stage.fleet.command(0, "CONFIG", "GET", name)] == [name, value]
-        assert not stage.fleet.database_file(0).exists()
+        assert not (stage.fleet.instances[0].folder / SNAPSHOT_FILE).exists()

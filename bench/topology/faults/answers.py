@@ -26,6 +26,8 @@ from bench.topology.child import CLEAR, Leash, Shape
 from bench.topology.faults.injection import Injection, Params
 from bench.topology.fleet import Fleet
 
+SNAPSHOT_FILE = "dump.rdb"  # the servers' default
+
 
 def commanding(words: tuple[str, ...], undoing: tuple[str, ...] = ()) -> Callable[[Injection], None]:
     """A fault that is one command, undone by another."""
@@ -78,7 +80,7 @@ def load(fault: Injection) -> None:
             thread.join()
         fleet.until(index, lambda info: info["loading"] == 0, "end its load")
         fleet.command(index, "UNLINK", *ballast)
-        fleet.database_file(index).unlink(missing_ok=True)
+        (fleet.instances[index].folder / SNAPSHOT_FILE).unlink(missing_ok=True)
 
     thread = Thread(target=reload, daemon=True)
     fault.undo.callback(end_load)
@@ -92,7 +94,7 @@ def load(fault: Injection) -> None:
 def fail_snapshots(fault: Injection) -> None:
     """-MISCONF by a snapshot that fails while one is wanted, once the server has noticed."""
     fleet, index = fault.fleet, fault.index
-    obstacle = fleet.database_file(index)
+    obstacle = fleet.instances[index].folder / SNAPSHOT_FILE
     fault.undo.callback(shutil.rmtree, obstacle, ignore_errors=True)
     (obstacle / "in the way").mkdir(parents=True)
     before = fleet.configure(index, {"save": "3600 1", "stop-writes-on-bgsave-error": "yes"})

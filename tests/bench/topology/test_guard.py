@@ -28,10 +28,11 @@ import json, os, sys, threading
 from pathlib import Path
 from bench.topology.child import Guard
 
-guards = []
+guards, servers = [], []
 def start():
     guards.append(Guard(Path(sys.argv[1])))
-    guards[0].start(0, ["sleep", "600"], guards[0].folder, guards[0].folder / "log", {})
+    server = guards[0].start(0, ["sleep", "600"], guards[0].folder, guards[0].folder / "log", {})
+    servers.append(server)
 if "thread" in sys.argv:      # a death signal tied to this thread would kill the server when it ends
     thread = threading.Thread(target=start); thread.start(); thread.join()
 else:
@@ -44,7 +45,7 @@ if "fork" in sys.argv:        # a child that keeps the socket open
         guards[0].close()     # not its own: must do nothing
         sys.stdin.read()
         os._exit(0)
-pids = {"server": guards[0].states()[0].pid, "guard": guards[0].process.pid, "child": child}
+pids = {"server": servers[0], "guard": guards[0].process.pid, "child": child}
 print(json.dumps({"folder": str(guards[0].folder), **pids}), flush=True)
 if "exit" in sys.argv:
     os._exit(0)
@@ -188,7 +189,7 @@ def test_a_server_that_ends_while_it_is_asked_is_dead_and_no_error() -> None:
             self.looks += 1
             return None if self.looks == 1 else ended.poll()
 
-    assert _state(EndsNow()) == {"pid": ended.pid, "exit_code": 0, "stopped": False}
+    assert _state(EndsNow()) == {"exit_code": 0, "stopped": False}
 
 
 def test_a_program_that_cannot_start_is_said(guard: Guard) -> None:
