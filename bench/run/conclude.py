@@ -51,7 +51,6 @@ from bench.topology.probe import leaked_keys
 from bench.workloads.demand import due_between
 from lockcore.clock import NS_PER_MS
 
-_JUDGED = ("fail", "inconclusive")
 _OF_SAFETY = {word.text: word for word in (words.SAFE, words.NOT_TESTED, words.UNKNOWN)}
 
 
@@ -246,13 +245,15 @@ def judge_run(
 ) -> Verdict:
     """Return the verdict. `deaths`: workers that ended early; `interrupted`: by Ctrl-C."""
     safety, invalid = measured.safety, invalidities(measured, deaths)
-    by_status = {status: [sentence(one) for one in thresholds if one.status == status] for status in _JUDGED}
+    failed, undecided = (
+        [sentence(one) for one in thresholds if one.status == status] for status in ("fail", "inconclusive")
+    )
     found = {
         words.VIOLATED: [str(safety.reason)] if safety.verdict == "VIOLATED" else [],
-        words.FAIL: [] if invalid else by_status["fail"],
+        words.FAIL: [] if invalid else failed,
         words.INVALID: invalid,
         words.INTERRUPTED: ["interrupted before its time"] if interrupted and not invalid else [],
-        words.INCONCLUSIVE: [] if invalid else [*_nothing_granted(measured), *by_status["inconclusive"]],
+        words.INCONCLUSIVE: [] if invalid else [*_nothing_granted(measured), *undecided],
     }
     evidence = (Evidence.none_in("tested leases", safety.tested_leases, TESTED_LEAST),)
     word = _OF_SAFETY.get(safety.verdict, words.UNKNOWN)

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-Handler = Callable[[int, FrameType | None], object] | int | None
 AGAIN_S = 0.01  # until a lost wish is raised again: outside the finaliser by then
 
 
@@ -31,7 +30,7 @@ class Interrupts:
         self.count = 0
         self.raising = True
         self.patience = math.inf
-        self._before: dict[signal.Signals, Handler] = {}
+        self._before: dict[signal.Signals, Callable[[int, FrameType | None], object] | int | None] = {}
         self._hook = sys.unraisablehook
 
     def __enter__(self) -> Self:

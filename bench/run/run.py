@@ -44,8 +44,6 @@ from bench.workloads.plan import Plan, Ring
 if TYPE_CHECKING:
     from bench.telemetry.exporter import Exporter
 
-HURRIED_S = 1.0  # for a collector, when somebody waits
-
 
 @dataclass(frozen=True, slots=True)
 class Order:
@@ -179,7 +177,7 @@ class RunTelemetry:
             return []
         (exporter, asked), self._export = self._export, None
         asked.stop()
-        return exporter.finish(safety, HURRIED_S) if hurried else exporter.finish(safety)
+        return exporter.finish(safety, 1.0) if hurried else exporter.finish(safety)
 
     def __enter__(self) -> Self:
         return self

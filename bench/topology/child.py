@@ -238,7 +238,7 @@ class Servant(Child):
             raise
 
     def ask(self, **request: object) -> Answer:
-        """Return the answer. Raises EnvironmentNotReadyError when it has ended."""
+        """Return the answer. Raises EnvironmentNotReadyError when it has ended or could not do it."""
         with self._lock:
             self._asked += 1
             try:
@@ -247,7 +247,9 @@ class Servant(Child):
                     pass
             except (EnvironmentNotReadyError, ValueError) as error:  # ValueError: it was closed
                 raise EnvironmentNotReadyError(self._gone) from error
-            return answer
+        if answer.error:
+            raise EnvironmentNotReadyError(f"the fleet's guard could not {request['do']} a server: {answer.error}")
+        return answer
 
     def close(self) -> None:
         """Have it end; returns when it has. More than once is fine."""
@@ -273,31 +275,25 @@ class Guard(Servant):
 
     def start(self, index: int, argv: Sequence[str], folder: Path, log: Path, env: Mapping[str, str]) -> int:
         """Start a server in `folder`, output appended to `log`, `env` on top of our environment; return its pid."""
-        return self._do("start", index=index, argv=argv, cwd=folder, log=log, env=env).pid
+        return self.ask(do="start", index=index, argv=argv, cwd=folder, log=log, env=env).pid
 
     def signal(self, index: int, number: signal.Signals) -> None:
         """Send a signal to server `index` and its children; none if it has ended. Does not wait for the effect."""
-        self._do("signal", index=index, signal=int(number))
+        self.ask(do="signal", index=index, signal=int(number))
 
     def adopt(self, pid: int) -> None:
         """Kill this process, too, when all ends: one that stands still does not see that its parent is gone."""
-        self._do("adopt", pid=pid)
+        self.ask(do="adopt", pid=pid)
 
     def states(self) -> dict[int, ServerState]:
         """What every started server does now."""
-        return self._do("states").states
+        return self.ask(do="states").states
 
     def close(self) -> None:
         """Kill all servers and remove the folder; returns when both are gone. More than once is fine."""
         super().close()
         if os.getpid() == self._owner:
             shutil.rmtree(self.folder, ignore_errors=True)  # already gone, unless the guard was killed
-
-    def _do(self, what: str, **request: object) -> Answer:
-        answer = self.ask(do=what, **request)
-        if answer.error:
-            raise EnvironmentNotReadyError(f"the fleet's guard could not {what} a server: {answer.error}")
-        return answer
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -41,14 +42,12 @@ def find_server(explicit: str | None = None) -> ServerBinary:
     )
 
 
-def found_servers() -> tuple[ServerBinary | EnvironmentNotReadyError, ...]:
-    """Every server of this machine in the order of search; one that does not run stands there as its error."""
-    found: list[ServerBinary | EnvironmentNotReadyError] = []
+def found_servers() -> tuple[ServerBinary, ...]:
+    """Every server of this machine that runs, in the order of search."""
+    found: list[ServerBinary] = []
     for path, source in _candidates():
-        try:
+        with suppress(EnvironmentNotReadyError):
             found.append(_identified(path, source))
-        except EnvironmentNotReadyError as error:
-            found.append(error)
     return tuple(found)
 
 

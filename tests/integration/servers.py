@@ -5,14 +5,13 @@ from contextlib import contextmanager
 
 import pytest
 
-from bench.measure.run_result import ServerBinary
 from bench.scenario import Fault
 from bench.topology.faults.injection import Injection
 from bench.topology.faults.kinds import injection, read_faults
 from bench.topology.fleet import Fleet, KeptPort, start_fleet
 from bench.topology.server import found_servers
 
-SERVERS = [server for server in found_servers() if isinstance(server, ServerBinary)]
+SERVERS = list(found_servers())
 every_server = pytest.mark.parametrize("server", SERVERS, ids=lambda server: f"{server.name}-{server.version}")
 
 

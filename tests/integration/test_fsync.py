@@ -164,7 +164,7 @@ def test_a_server_that_could_not_be_asked_is_named_with_its_value(
 
 def with_waitaof() -> ServerBinary:
     for server in found_servers():
-        if isinstance(server, ServerBinary) and not without_waitaof(server.name, server.version):
+        if not without_waitaof(server.name, server.version):
             return server
     pytest.skip("no server with WAITAOF on this machine")
 

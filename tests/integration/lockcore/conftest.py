@@ -14,7 +14,7 @@ from tests.integration.lockcore.certificates import Certificates, make_certifica
 from tests.integration.lockcore.keys import client
 from tests.integration.lockcore.shell import SHELLS, Shell
 
-SERVERS = {server.name: server for server in found_servers() if isinstance(server, ServerBinary)}
+SERVERS = {server.name: server for server in found_servers()}
 
 
 @pytest.fixture(params=SHELLS, ids=lambda shell: shell.name)
