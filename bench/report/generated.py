@@ -4,6 +4,7 @@ Rules: `make schemas` writes all of it; tests compare it with what it is made of
 generated text belongs.
 """
 
+import inspect
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,15 +12,15 @@ from pathlib import Path
 from bench.errors import EnvironmentNotReadyError, writing
 from bench.measure.section import schema_of
 from bench.measure.verdict import WORDS, Kind, Word
-from bench.report.kinds import KINDS, room_of, type_of
+from bench.report.kinds import KINDS, type_of
 from bench.telemetry.table import instruments_table
 
 
 def schemas() -> Iterator[tuple[Path, str]]:
     """Yield where each schema belongs, and its text; kinds of one type share a schema."""
-    for kind in {type_of(kind): kind for kind in reversed(KINDS)}.values():
-        text = json.dumps(schema_of(type_of(kind), f"urn:lockbench:{kind}:1"), indent=1, ensure_ascii=False)
-        yield Path(str(room_of(kind, "result").__file__)).with_name("result.schema.json"), text + "\n"
+    for form, kind in {type_of(kind): kind for kind in reversed([*KINDS])}.items():
+        text = json.dumps(schema_of(form, f"urn:lockbench:{kind}:1"), indent=1, ensure_ascii=False)
+        yield Path(inspect.getfile(form)).with_name("result.schema.json"), text + "\n"
 
 
 def words_table() -> str:

@@ -10,21 +10,20 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.measure.result import Document, write_whole
 from bench.measure.run_result import RunResult
-from bench.report.figures import MISSING, count, decimals, latency, percent
+from bench.report.figures import count, decimals, latency, percent
 from bench.report.html.plot import Column, Figure
 from bench.report.html.run_figures import LatencyCurve, curve_of, curves_figure
 from bench.report.html.run_page import Chapter, Page, run_page, scenario_facts
-from bench.report.kinds import kind_of, of_its_kind, room_of, told
+from bench.report.kinds import kind_of, told, words_of
 from bench.report.sheet import BAD, DOUBTFUL, GOOD, STYLES, Part, Sentence, Sheet
 from bench.report.summary import sheet
 
@@ -35,22 +34,16 @@ REPORT_NAME = "report.html"
 
 
 def page_of(result: Document, place: str = "") -> Page:
-    """Return the page of one result, stored at `place`. Raises UsageError if it is not whole."""
-    document = of_its_kind(result)
-    if isinstance(document, RunResult):
-        return run_page(document, place)
-    kind, said = kind_of(document), told(document, place)
-    figures, evidence = (_of(kind, what, document) for what in ("figures", "evidence"))
-    pictures = (Chapter("In pictures", figures),) if figures else ()
+    """Return the page of one result, stored at `place`."""
+    if isinstance(result, RunResult):
+        return run_page(result, place)
+    said, words = told(result, place), words_of(result)
+    figures, evidence = (getattr(words, what, lambda _: ())(result) for what in ("figures", "evidence"))
+    pictures = (Chapter("In pictures", tuple(figures)),) if figures else ()
     courses = (Chapter("Step by step", (), evidence, "folded"),) if evidence else ()
     tables = (Chapter(part.name or part.plain_head[0], (), (part,), "sheet") for part in said.parts)
-    title = f"{said.verdict} · {kind} · {document.started_at[:16].replace('T', ' ')}"
-    return Page(title, said, (*pictures, *tables, *courses), shlex.join(document.command))
-
-
-def _of(kind: str, what: str, document: Document) -> tuple[Any, ...]:
-    """What else the question tells of its result; nothing if it does not."""
-    return tuple(getattr(room_of(kind, "words"), what, lambda _none: ())(document))
+    title = f"{said.verdict} · {kind_of(result)} · {result.started_at[:16].replace('T', ' ')}"
+    return Page(title, said, (*pictures, *tables, *courses), shlex.join(result.command))
 
 
 def write_report(result: Document, stored: Path) -> Path:
@@ -73,9 +66,9 @@ def write_page(page: Page, path: Path) -> Path:
 
 def _data_of(figure: Figure) -> dict[str, object]:
     """What the page's script reads."""
-    columns = [asdict(column) | {"label": column.label or column.name} for column in figure.data.columns]
-    drawn = {"drawn": figure.drawn} if figure.drawn else {}
-    return {"columns": columns, "rows": figure.data.rows, "cursor": [round(x, 1) for x in figure.data.cursor], **drawn}
+    columns, rows = [*map(asdict, figure.data.columns)], figure.data.rows
+    cursor = [round(x, 1) for x in figure.data.cursor]
+    return {"columns": columns, "rows": rows, "cursor": cursor, "drawn": figure.drawn}
 
 
 def _json(value: object) -> str:
@@ -84,7 +77,6 @@ def _json(value: object) -> str:
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
-@cache
 def _template() -> Template:
     try:
         import jinja2
@@ -130,54 +122,54 @@ def page_of_several(results: Sequence[Document], names: Sequence[str]) -> Page:
     commands."""
     runs = []
     for result, name in zip(results, names, strict=True):
-        if kind_of(result) != "run" or not isinstance(run := of_its_kind(result, name), RunResult):
+        if not isinstance(result, RunResult):
             raise UsageError(f"{name} is a result of lockbench {kind_of(result)}; only runs can stand side by side")
-        runs.append(run)
+        runs.append(result)
     labels = [f"{chr(ord('A') + place % 26)}: {name}" for place, name in enumerate(names)]
     named = [*zip(labels, runs, map(sheet, runs), strict=True)]
-    lines = [Sentence("shown", f"{label}, {told.verdict}: {told.conditions}") for label, _, told in named]
+    heads = [f"{label[0]} {one.verdict} {count(run.rate.achieved_per_s)} leases/s" for label, run, one in named]
+    lines = [Sentence("shown", f"{label}, {one.verdict}: {one.conditions}") for label, _, one in named]
     note = "side by side only: whether a difference is more than noise, lockbench compare tells"
-    heads = [f"{label[0]} {told.verdict} {count(run.rate.achieved_per_s)} leases/s" for label, run, told in named]
     about = "of the measured window; – means too few samples, or not applicable"
     figures = Part("Figures", about, ("", *labels), tuple((name, *map(cell, runs)) for name, cell in _ROWS))
-    told = Sheet(
+    said = Sheet(
         f"{len(runs)} RUNS",
-        min((told.style for _, _, told in named), key=(BAD, DOUBTFUL, GOOD).index),
+        min((one.style for *_, one in named), key=(BAD, DOUBTFUL, GOOD).index),
         "; ".join(heads),
         f"from {runs[0].started_at} to {runs[-1].started_at}",
         (figures, _differences(runs, labels)),
         (*lines, Sentence("note", note)),
     )
-    curves = _curves(zip(labels, runs, _STYLES, strict=False))
+    curves = _curves(labels, runs)
     pictures = (Chapter("In pictures", (curves,)),) if curves else ()
-    return Page(f"{len(runs)} runs", told, (Chapter("Side by side", (), told.parts, "several"), *pictures))
+    return Page(said.verdict, said, (Chapter("Side by side", (), said.parts, "several"), *pictures))
 
 
-def _differences(results: Sequence[RunResult], labels: Sequence[str]) -> Part:
+def _differences(runs: Sequence[RunResult], labels: Sequence[str]) -> Part:
     """What was not the same, as it may be the cause: scenario keys, servers, machine."""
     facts = [
         {
-            **{key: text for key, text in scenario_facts(result.scenario).items() if key not in _IGNORED},
-            "server": ", ".join(sorted({str(instance.server) for instance in result.instances})),
-            "machine": f"{result.environment.cpu_model}, {result.environment.usable_cores} cores",
-            "commit": str(result.environment.git_commit)[:12],
+            **scenario_facts(run.scenario),
+            "server": ", ".join(sorted({str(instance.server) for instance in run.instances})),
+            "machine": f"{run.environment.cpu_model}, {run.environment.usable_cores} cores",
+            "commit": str(run.environment.git_commit)[:12],
         }
-        for result in results
+        for run in runs
     ]
-    keys = [key for key in facts[0] if len({fact.get(key) for fact in facts}) > 1]
-    rows = tuple((key, *(fact.get(key, MISSING) for fact in facts)) for key in keys)
-    if not rows:
+    keys = [key for key in facts[0] if key not in _IGNORED and len({fact[key] for fact in facts}) > 1]
+    if not keys:
         return Part("Nothing differs", "but the time they were run at", (), ())
+    rows = tuple((key, *(fact[key] for fact in facts)) for key in keys)
     words = frozenset(range(len(labels) + 1))
     return Part("What differs", "between their scenarios, servers and machines", ("key", *labels), rows, words)
 
 
-def _curves(runs: Iterable[tuple[str, RunResult, str]]) -> Figure | None:
+def _curves(labels: Sequence[str], runs: Sequence[RunResult]) -> Figure | None:
     curves, said = [], []
-    for label, result, style in runs:
-        acquire = result.latency_s.acquire
+    for label, run, style in zip(labels, runs, _STYLES, strict=False):
+        acquire = run.latency_s.acquire
         if acquire.count:
-            points = curve_of(result.histograms["acquire"], acquire.max)
-            curves.append(LatencyCurve(Column(label, "s"), label, style, acquire.count, points))
+            points = curve_of(run.histograms["acquire"], acquire.max)
+            curves.append(LatencyCurve(Column(label, "s", label), style, acquire.count, points))
             said.append(f"{label[0]} {latency(acquire.p99)}")
     return curves_figure(f"Acquire p99: {', '.join(said)}", "Acquire latency", curves)

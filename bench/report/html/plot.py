@@ -7,8 +7,8 @@ legend is made of the marks that are drawn, by what draws them. A title states w
 says what is drawn and in which unit; the data of every picture goes with it, in the units of result.json.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
 
 from bench.report.html.scale import Label, Scale
@@ -42,26 +42,16 @@ class Data:
 
 
 @dataclass(frozen=True, slots=True)
-class Legend:
-    """One entry of a legend: a small drawing of what it names (SVG), and its name."""
-
-    svg: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class Figure:
-    """A picture with its finding. `name`: an identifier, also of its files.
-
-    `drawn`: what the page's script draws over the whole width, where `svg` is empty.
-    """
+    """A picture with its finding. `name`: an identifier, also of its files; `legend`: its names, each with a small
+    drawing (SVG); `drawn`: what the page's script draws over the whole width, where `svg` is empty."""
 
     name: str
     title: str
     about: str
     svg: str
     data: Data
-    keys: tuple[Legend, ...] = ()
+    legend: Mapping[str, str] = field(default_factory=dict)
     drawn: Mapping[str, object] | None = None
 
 
@@ -132,12 +122,11 @@ def plot(name: str, title: str, about: str, *, axes: Axes, marks: Sequence[Mark]
     """The figure `name` of `marks` over `axes`, bands below the others. `title` and `about` are read out."""
     bands = [mark for mark in marks if isinstance(mark, Band)]
     others = [(mark, drawn) for mark in marks if not isinstance(mark, Band) and (drawn := _mark(axes, mark))]
-    parts = [_areas(axes, bands), _grid(axes), *(drawn for _, drawn in others)]
-    parts.append(_band_names(axes, bands))
-    parts.append(_label(axes.y_name, 4, 12, style="name"))
+    parts = [*(_area(axes, band) for band in bands), _grid(axes), *(drawn for _, drawn in others)]
+    parts += [_band_names(axes, bands), _label(axes.y_name, 4, 12, style="name")]
     parts.append(_label(axes.x_name, (LEFT + RIGHT) / 2, _HEIGHT - 6, anchor="middle", style="name"))
-    keys = _legend((mark.key, _swatch(mark)) for mark in (*(mark for mark, _ in others), *bands))
-    return Figure(name, title, about, _drawing(_HEIGHT, "".join(parts), f"{title}. {about}"), data, keys)
+    legend = _legend((mark.key, _swatch(mark)) for mark in (*(mark for mark, _ in others), *bands))
+    return Figure(name, title, about, _drawing(_HEIGHT, parts, f"{title}. {about}"), data, legend)
 
 
 def _grid(axes: Axes) -> str:
@@ -162,14 +151,10 @@ def _odd(place: int, scale: Scale) -> str:
     return "odd" if place % 2 and len(scale.ticks) > _FEW_TICKS else ""
 
 
-def _areas(axes: Axes, bands: Sequence[Band]) -> str:
-    """The bands themselves, below everything else."""
-    parts = []
-    for band in bands:
-        left, right = axes.x(band.start), axes.x(band.stop)
-        area = {"x": left, "y": TOP, "width": max(right - left, 1.5), "height": BOTTOM - TOP}
-        parts.append(_element("rect", _element("title", escape(band.text)), class_=band.style, **area))
-    return "".join(parts)
+def _area(axes: Axes, band: Band) -> str:
+    left, right, title = axes.x(band.start), axes.x(band.stop), _element("title", escape(band.text))
+    size = {"width": max(right - left, 1.5), "height": BOTTOM - TOP}
+    return _element("rect", title, x=left, y=TOP, **size, class_=band.style)
 
 
 def _band_names(axes: Axes, bands: Sequence[Band]) -> str:
@@ -203,12 +188,12 @@ def _mark(axes: Axes, mark: Line | Area | Spot) -> str:
 # -- the legend ------------------------------------------------------------------------------------------------------
 
 
-def _legend(named: Iterable[tuple[str, str]]) -> tuple[Legend, ...]:
+def _legend(named: Iterable[tuple[str, str]]) -> dict[str, str]:
     """One entry for each name, with all that is drawn under it."""
-    found: dict[str, dict[str, None]] = {}
-    for key, swatch in named:
-        found.setdefault(key, {})[swatch] = None
-    return tuple(Legend("".join(swatches), key) for key, swatches in found.items())
+    legend: dict[str, str] = {}
+    for key, swatch in dict.fromkeys(named):
+        legend[key] = legend.get(key, "") + swatch
+    return legend
 
 
 def _swatch(mark: Mark) -> str:
@@ -269,9 +254,9 @@ def forest(
             parts.append(_label(text, x(value), 12, anchor="middle", style="name"))
     parts.append(_label(x_name, sum(RANGE) / 2, bottom + 33, anchor="middle", style="name"))
     parts += [_row(bar, x, _FIRST_PX + place * _ROW_PX) for place, bar in enumerate(bars)]
-    drawn = [(bar.key, "".join(_bar(_small(bar), Scale(0.0, 1.0, 2.0, 24.0, ()), 5.0))) for bar in bars]
+    drawn = [(bar.key, _bar(bar, 5.0, {"low": 2.0, "high": 24.0, "value": 13.0}.__getitem__)) for bar in bars]
     drawn += [(limit, _stroke(13, 0, 13, 10, "mean")) for bar in bars if bar.limit is not None]
-    picture = _drawing(bottom + _LAST_PX, "".join(parts), f"{title}. {about}")
+    picture = _drawing(bottom + _LAST_PX, parts, f"{title}. {about}")
     return Figure(name, title, about, picture, data, _legend(drawn))
 
 
@@ -281,23 +266,18 @@ def _row(bar: Bar, x: Scale, top: float) -> str:
     at = top + 24
     if bar.limit is not None:
         parts.append(_stroke(x(bar.limit), at - 8, x(bar.limit), at + 8, "mean"))
-    return "".join([*parts, *_bar(bar, x, at)])
+    return "".join([*parts, _bar(bar, at, lambda end: x(getattr(bar, end)))])
 
 
-def _small(bar: Bar) -> Bar:
-    """The bar as its legend shows it, on a scale from 0 to 1."""
-    known = ((bar.value, 0.5), (bar.low, 0.0), (bar.high, 1.0))
-    value, low, high = (None if is_known is None else at for is_known, at in known)
-    return replace(bar, value=value, low=low, high=high)
-
-
-def _bar(bar: Bar, x: Scale, y: float) -> Iterator[str]:
-    """Its interval and its point."""
+def _bar(bar: Bar, y: float, x_of: Callable[[str], float]) -> str:
+    """Its interval and its point, as far as they are known; `x_of`: where its `low`, `high` and `value` are."""
+    parts = []
     if bar.low is not None and bar.high is not None:
-        left, right, style = x(bar.low), x(bar.high), f"line solid {bar.style}"
-        yield from (_stroke(left, y, right, y, style), *(_stroke(at, y - 4, at, y + 4, style) for at in (left, right)))
+        left, right, style = x_of("low"), x_of("high"), f"line solid {bar.style}"
+        parts = [_stroke(left, y, right, y, style), *(_stroke(at, y - 4, at, y + 4, style) for at in (left, right))]
     if bar.value is not None:
-        yield _circle(x(bar.value), y, 4.0, f"dot {bar.style}")
+        parts.append(_circle(x_of("value"), y, _SPOT_PX, f"dot {bar.style}"))
+    return "".join(parts)
 
 
 # -- SVG -------------------------------------------------------------------------------------------------------------
@@ -348,7 +328,7 @@ def _staircase(edges: Sequence[float], tops: Sequence[float], bottoms: Sequence[
     return _polyline([*forth, *back]) + "Z"
 
 
-def _drawing(height: float, content: str, said: str) -> str:
+def _drawing(height: float, parts: Sequence[str], said: str) -> str:
     """The whole; `said` is what a screen reader says."""
     shape = f'viewBox="0 0 {_number(_WIDTH)} {_number(height)}"'
-    return f'<svg {shape} role="img" tabindex="0" aria-label="{escape(said)}">{content}</svg>'
+    return f'<svg {shape} role="img" tabindex="0" aria-label="{escape(said)}">{"".join(parts)}</svg>'

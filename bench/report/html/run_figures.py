@@ -12,8 +12,8 @@ import numpy as np
 
 from bench.measure.histogram import SAMPLES_BEYOND, Histogram, highest_of_bucket
 from bench.measure.latency import Latency, OverTime
-from bench.measure.run_result import RunResult, fields_of
-from bench.report.figures import MISSING, count, latency, percent, share
+from bench.measure.run_result import InjectedFault, RunResult, fields_of
+from bench.report.figures import count, latency, percent, share
 from bench.report.html.plot import X_RANGE, Y_RANGE, Area, Axes, Band, Cell, Column, Data, Figure, Line, Mark, plot
 from bench.report.html.scale import (
     Label,
@@ -39,10 +39,9 @@ MOST_INSTANCES = 9
 
 @dataclass(frozen=True, slots=True)
 class LatencyCurve:
-    """One line of a picture of percentiles: its column of data, its words in the legend, its style and samples."""
+    """One line of a picture of percentiles: its column of data, labelled as in the legend, its style and samples."""
 
     column: Column
-    text: str
     style: str
     samples: int
     points: Curve
@@ -55,8 +54,7 @@ def percentile_figure(result: RunResult) -> Figure | None:
         section: Latency = getattr(result.latency_s, name)
         if section.count and name in result.histograms and (name != "hold" or result.scenario.hold.ms):
             points = curve_of(result.histograms[name], section.max)
-            words = f"{text} ({count(section.count)})"
-            curves.append(LatencyCurve(Column(f"{name}_s", "s", text), words, style, section.count, points))
+            curves.append(LatencyCurve(Column(f"{name}_s", "s", text), style, section.count, points))
     return curves_figure(_finding(result), "Latency", curves)
 
 
@@ -67,20 +65,16 @@ def instance_figures(result: RunResult) -> Iterator[Figure | None]:
         name, reply = f"reply_{one.index}", one.reply_s
         if reply and name in result.histograms and (points := curve_of(result.histograms[name], reply.max)):
             title = f"#{one.index} {one.address}: reply p50 {latency(reply.p50)}, p99 {latency(reply.p99)}"
-            shown[name] = title, LatencyCurve(Column("reply_s", "s", "reply"), "reply", "c1", reply.count, points)
+            shown[name] = title, LatencyCurve(Column("reply_s", "s", "reply"), "c1", reply.count, points)
     beside = [curve for _, curve in shown.values()]
     for name, (title, curve) in shown.items():
         yield curves_figure(title, "Reply", [curve], name=name, beside=beside)
 
 
 def curves_figure(
-    title: str,
-    what: str,
-    curves: Sequence[LatencyCurve],
-    *,
-    name: str = "percentiles",
+    title: str, what: str, curves: Sequence[LatencyCurve], *, name: str = "percentiles",
     beside: Sequence[LatencyCurve] = (),
-) -> Figure | None:
+) -> Figure | None:  # fmt: skip
     """The picture of `curves` of `what` on the same axes, which fit those `beside` it, too; None without any."""
     if not curves:
         return None
@@ -89,22 +83,20 @@ def curves_figure(
     axes = Axes(x, y, "percentile", "latency (log scale)", percentile_text, duration_tick)
     marks = [mark for curve in curves for mark in _lines(curve)]
     about = f"{what} by percentile, log scale; faint where fewer than ten samples lie beyond a point"
-    grid = [at for at, _ in max((curve.points for curve in curves), key=len)]
     columns = (Column("share", "text", "percentile"), *(curve.column for curve in curves))
-    data = Data(columns, _rows([curve.points for curve in curves], grid), [x(at) for at in grid])
-    return plot(name, title, about, axes=axes, marks=marks, data=data)
+    known = [dict(curve.points) for curve in curves]  # all at the same percentiles, up to their ends
+    grid = [*max(known, key=len)]
+    rows = [[f"{100 * (1 - 1 / at):.4f} %", *(curve.get(at) for curve in known)] for at in grid]
+    return plot(name, title, about, axes=axes, marks=marks, data=Data(columns, rows, [x(at) for at in grid]))
 
 
 def _finding(result: RunResult) -> str:
     acquire = result.latency_s.acquire
-    parts = [
-        f"{text} {latency(value)}"
-        for value, text in ((acquire.p50, "half took at most"), (acquire.p99, "99 %"))
-        if value is not None
-    ]
-    slowest = f"the slowest {latency(acquire.max)}"
+    if not acquire.count:
+        return "No lease was acquired"
+    named = (("half took at most", acquire.p50), ("99 %", acquire.p99), ("the slowest", acquire.max))
     queue = "Latencies of a growing queue: " if result.rate.sustained is False else "Of the acquires, "
-    return queue + ", ".join([*parts, slowest]) if acquire.count else "No lease was acquired"
+    return queue + ", ".join(f"{text} {latency(value)}" for text, value in named if value is not None)
 
 
 def curve_of(encoded: str, most_s: float | None) -> Curve:
@@ -115,12 +107,12 @@ def curve_of(encoded: str, most_s: float | None) -> Curve:
     total, sums = histogram.count, np.cumsum(histogram.counts)
     steps = int(np.log10(total) * _POINTS_PER_DECADE)
     grid = sorted({2.0, *(10 ** (step / _POINTS_PER_DECADE) for step in range(steps + 1))})
+    slowest = most_s or histogram.max_ns / 1e9
     curve: Curve = []
     for value in [value for value in grid if value < total]:
         rank = max(int(total * (1 - 1 / value) + 0.5), 1)
-        seconds = highest_of_bucket(int(np.searchsorted(sums, rank))) / 1e9
-        curve.append((value, seconds if most_s is None else min(seconds, most_s)))
-    return [*curve, (float(total), most_s or histogram.max_ns / 1e9)]
+        curve.append((value, min(highest_of_bucket(int(np.searchsorted(sums, rank))) / 1e9, slowest)))
+    return [*curve, (float(total), slowest)]
 
 
 def _lines(curve: LatencyCurve) -> Iterator[Mark]:
@@ -128,14 +120,8 @@ def _lines(curve: LatencyCurve) -> Iterator[Mark]:
     sure = [point for point in curve.points if curve.samples / point[0] >= SAMPLES_BEYOND]
     faint = [*sure[-1:], *curve.points[len(sure) :]]
     few = f"fewer than {SAMPLES_BEYOND} samples beyond"
-    for points, style, key in ((sure, curve.style, curve.text), (faint, f"{curve.style} faint", few)):
+    for points, style, key in ((sure, curve.style, curve.column.label), (faint, f"{curve.style} faint", few)):
         yield Line([x for x, _ in points], [y for _, y in points], style, key)
-
-
-def _rows(curves: Sequence[Curve], grid: Sequence[float]) -> list[list[Cell]]:
-    """One row per point of the longest curve, `grid`; all are drawn at the same percentiles, up to their ends."""
-    known = [dict(curve) for curve in curves]
-    return [[f"{100 * (1 - 1 / value):.4f} %", *(curve.get(value) for curve in known)] for value in grid]
 
 
 # -- over time ---------------------------------------------------------------------------------------------------------
@@ -153,17 +139,16 @@ def course_of(result: RunResult) -> OverTime | None:
 
 
 def slowest_of(result: RunResult) -> tuple[float, str] | None:
-    """When the slice begins in which the slowest acquire was due, and that in a sentence; None when none is known."""
+    """The middle of the slice in which the slowest acquire was due, and that in a sentence; None when none is known."""
     over, whole = course_of(result), result.latency_s.acquire.max
     slices = zip(over.acquire.max_s, over.start_s, strict=True) if over else ()
     most = [(value, at) for value, at in slices if value is not None and at >= 0]
     if over is None or whole is None or not most:
         return None
     at = max(most)[1]
-    bands = fault_bands(result, over.start_s[-1] + over.slice_s)
-    faults = " and ".join(band.text for band in bands if band.start <= at <= band.stop)
-    during = f", during {faults}" if faults else ""
-    return at, f"The slowest acquire took {latency(whole)}; it was due {at:.1f} s into the run{during}"
+    faults = " and ".join(band.text for band in fault_bands(result) if band.start <= at <= band.stop)
+    said = f"The slowest acquire took {latency(whole)}; it was due {at:.1f} s into the run"
+    return at + over.slice_s / 2, said + (f", during {faults}" if faults else "")
 
 
 def course_figures(result: RunResult, mark: tuple[float, str] | None = None) -> list[Figure]:
@@ -178,15 +163,14 @@ class _CourseFigures:
     """What all figures of a run over time share."""
 
     def __init__(self, result: RunResult, over: OverTime, mark: tuple[float, str] | None) -> None:
-        self._result, self._over, self._marks = result, over, [mark] if mark else []
-        self._starts, self._width = over.start_s, over.slice_s
-        self._end = self._starts[-1] + self._width
-        self._edges = [*self._starts, self._end]
-        self._middles = [start + self._width / 2 for start in self._starts]
-        warmup = [Band(self._starts[0], 0.0, "warm-up", "warm-up", "warmup")] if self._starts[0] < 0 else []
-        self._bands = [*warmup, *fault_bands(result, self._end)]
-        self._x = exact(self._edges[0], self._end, *X_RANGE)
-        self._slice = f"slices of {duration_tick(self._width)}"
+        self._result, self._over, self._mark = result, over, mark
+        starts, width = over.start_s, over.slice_s
+        self._edges = [*starts, starts[-1] + width]
+        self._middles = [start + width / 2 for start in starts]
+        warmup = [Band(starts[0], 0.0, "warm-up", "warm-up", "warmup")] if starts[0] < 0 else []
+        self._bands = [*warmup, *fault_bands(result)]
+        self._x = exact(self._edges[0], self._edges[-1], *X_RANGE)
+        self._slice = f"slices of {duration_tick(width)}"
 
     def latency(self) -> Figure:
         """Percentiles of acquire, slice by slice."""
@@ -198,32 +182,31 @@ class _CourseFigures:
         lines = [Line(self._middles, [one or None for one in values], style, text) for _, text, style, values in series]
         about = f"Acquire latency from the intended start, {self._slice}; a percentile needs ten samples beyond it"
         y = logarithmic([value for *_, values in series for value in values if value], *Y_RANGE)
-        axes = self._axes(y, "latency (log scale)", duration_tick)
         columns = {Column(f"{name}_s", "s", name): values for name, *_, values in reversed(series)}
         _, title = slowest_of(self._result) or (0.0, "No lease was acquired in the measured window")
-        return self._figure("latency-over-time", title, about, axes=axes, marks=lines, columns=columns)
+        axes = self._axes(y, "latency (log scale)", duration_tick)
+        return self._figure("latency-over-time", title, about, axes, marks=lines, columns=columns)
 
     def rate(self) -> Figure:
         """Leases granted per second; in open loop beside what was offered and what was due."""
         rate, offered = self._result.rate, self._result.rate.offered_per_s
         begun = [sum(numbers) for numbers in zip(*self._over.outcomes.values(), strict=True)]
-        granted = [number / self._width for number in self._over.granted]
-        marks: list[Mark] = [Line(self._middles, granted, "c1", "leases granted")]
-        title, highest = f"{count(rate.achieved_per_s)} leases/s in closed loop", granted
+        granted, due = ([number / self._over.slice_s for number in numbers] for numbers in (self._over.granted, begun))
+        marks, title = [Line(self._middles, granted, "c1", "leases granted")], f"{count(rate.achieved_per_s)} leases/s"
         if offered:
-            due = [number / self._width for number in begun]
-            ends = [0.0, self._end]
-            marks = [Line(ends, [offered] * 2, "c2", "offered"), Line(self._middles, due, "c3", "acquires due"), *marks]
-            highest = [*granted, *due, offered]
-            held = "sustained" if rate.sustained else "not sustained"
-            title = f"{count(rate.achieved_per_s)} leases/s of {count(offered)}/s offered: {held}"
+            marks.insert(0, Line(self._middles, due, "c3", "acquires due"))
+            marks.insert(0, Line([0.0, self._edges[-1]], [offered] * 2, "c2", "offered"))
+            title += f" of {count(offered)}/s offered: {'sustained' if rate.sustained else 'not sustained'}"
+        else:
+            title += " in closed loop"
         columns = {
             Column("granted", "count", "leases granted"): self._over.granted,
             Column("due", "count", "acquires due"): begun,
         }
-        axes = self._axes(linear(highest, *Y_RANGE), "per second", number_tick)
+        y = linear([value for mark in marks for value in mark.ys if value], *Y_RANGE)
         about = f"Leases {'and acquires ' if offered else ''}per second, {self._slice}"
-        return self._figure("rate", title, about, axes=axes, marks=marks, columns=columns)
+        axes = self._axes(y, "per second", number_tick)
+        return self._figure("rate", title, about, axes, marks=marks, columns=columns)
 
     def outcomes(self) -> Figure:
         """How acquires ended, as shares."""
@@ -231,71 +214,70 @@ class _CourseFigures:
         said = ", ".join(f"{name.replace('_', ' ')} {percent(ratio)}" for name, ratio in shares.items() if ratio)
         title = f"Acquires ended: {said}" if said else "No acquire was due in the measured window"
         about = f"Share of the acquires due in each slice, by outcome, {self._slice}"
-        drawn = ((name, style) for name, style in OUTCOMES.items() if any(counts.get(name, ())))
-        parts = [(name.replace("_", " "), style, counts[name]) for name, style in drawn]
         columns = {Column(name, "count", name.replace("_", " ")): values for name, values in counts.items()}
-        return self._shares("outcomes", title, about, parts, columns)
+        drawn = (column for column, values in columns.items() if column.name in OUTCOMES and any(values))
+        styles = {column: OUTCOMES[column.name] for column in drawn}
+        return self._shares("outcomes", title, about, styles, columns)
 
     def votes(self) -> Figure:
         """Vote margins as shares, and split votes."""
-        margins = dict(sorted(self._over.margin.items(), key=lambda item: -int(item[0])))
+        margins = sorted(self._over.margin, key=int, reverse=True)
         whole, split = self._result.votes.margin, self._result.split_votes
         total = sum(whole.values())
         said = ", ".join(f"{margin} in {share(whole[margin], total)}" for margin in sorted(whole, key=int)[::-1])
-        ratio = percent(split.ratio) if split.ratio else MISSING
-        rounds = f"{count(split.count)} split votes" + (f" ({ratio} of the rounds)" if split.count else "")
+        rounds = f"{count(split.count)} split votes" + (f" ({percent(split.ratio)} of the rounds)" * bool(split.count))
         title = f"Vote margin {said}; {rounds}" if said else f"No lease's round closed; {rounds}"
-        styles = [("good", "c1", "c3", "c4", "c5")[min(place, 4)] for place in range(len(margins))]
-        styles = ["bad" if int(margin) < 0 else style for margin, style in zip(margins, styles, strict=True)]
         about = f"Share of leases by granted votes beyond the quorum when the round closed, {self._slice}"
-        columns = {Column(f"margin_{m}", "count", f"margin {m}"): values for m, values in margins.items()}
+        columns = {Column(f"margin_{m}", "count", f"margin {m}"): self._over.margin[m] for m in margins}
+        good = ("good", "c1", "c3", "c4", *["c5"] * len(margins))
+        styles = {
+            column: "bad" if int(margin) < 0 else style
+            for column, margin, style in zip(columns, margins, good, strict=False)
+        }
         columns[Column("split_votes", "count", "split votes")] = self._over.split_votes
-        named = [f"margin {margin}" for margin in margins]
-        return self._shares("votes", title, about, [*zip(named, styles, margins.values(), strict=True)], columns)
+        return self._shares("votes", title, about, styles, columns)
 
     # -- how they are drawn -------------------------------------------------------------------------------------------
 
     def _axes(self, y: Scale, y_name: str, y_label: Label) -> Axes:
-        return Axes(self._x, y, TIME, y_name, lambda value: f"{value:g}", y_label)
+        return Axes(self._x, y, TIME, y_name, "{:g}".format, y_label)
 
     def _shares(
-        self, name: str, title: str, about: str, parts: Sequence[tuple[str, str, Sequence[int]]],
-        columns: Mapping[Column, Sequence[Cell]],
-    ) -> Figure:  # fmt: skip
-        """A figure of shares: `parts` (text, style, counts) stacked; they fill every slice that has any."""
-        sums = [sum(column) or 1 for column in zip(*(counts for *_, counts in parts), strict=True)]
+        self, name: str, title: str, about: str, styles: Mapping[Column, str], columns: Mapping[Column, Sequence[int]]
+    ) -> Figure:
+        """A figure of shares: the columns that have a style, stacked; they fill every slice that has any."""
+        sums = [sum(slice_) or 1 for slice_ in zip(*(columns[column] for column in styles), strict=True)]
         low, marks = [0.0] * len(sums), list[Mark]()
-        for text, style, counts in parts:
-            high = [base + value / whole for base, value, whole in zip(low, counts, sums, strict=True)]
-            marks.append(Area(self._edges, low, high, style, text))
+        for column, style in styles.items():
+            high = [base + value / whole for base, value, whole in zip(low, columns[column], sums, strict=True)]
+            marks.append(Area(self._edges, low, high, style, column.label))
             low = high
         axes = self._axes(Scale(0.0, 1.0, *Y_RANGE, (0.0, 0.25, 0.5, 0.75, 1.0)), "share", ratio_tick)
-        return self._figure(name, title, about, axes=axes, marks=marks, columns=columns)
+        return self._figure(name, title, about, axes, marks=marks, columns=columns)
 
     def _figure(
-        self, name: str, title: str, about: str, *, axes: Axes, marks: Sequence[Mark],
+        self, name: str, title: str, about: str, axes: Axes, *, marks: Sequence[Mark],
         columns: Mapping[Column, Sequence[Cell]],
     ) -> Figure:  # fmt: skip
         """A figure over time; `columns`: its data, slice by slice."""
-        rows = [list(row) for row in zip(self._starts, *columns.values(), strict=True)]
+        rows = [list(row) for row in zip(self._over.start_s, *columns.values(), strict=True)]
         data = Data((Column("start_s", "text", "at s"), *columns), rows, [self._x(at) for at in self._middles])
-        upright = [Line([at, at], [axes.y.low, axes.y.high], "first", text) for at, text in self._marks]
+        upright = [Line([at, at], [axes.y.low, axes.y.high], "first", text) for at, text in filter(None, [self._mark])]
         return plot(name, title, about, axes=axes, marks=[*self._bands, *marks, *upright], data=data)
 
 
-def fault_bands(result: RunResult, end_s: float) -> list[Band]:
-    """One band for each group of faults, in seconds of the measured window; `end_s`: where one without an end stops."""
-    groups: dict[tuple[str, float, float], list[str]] = {}
+def fault_bands(result: RunResult) -> list[Band]:
+    """One band for each fault that took place, on all its targets, in seconds of the measured window."""
+    groups: dict[tuple[str, float, float | None], list[InjectedFault]] = {}
     for fault in result.faults:
         if fault.begun_s is not None:
-            stop = end_s if fault.ended_s is None else fault.ended_s
-            apart_s = 0.3  # faults of one kind that began and ended closer are one band
-            same = (
-                one
-                for one in groups
-                if one[0] == fault.kind and max(abs(one[1] - fault.begun_s), abs(one[2] - stop)) < apart_s
-            )
-            noun, _, index = fault.target.partition(":")
-            target = f"#{index}" if noun == "instance" else f"{noun} {index}".strip()
-            groups.setdefault(next(same, (fault.kind, fault.begun_s, stop)), []).append(target)
-    return [Band(start, min(stop, end_s), f"{kind} {', '.join(on)}") for (kind, start, stop), on in groups.items()]
+            groups.setdefault((fault.kind, fault.at_s, fault.for_s), []).append(fault)
+    return [_band(faults, result.duration_s) for faults in groups.values()]
+
+
+def _band(faults: Sequence[InjectedFault], end_s: float) -> Band:
+    """The band of one fault; `end_s`: where the measured window ends, and what was never undone."""
+    targets = ", ".join(fault.target.replace("instance:", "#").replace(":", " ") for fault in faults)
+    stops = (end_s if fault.ended_s is None else fault.ended_s for fault in faults)
+    begun_s = min(fault.begun_s or 0.0 for fault in faults)
+    return Band(begun_s, min(max(stops), end_s), f"{faults[0].kind} {targets}")

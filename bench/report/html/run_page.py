@@ -58,10 +58,11 @@ def run_page(result: RunResult, place: str = "") -> Page:
     """Return the page of a run whose result stands at `place`."""
     told, moment = sheet(result, place), moment_of(result)
     course, safety = _course(result, moment), _safety(result, moment)
-    usual = [_speed(result, told), course, safety, _instances(result), _conditions(result)]
-    first = [] if moment is None else [safety if moment.what == VIOLATION else course]
-    chapters = (*first, *(chapter for chapter in usual if chapter not in first))
-    shown = "figure-holders" if any(figure.drawn for figure in safety.figures) else "part-1"
+    chapters = [_speed(result, told), course, safety, _instances(result), _conditions(result)]
+    if moment:
+        first = safety if moment.what == VIOLATION else course
+        chapters.sort(key=lambda chapter: chapter is not first)
+    shown = "figure-holders" if safety.figures else "part-1"
     return Page(
         f"{told.verdict} · {result.scenario.recipe} · {result.started_at[:16].replace('T', ' ')}",
         told,
@@ -109,8 +110,7 @@ RULES: dict[BrokenRule, str] = {
 TIMES = ("start_ns", "granted_ns", "valid_until_ns", "work_end_ns", "release_sent_ns", "release_replied_ns")
 _VIOLATIONS = ("service_fault", "granted_invalid", "foreign_delete")
 VIOLATION, FAULT = "the first violation", "the first fault"
-_LEASES = 12  # in view to either side of a moment
-_BEFORE_S = 1.0  # how far before a fault its leases may begin
+_LEASES = 24  # in view around a moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,16 @@ class Eyecatcher:
 
 def moment_of(result: RunResult) -> Eyecatcher | None:
     """Return where the page of `result` opens; None when nothing of the kind is known."""
-    return _violation(result) or _fault(result) or _slowest(result)
+    if any(one.kind in _VIOLATIONS for one in result.safety.examples):
+        return _violation(result)
+    if bands := fault_bands(result):
+        first = min(bands, key=lambda band: band.start)
+        text = f"Fault 1 of {len(bands)}: {first.text}, from {first.start:.2f} s to {first.stop:.2f} s of the run"
+        return Eyecatcher(FAULT, text, first.start, _around(result, first.start))
+    if found := slowest_of(result):
+        at_s, text = found
+        return Eyecatcher("the slowest acquire", text, at_s, _around(result, at_s))
+    return None
 
 
 def findings(result: RunResult) -> list[Example]:
@@ -133,79 +142,49 @@ def findings(result: RunResult) -> list[Example]:
     return sorted(result.safety.examples, key=lambda one: (one.kind not in _VIOLATIONS, one.at_ns))
 
 
-def span_of(example: Example, origin_ns: int) -> tuple[float, float]:
+def _violation(result: RunResult) -> Eyecatcher:
+    first, safety, over = findings(result)[0], result.safety, course_of(result)
+    seen = safety.service_faults + safety.granted_invalid + safety.foreign_deletes
+    text = f"Violation 1 of {count(seen)}: {RULES[first.kind]}, on resource {first.operations[0].resource}"
+    if over is None:
+        return Eyecatcher(VIOLATION, text)
+    at_s = (first.at_ns - over.origin_ns) / 1e9
+    return Eyecatcher(VIOLATION, f"{text}, {_when(at_s)}", at_s, _span(first, over.origin_ns))
+
+
+def _when(at_s: float) -> str:
+    return f"at {at_s:.3f} s{' (warm-up)' if at_s < 0 else ''}"
+
+
+def _span(example: Example, origin_ns: int) -> tuple[float, float]:
     """From when to when the operations of a finding lasted; a lease that was never released, to the finding."""
     names = (name for name in TIMES if name != "valid_until_ns")
     times = [example.at_ns, *(at for name in names for op in example.operations if (at := getattr(op, name)))]
     return (min(times) - origin_ns) / 1e9, (max(times) - origin_ns) / 1e9
 
 
-def _violation(result: RunResult) -> Eyecatcher | None:
-    found = [one for one in findings(result) if one.kind in _VIOLATIONS]
-    if not found:
-        return None
-    first, safety, over = found[0], result.safety, course_of(result)
-    seen = safety.service_faults + safety.granted_invalid + safety.foreign_deletes
-    name = f"Violation 1 of {count(seen)}" if seen > 1 else "The violation"
-    text = f"{name}: {RULES[first.kind]}, on resource {first.operations[0].resource}"
-    if over is None:
-        return Eyecatcher(VIOLATION, text)
-    at_s = (first.at_ns - over.origin_ns) / 1e9
-    when = f"{at_s:.3f} s into the run" if at_s >= 0 else f"{-at_s:.3f} s before the measured window"
-    return Eyecatcher(VIOLATION, f"{text}, {when}", at_s, span_of(first, over.origin_ns))
-
-
-def _fault(result: RunResult) -> Eyecatcher | None:
-    over = course_of(result)
-    bands = fault_bands(result, over.start_s[-1] + over.slice_s if over else result.duration_s)
-    if not bands:
-        return None
-    first = min(bands, key=lambda band: band.start)
-    name = "The fault" if len(bands) == 1 else f"Fault 1 of {len(bands)}"
-    text = f"{name}: {first.text}, from {first.start:.2f} s to {first.stop:.2f} s of the run"
-    low, high = _around(result, first.start - _BEFORE_S, first.stop, first.start)
-    return Eyecatcher(FAULT, text, first.start, (min(low, first.start), high))
-
-
-def _slowest(result: RunResult) -> Eyecatcher | None:
-    over, found = course_of(result), slowest_of(result)
-    if over is None or found is None:
-        return None
-    at_s, text = found
-    middle_s = at_s + over.slice_s / 2
-    view_s = _around(result, at_s, at_s + over.slice_s, middle_s)
-    return Eyecatcher("the slowest acquire", text, middle_s, view_s)
-
-
-def _around(result: RunResult, low_s: float, high_s: float, at_s: float) -> tuple[float, float]:
-    """Some leases of the first resource around `at_s`; where none was granted between the two times, those as well."""
+def _around(result: RunResult, at_s: float) -> tuple[float, float]:
+    """From when to when some leases of the first resource are to be seen, and `at_s`, to which they are nearest."""
     rows = next((holder.rows for holder in result.safety.holders if holder.rows), ())
-    if not rows:
-        return low_s, high_s
-    nearest = min(range(len(rows)), key=lambda place: abs(rows[place][0] / 1e6 - at_s))
-    chosen = rows[max(nearest - _LEASES, 0) : nearest + _LEASES]
-    first, last = chosen[0][0] / 1e6, max(row[1] for row in chosen) / 1e6
-    if any(low_s <= row[0] / 1e6 <= high_s for row in chosen):
-        return first, last
-    return min(first, low_s), max(last, high_s)
+    near = sorted(rows, key=lambda row: abs(row[0] / 1e6 - at_s))[:_LEASES]
+    times = [at_s, *(row[0] / 1e6 for row in near), *(row[1] / 1e6 for row in near)]
+    return min(times), max(times)
 
 
 # -- did the lock hold -----------------------------------------------------------------------------------------------
 
 
 def _safety(result: RunResult, moment: Eyecatcher | None) -> Chapter:
-    said = safety_sentence(result.safety).text
-    finding = said[:1].upper() + said[1:]
-    holders, examples = _holders(result, moment, finding), _examples(result)
+    holders, examples = _holders(result, moment), _examples(result)
     found = ("service_faults", "granted_invalid", "foreign_deletes", "client_overstays", "spurious_refusals")
     names = (*found, "unexplained", "contested_leases", "tested_leases")
     rows = tuple((name.replace("_", " "), f"{getattr(result.safety, name):,}") for name in names)
-    title = "What the oracle found" if holders else finding
-    counts = Part(title, "in the whole run, warm-up and drain included", ("rule", "count"), rows)
+    about = "in the whole run, warm-up and drain included"
+    counts = Part("What the oracle found", about, ("rule", "count"), rows)
     return Chapter("Did the lock hold?", (holders,) if holders else (), (counts, examples) if examples else (counts,))
 
 
-def _holders(result: RunResult, moment: Eyecatcher | None, finding: str) -> Figure | None:
+def _holders(result: RunResult, moment: Eyecatcher | None) -> Figure | None:
     """Holders per resource over time, drawn by the page's script (page.js); None when the result has none.
 
     It opens at `moment`. Its legend is made of what is in view. Without a script the tables below say the same.
@@ -214,10 +193,11 @@ def _holders(result: RunResult, moment: Eyecatcher | None, finding: str) -> Figu
     if over is None or not any(entry.rows for entry in holders):
         return None
     start, end = over.start_s[0], over.start_s[-1] + over.slice_s
+    said = safety_sentence(result.safety).text
     drawn = {
         "start_s": start,
         "end_s": end,
-        "bands": [[band.start, band.stop, band.text] for band in fault_bands(result, end)],
+        "bands": [[band.start, band.stop, band.text] for band in fault_bands(result)],
         "lanes": [{**builtins_of(entry), "name": f"resource {entry.resource}"} for entry in holders],
         "marks": [_mark(example, over.origin_ns) for example in findings(result)],
         "opens": moment.view_s if moment and moment.at_s is not None else [start, end],
@@ -225,14 +205,13 @@ def _holders(result: RunResult, moment: Eyecatcher | None, finding: str) -> Figu
     rows = [[entry.resource, *row] for entry in holders for row in entry.rows]
     columns = (Column("resource", "count"), *(Column(name, "count") for name in _LEASE))
     about = "Each bar is a lease, from its grant to its release or its end; the strip above shows the whole run"
-    return Figure("holders", finding, about, "", Data(columns, rows), drawn=drawn)
+    return Figure("holders", said[:1].upper() + said[1:], about, "", Data(columns, rows), drawn=drawn)
 
 
 def _mark(example: Example, origin_ns: int) -> dict[str, object]:
     """A finding, as a place to go to: resource, from, to, in seconds of the window."""
-    at_s = (example.at_ns - origin_ns) / 1e9
-    text = f"{RULES[example.kind]} at {at_s:.3f} s{' (warm-up)' if at_s < 0 else ''}"
-    return {"resource": example.operations[0].resource, "span_s": span_of(example, origin_ns), "text": text}
+    text = f"{RULES[example.kind]} {_when((example.at_ns - origin_ns) / 1e9)}"
+    return {"resource": example.operations[0].resource, "span_s": _span(example, origin_ns), "text": text}
 
 
 def _examples(result: RunResult) -> Part | None:

@@ -31,12 +31,11 @@ class Scale:
         return self.start_px + (self.end_px - self.start_px) * (at - low) / (high - low)
 
 
-def linear(values: Iterable[float], start_px: float, end_px: float, *, most: int = 5) -> Scale:
-    """A linear scale from 0 over `values` with about `most` ticks."""
+def linear(values: Iterable[float], start_px: float, end_px: float) -> Scale:
+    """A linear scale from 0 over `values`, with about five ticks."""
     high = max(values, default=1.0) or 1.0
-    step = _nice(high / most)
-    high = math.ceil(high / step - 1e-9) * step
-    return Scale(0.0, high, start_px, end_px, _steps(0.0, high, step))
+    step = _nice(high / 5)
+    return exact(0.0, math.ceil(high / step - 1e-9) * step, start_px, end_px)
 
 
 def exact(low: float, high: float, start_px: float, end_px: float, *, most: int = 6) -> Scale:
@@ -44,7 +43,8 @@ def exact(low: float, high: float, start_px: float, end_px: float, *, most: int 
     if high <= low:
         high = low + 1.0
     step = _nice((high - low) / most)
-    return Scale(low, high, start_px, end_px, _steps(math.ceil(low / step - 1e-9) * step, high, step))
+    ticks = range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-6) + 1)
+    return Scale(low, high, start_px, end_px, tuple(round(tick * step, 12) for tick in ticks))
 
 
 def logarithmic(values: Iterable[float], start_px: float, end_px: float, *, most: int = 7) -> Scale:
@@ -62,7 +62,7 @@ def logarithmic(values: Iterable[float], start_px: float, end_px: float, *, most
 
 def percentiles(count: int, start_px: float, end_px: float) -> Scale:
     """The scale of a percentile curve: 1 ÷ (1 − share), logarithmic, as far as `count` samples reach."""
-    nines = max(math.ceil(math.log10(max(count, 10))), 1)
+    nines = math.ceil(math.log10(max(count, 10)))
     ticks = (1.0, 2.0, *(10.0**decade for decade in range(1, nines + 1)))
     return Scale(1.0, 10.0**nines, start_px, end_px, ticks, log=True)
 
@@ -102,8 +102,3 @@ def _nice(value: float, *, up: bool = True) -> float:
     power = 10.0 ** math.floor(math.log10(value))
     steps = [step * power for step in (*STEPS, 10.0)]
     return min(s for s in steps if s >= value * 0.999999) if up else max(s for s in steps if s <= value * 1.000001)
-
-
-def _steps(first: float, last: float, step: float) -> tuple[float, ...]:
-    count = math.floor((last - first) / step + 1e-6)
-    return tuple(round(first + index * step, 12) for index in range(count + 1))

@@ -1,10 +1,18 @@
-"""A sheet as a terminal shows it."""
+"""A sheet as a terminal shows it; a stored result."""
 
 import io
+from pathlib import Path
 
 from rich.console import Console
 
+from bench.measure.result import Document, read_result
+from bench.report.kinds import of_its_kind
 from bench.report.sheet import Sheet, print_sheet
+
+
+def stored(place: Path) -> Document:
+    """The result in a file."""
+    return of_its_kind(read_result(place), place.name)
 
 
 def sheet_text(sheet: Sheet, width: int) -> str:

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.measure.result import read_result
 from bench.report.kinds import told
 from bench.report.sheet import Part, Sheet
-from tests.bench.report.screen import sheet_text
+from tests.bench.report.screen import sheet_text, stored
 
 STORED = sorted((Path(__file__).parents[2] / "histories" / "results").glob("*.json"))
 HEAD = ("metric", *(f"figure {number}" for number in range(10, 22)))
@@ -25,7 +24,7 @@ def test_a_table_that_is_too_wide_comes_in_pieces_behind_its_first_column_and_no
 @pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
 @pytest.mark.parametrize("width", [80, 100])
 def test_no_figure_of_a_stored_result_is_cut_and_the_verdict_is_the_last_line_too(path: Path, width: int) -> None:
-    sheet = told(read_result(path))
+    sheet = told(stored(path))
     lines = sheet_text(sheet, width).splitlines()
     assert max(map(len, lines)) <= width
     assert lines[0].startswith(sheet.verdict)

@@ -11,9 +11,9 @@ import pytest
 from bench.measure.result import read_result
 from bench.measure.section import builtins_of
 from bench.report.html.page import page_of, render
-from bench.report.kinds import KINDS, cases_of, of_its_kind, told
+from bench.report.kinds import KINDS, cases_of, kind_of, of_its_kind, told
 from bench.report.sheet import junit_xml, sheet_markdown
-from tests.bench.report.screen import sheet_text
+from tests.bench.report.screen import sheet_text, stored
 
 RESULTS = Path(__file__).parents[2] / "histories" / "results"
 PATHS = sorted(RESULTS.glob("*.json"))
@@ -68,31 +68,31 @@ def missing(old: Any, new: Any, path: str = "") -> Iterator[str]:
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_a_stored_result_keeps_every_value_and_is_told_whole(path: Path) -> None:
-    written, stored = json.loads(path.read_text("utf-8")), read_result(path)
-    in_hand, word = of_its_kind(stored), stored["verdict"]["word"]
+    written, result = json.loads(path.read_text("utf-8")), stored(path)
+    word = result.verdict.word
     if path.stem != "run-2026-11-21":  # it was SAFE by a rule of then
-        assert set(missing(written, builtins_of(in_hand))) <= DROPPED
-    assert (told(in_hand), cases_of(in_hand), page_of(in_hand)) == (told(stored), cases_of(stored), page_of(stored))
-    assert cases_of(stored).cases
+        assert set(missing(written, builtins_of(result))) <= DROPPED
+    assert cases_of(result).cases
     for width in (80, 100):
-        text = sheet_text(told(stored), width)
+        text = sheet_text(told(result), width)
         assert text.startswith(f"{word}   ")
         assert max(map(len, text.splitlines())) <= width
         assert not re.search(r"\w…", text), "no cell is cut"
-    markdown = sheet_markdown(told(stored))
+    markdown = sheet_markdown(told(result))
     assert markdown.startswith(f"## {word}: ")
     assert not re.search(r"[#@]\w", markdown), "a pull request makes a link of #1, and calls @name"
     assert len(markdown) < 65_536, "what a comment may have"
-    assert word in render(page_of(stored))
+    assert word in render(page_of(result))
 
 
 def test_there_is_one_of_every_kind() -> None:
-    assert {of_its_kind(read_result(path)).kind for path in PATHS} == set(KINDS)
+    assert {kind_of(stored(path)) for path in PATHS} == set(KINDS)
 
 
 @pytest.mark.parametrize("kind", ["capacity", "compare", "gate"])
 def test_one_from_before_the_younger_keys_is_told_too(kind: str) -> None:
-    assert "INCONCLUSIVE" in sheet_markdown(told(without(read_result(RESULTS / f"{kind}.json"), YOUNGER)))
+    old = without(read_result(RESULTS / f"{kind}.json"), YOUNGER)
+    assert "INCONCLUSIVE" in sheet_markdown(told(of_its_kind(old, kind)))
 
 
 def planted(node: Any, url: str) -> Any:
@@ -114,9 +114,9 @@ def planted(node: Any, url: str) -> Any:
 def test_no_password_in_a_stored_result_reaches_a_reader(path: Path, tmp_path: Path) -> None:
     secret = "s3cret-of-ann"
     place = tmp_path / "result.json"
-    stored = json.loads(path.read_text("utf-8"))
-    place.write_text(json.dumps(planted(stored, f"redis://ann:{secret}@db:7000")), "utf-8")
-    read = read_result(place)
+    written = json.loads(path.read_text("utf-8"))
+    place.write_text(json.dumps(planted(written, f"redis://ann:{secret}@db:7000")), "utf-8")
+    read = stored(place)
     sheet = told(read)
     texts = [render(page_of(read)), sheet_markdown(sheet), sheet_text(sheet, 80), junit_xml(cases_of(read))]
     assert [secret in text for text in texts] == [False] * 4

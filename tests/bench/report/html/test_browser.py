@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.measure.result import read_result
-from bench.measure.section import builtins_of
+from bench.measure.run_result import RunResult
+from bench.measure.section import builtins_of, typed
 from bench.report.html.page import page_of, page_of_several, render
+from tests.bench.report.screen import stored
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
@@ -142,7 +143,7 @@ def test_a_legend_of_more_than_is_drawn_would_be_seen(violated, tmp_path):
 
 
 def test_every_kind_of_result_fits_a_phone(safe, violated, tmp_path):
-    pages = {path.stem: render(page_of(read_result(path))) for path in RESULTS}
+    pages = {path.stem: render(page_of(stored(path))) for path in RESULTS}
     runs = {"safe": safe, "violated": violated}
     pages |= {name: render(page_of(run)) for name, run in runs.items()}
     pages["several"] = render(page_of_several([safe, violated] * 3, [f"20261123-{n}-run-name" for n in range(6)]))
@@ -158,14 +159,14 @@ def test_a_phone(violated, tmp_path):
     result, long = builtins_of(violated), "x" * 300
     result["scenario"]["recipe"] = result["instances"][0]["address"] = long
     result["warnings"] = [long]
-    seen, console = look(render(page_of(result)), tmp_path, width=PHONE_PX)
+    seen, console = look(render(page_of(typed(result, RunResult))), tmp_path, width=PHONE_PX)
     assert (console, seen["empty"]) == ([], [])
     assert seen["least"] >= LEAST_TEXT_PX, "pictures are read on a phone, too"
     assert seen["wide"] <= 0, "nothing is cut off"
 
 
 def test_every_kind_of_result_fits_a_sheet_of_paper(safe, violated, tmp_path):
-    pages = {path.stem: render(page_of(read_result(path))) for path in RESULTS}
+    pages = {path.stem: render(page_of(stored(path))) for path in RESULTS}
     pages |= {"violated": render(page_of(violated)), "two": render(page_of_several([safe, violated], ["one", "two"]))}
     printed = {name: re.sub("@media (.*)print {", r"@media \1all {", page) for name, page in pages.items()}
     seen, _ = look_at(printed, tmp_path, width=A4_PX)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.measure.result import read_result
 from bench.report.html.page import page_of, page_of_several, render
+from tests.bench.report.screen import stored
 
 RESULTS = sorted((Path(__file__).parents[3] / "histories" / "results").glob("*.json"))
 LABELLED = {"grid", "axis"}  # whose words stand on the picture
@@ -32,7 +32,7 @@ def disagreements(page: str) -> dict[str, set[str]]:
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
 def test_the_legends_of_stored_results(path: Path) -> None:
-    assert disagreements(render(page_of(read_result(path)))) == {}
+    assert disagreements(render(page_of(stored(path)))) == {}
 
 
 def test_the_legends_of_runs_with_faults_and_violations(safe, violated, cut):

@@ -26,7 +26,7 @@ def test_a_violation_comes_first_even_beside_a_fault(violated, safe):
     faults = builtins_of(safe)["faults"]
     both = changed(violated, lambda plain: plain.update(faults=faults))
     text, chapter = opens(both)
-    assert re.fullmatch(r"The violation: two leases valid at once, on resource \d+, [\d.]+ s into the run", text)
+    assert re.fullmatch(r"Violation 1 of 1: two leases valid at once, on resource \d+, at [\d.]+ s", text)
     assert chapter == "Did the lock hold?"
     moment = moment_of(both)
     assert moment.what == VIOLATION
@@ -48,12 +48,12 @@ def test_of_several_violations_the_earliest_is_told(violated):
     found = changed(violated, another)
     assert moment_of(found).at_s == first - 1
     assert [one.kind for one in findings(found)] == ["service_fault", "service_fault", "client_overstay"]
-    assert "before the measured window" in text
+    assert "s (warm-up)" in text
 
 
 def test_else_the_first_fault(safe):
     text, chapter = opens(safe)
-    assert text == "The fault: stop #1, #2, from 2.00 s to 3.50 s of the run"
+    assert text == "Fault 1 of 1: stop #1, #2, from 2.00 s to 3.50 s of the run"
     assert chapter == "Over time"
     moment = moment_of(safe)
     assert moment.what == FAULT
@@ -76,4 +76,4 @@ def test_without_a_course_it_says_what_is_known(violated, cut, safe):
     old = changed(violated, lambda plain: plain.update(over_time=None))
     text, _ = opens(old)
     assert text.endswith("on resource 0")
-    assert opens(changed(safe, lambda plain: plain.update(over_time=None)))[0].startswith("The fault: stop #1, #2")
+    assert opens(changed(safe, lambda plain: plain.update(over_time=None)))[0].startswith("Fault 1 of 1: stop #1, #2")

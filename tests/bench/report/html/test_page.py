@@ -9,10 +9,13 @@ import pytest
 
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.measure.histogram import Histogram
-from bench.measure.section import builtins_of
+from bench.measure.run_result import RunResult
+from bench.measure.section import builtins_of, typed
 from bench.report.figures import count, latency, percent
 from bench.report.html.page import page_of, page_of_several, render, write_page
+from bench.report.kinds import of_its_kind
 from bench.report.summary import sheet
+from tests.bench.report.screen import stored
 
 MOST_BYTES = 500_000
 FIGURES = {
@@ -81,7 +84,7 @@ def test_the_data_of_the_pictures_are_the_figures_of_the_result(safe):
 def test_each_instance_has_a_picture_of_its_replies_on_the_axes_of_all(safe):
     result = builtins_of(safe)
     result["instances"][0]["reply_s"] |= {"max": 0.9}
-    page = render(page_of(result))
+    page = render(page_of(typed(result, RunResult)))
     assert data_of(page)["reply_0"]["rows"][-1][1] == 0.9
     assert page.count(">1 s</text>") >= 5, "the slowest makes the axis of each"
 
@@ -110,7 +113,7 @@ def test_one_of_something_is_no_plural_and_times_are_as_in_a_scenario(safe):
     result["scenario"] |= {"users": 1, "resources": 1}
     first = result["instances"][0]
     result["instances"] = [{**first, "reply_s": {**first["reply_s"], "p99": None}}]
-    text = text_of(render(page_of(result)))
+    text = text_of(render(page_of(typed(result, RunResult))))
     assert "1 user · 1 resource" in text
     assert "1 resources" not in text
     assert "#0 " in text.partition("Reply times of sampled attempts")[2]
@@ -140,7 +143,7 @@ def test_what_a_result_says_cannot_become_markup(safe):
     result["instances"][0]["address"] = nasty
     result["scenario"]["recipe"] = nasty
     result["faults"][0]["kind"] = nasty
-    page = render(page_of(result))
+    page = render(page_of(typed(result, RunResult)))
     assert "<img" not in page
     assert page.count("</script>") == 2
     assert nasty in text_of(page)
@@ -165,7 +168,7 @@ def test_a_run_in_which_nothing_was_acquired_has_a_page(safe):
     zero, none = [0] * len(over["start_s"]), [None] * len(over["start_s"])
     over |= {"granted": zero, "outcomes": dict.fromkeys(over["outcomes"], zero), "margin": {}, "split_votes": zero}
     over["acquire"] = dict.fromkeys(over["acquire"], none)
-    assert "No lease was acquired" in text_of(render(page_of(empty)))
+    assert "No lease was acquired" in text_of(render(page_of(typed(empty, RunResult))))
 
 
 def test_several_runs_stand_side_by_side_and_say_what_differs(safe, violated):
@@ -179,7 +182,7 @@ def test_several_runs_stand_side_by_side_and_say_what_differs(safe, violated):
 
 
 def test_only_runs_stand_side_by_side(safe):
-    other = {"command": ["lockbench", "safety"], "counts": {}, "rows": []}
+    other = stored(Path(__file__).parents[3] / "histories" / "results" / "safety.json")
     with pytest.raises(UsageError, match="b is a result of lockbench safety; only runs"):
         page_of_several([safe, other], ["a", "b"])
 
@@ -187,7 +190,7 @@ def test_only_runs_stand_side_by_side(safe):
 @pytest.mark.parametrize("unknown", [{"kind": "sorcery"}, {"command": ["lockbench", "sorcery"]}])
 def test_a_kind_nobody_knows_is_refused_by_its_name(unknown):
     with pytest.raises(UsageError, match="a result of lockbench sorcery, which this lockbench does not know"):
-        page_of(unknown)
+        of_its_kind(unknown, "x")
 
 
 def test_a_device_is_written_to_and_never_replaced(cut, tmp_path: Path) -> None:
