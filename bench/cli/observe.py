@@ -18,11 +18,10 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import click
@@ -41,15 +40,10 @@ GRAPHS = (  # recorded by dashboards/prometheus/rules.yml
 )
 SCRAPE_S = 1.0
 READY_S = 60.0
-COLLECTOR_VARIABLE = "LOCKBENCH_COLLECTOR"
 _COLLECTORS = ("lockbench-collector", "otelcol-contrib", "otelcol")
 _PROMETHEUS, _COLLECTOR = 0, 1  # the guard's numbers
 _NAMES = {_PROMETHEUS: "Prometheus", _COLLECTOR: "the collector"}
-_ENDPOINTS = (
-    "OTEL_EXPORTER_OTLP_ENDPOINT",
-    "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
-    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
-)
+_ENDPOINTS = [f"OTEL_EXPORTER_OTLP_{what}ENDPOINT" for what in ("", "METRICS_", "TRACES_")]
 
 
 @click.command(cls=Grouped, epilog="Needs Prometheus (Debian: apt-get install prometheus).")
@@ -74,12 +68,13 @@ def observe(scenario: Path | None, **values: Any) -> int:
     with open_watch(values["prometheus"], values["collector"]) as watch:
         way = f", fed by the collector {watch.collector}" if watch.collector else ""
         _say(f"Prometheus  {watch.url}  as long as this runs{way}")
-        _say(f"graphs      {watch.graphs}")
+        _say(f"graphs      {graphs(watch.url)}")
         _say(f"boards      {shipped('boards')}  for a Grafana with this Prometheus")
         code = run_and_show("observe", wanted, values)
-        troubles = watch.troubles()
-        for trouble in troubles:
-            _say(trouble)
+        troubles = [index for index, state in watch.guard.states().items() if state.exit_code is not None]
+        for index in troubles:
+            last = _last_words(watch.guard, index)
+            _say(f"{_NAMES[index]} ended before the run had, so what it shows is not all ({last})")
         if values["stay"] and not troubles and code != EXIT_INTERRUPTED:
             _say(f"Prometheus  {watch.url}  stays until Ctrl-C")
             with contextlib.suppress(KeyboardInterrupt):
@@ -91,27 +86,18 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Watch:
+class Watch(NamedTuple):
     """What runs around a run. `url`: of Prometheus; `collector`: its path, or None; `guard`: owns both."""
 
     url: str
     collector: str | None
     guard: Guard
 
-    def troubles(self) -> list[str]:
-        """Of each that has ended before the run had, a sentence."""
-        return [
-            f"{_NAMES[index]} ended before the run had, so what it shows is not all ({_last_words(self.guard, index)})"
-            for index, state in self.guard.states().items()
-            if state.exit_code is not None
-        ]
 
-    @property
-    def graphs(self) -> str:
-        """Prometheus's own page of what its rules record."""
-        each = (f"g{n}.expr={quote(query)}&g{n}.tab=0&g{n}.range_input=5m" for n, query in enumerate(GRAPHS))
-        return f"{self.url}/graph?{'&'.join(each)}"
+def graphs(url: str) -> str:
+    """The address of the page where the Prometheus at `url` draws what its rules record."""
+    each = (f"g{n}.expr={quote(query)}&g{n}.tab=0&g{n}.range_input=5m" for n, query in enumerate(GRAPHS))
+    return f"{url}/graph?{'&'.join(each)}"
 
 
 @contextlib.contextmanager
@@ -122,7 +108,7 @@ def open_watch(prometheus: str | None = None, collector: str | None = None) -> I
     `prometheus`, `collector`: paths or names, None = look for one, collector "none" = do without.
     Raises EnvironmentNotReadyError.
     """
-    program, found = find_prometheus(prometheus), find_collector(collector, os.environ)
+    program, found = find_prometheus(prometheus), find_collector(collector)
     with contextlib.closing(Guard(Path(tempfile.gettempdir()), PREFIX)) as guard, contextlib.ExitStack() as stack:
         kept = [KeptPort() for _ in range(5)]
         for port in kept:
@@ -133,29 +119,29 @@ def open_watch(prometheus: str | None = None, collector: str | None = None) -> I
         _start_prometheus(guard, program, ports[0], ports[1])
         url = f"http://{HOST}:{ports[0]}"
         _await(guard, _PROMETHEUS, f"{url}/api/v1/query?query=up", saying=b'"metric"')
-        stack.enter_context(_variables(_wanted(os.environ, ports, collector=bool(found))))
+        before = dict(os.environ)
+        stack.callback(os.environ.update, before)
+        stack.callback(os.environ.clear)
+        os.environ |= wanted_variables(ports, collector=bool(found))
         yield Watch(url, found, guard)
 
 
 def find_prometheus(named: str | None) -> str:
     """The path of Prometheus. Raises EnvironmentNotReadyError when there is none."""
-    found = shutil.which(named or "prometheus")
-    if found is None:
-        raise EnvironmentNotReadyError(
-            f"{named} is no program" if named else "Prometheus is not installed (Debian: apt-get install prometheus)"
-        )
-    return found
+    if found := shutil.which(named or "prometheus"):
+        return found
+    missing = "Prometheus is not installed (Debian: apt-get install prometheus)"
+    raise EnvironmentNotReadyError(f"{named} is no program" if named else missing)
 
 
-def find_collector(named: str | None, environ: Mapping[str, str]) -> str | None:
+def find_collector(named: str | None) -> str | None:
     """The path of an OpenTelemetry Collector, None when there is none. Raises EnvironmentNotReadyError."""
-    if named == "none" or (not named and any(environ.get(name) for name in _ENDPOINTS)):
+    if named == "none" or (not named and any(map(os.environ.get, _ENDPOINTS))):
         return None  # the user's own collector gets what it is sent; Prometheus scrapes the page
-    if named := named or environ.get(COLLECTOR_VARIABLE):
-        if found := shutil.which(named):
-            return found
+    found = next(filter(None, map(shutil.which, [named] if named else _COLLECTORS)), None)
+    if named and not found:
         raise EnvironmentNotReadyError(f"the collector {named} is no program; name another, or --collector none")
-    return next(filter(None, map(shutil.which, _COLLECTORS)), None)
+    return found
 
 
 def shipped(*names: str) -> Path:
@@ -164,25 +150,16 @@ def shipped(*names: str) -> Path:
 
 
 def _start_collector(guard: Guard, program: str, ports: list[int]) -> None:
-    _, page, grpc, http, health = ports
-    variables = {
-        "LOCKBENCH_COLLECTOR_PAGE": f"{HOST}:{page}",
-        "LOCKBENCH_COLLECTOR_GRPC": f"{HOST}:{grpc}",
-        "LOCKBENCH_COLLECTOR_HTTP": f"{HOST}:{http}",
-        "LOCKBENCH_COLLECTOR_HEALTH": f"{HOST}:{health}",
-    }
+    ways = zip(("PAGE", "GRPC", "HTTP", "HEALTH"), ports[1:], strict=True)
+    variables = {f"LOCKBENCH_COLLECTOR_{way}": f"{HOST}:{port}" for way, port in ways}
     words = [program, f"--config={shipped('collector', 'config.yaml')}"]
     guard.start(_COLLECTOR, words, guard.folder, guard.folder / f"{_COLLECTOR}.log", variables)
-    _await(guard, _COLLECTOR, f"http://{HOST}:{health}/")
+    _await(guard, _COLLECTOR, f"http://{HOST}:{ports[4]}/")
 
 
 def _start_prometheus(guard: Guard, program: str, port: int, page: int) -> None:
     config = {
-        "global": {
-            "scrape_interval": f"{SCRAPE_S:g}s",
-            "scrape_timeout": f"{SCRAPE_S:g}s",
-            "evaluation_interval": "1s",
-        },
+        "global": dict.fromkeys(("scrape_interval", "scrape_timeout", "evaluation_interval"), f"{SCRAPE_S:g}s"),
         "rule_files": [str(shipped("prometheus", "rules.yml"))],
         "scrape_configs": [
             {"job_name": "lockbench", "honor_labels": True, "static_configs": [{"targets": [f"{HOST}:{page}"]}]}
@@ -191,13 +168,9 @@ def _start_prometheus(guard: Guard, program: str, port: int, page: int) -> None:
     path = guard.folder / "prometheus.yml"
     path.write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
     words = [
-        program,
-        f"--config.file={path}",
-        f"--storage.tsdb.path={guard.folder / 'data'}",
-        f"--web.listen-address={HOST}:{port}",
-        "--enable-feature=exemplar-storage",
-        "--log.level=warn",
-    ]
+        program, f"--config.file={path}", f"--storage.tsdb.path={guard.folder / 'data'}",
+        f"--web.listen-address={HOST}:{port}", "--enable-feature=exemplar-storage", "--log.level=warn",
+    ]  # fmt: skip
     guard.start(_PROMETHEUS, words, guard.folder, guard.folder / f"{_PROMETHEUS}.log", {})
 
 
@@ -224,19 +197,7 @@ def _last_words(guard: Guard, index: int) -> str:
     return " | ".join(last) or "it said nothing"
 
 
-@contextlib.contextmanager
-def _variables(wanted: Mapping[str, str]) -> Iterator[None]:
-    """Set these variables of this process; put back what was there."""
-    before = dict(os.environ)
-    os.environ |= wanted
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ |= before
-
-
-def _wanted(environ: Mapping[str, str], ports: list[int], *, collector: bool) -> dict[str, str]:
+def wanted_variables(ports: list[int], *, collector: bool) -> dict[str, str]:
     """What makes a run export to the collector, or serve the page that Prometheus scrapes."""
     if collector:
         return {
@@ -246,10 +207,9 @@ def _wanted(environ: Mapping[str, str], ports: list[int], *, collector: bool) ->
             "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{HOST}:{ports[3]}",
             "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
         }
-    own = any(environ.get(name) for name in _ENDPOINTS)
     return {
         "OTEL_SDK_DISABLED": "false",
-        "OTEL_METRICS_EXPORTER": "otlp,prometheus" if own else "prometheus",
+        "OTEL_METRICS_EXPORTER": "otlp,prometheus" if any(map(os.environ.get, _ENDPOINTS)) else "prometheus",
         "OTEL_EXPORTER_PROMETHEUS_HOST": HOST,
         "OTEL_EXPORTER_PROMETHEUS_PORT": str(ports[1]),
     }

@@ -74,7 +74,7 @@ def test_kill_9_leaves_no_prometheus_behind(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not os.environ.get("LOCKBENCH_COLLECTOR"), reason="LOCKBENCH_COLLECTOR names no collector")
 def test_a_real_collector_takes_our_configuration_and_feeds_prometheus(tmp_path: Path) -> None:
-    process = started(tmp_path, "observe", *SHORT, "--stay")
+    process = started(tmp_path, "observe", *SHORT, "--collector", os.environ["LOCKBENCH_COLLECTOR"], "--stay")
     url, path = url_of(process), tmp_path / "result" / "result.json"
     try:
         until(path.exists, "the result", PATIENCE_S)

@@ -8,12 +8,12 @@ import yaml
 
 from bench.cli.observe import (
     GRAPHS,
-    Watch,
-    _variables,
-    _wanted,
     find_collector,
     find_prometheus,
+    graphs,
+    open_watch,
     shipped,
+    wanted_variables,
 )
 from bench.errors import EnvironmentNotReadyError
 
@@ -24,15 +24,15 @@ def test_without_prometheus_there_is_one_sentence(monkeypatch: pytest.MonkeyPatc
         find_prometheus(None)
     with pytest.raises(EnvironmentNotReadyError, match="/no/such is no program"):
         find_prometheus("/no/such")
-    assert find_collector(None, {}) is None
+    assert find_collector(None) is None
     with pytest.raises(EnvironmentNotReadyError, match="no program"):
-        find_collector("/no/such", {})
+        find_collector("/no/such")
 
 
-def test_a_users_own_collector_is_left_alone_and_prometheus_scrapes_the_page() -> None:
-    own = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector.example:4318"}
-    assert find_collector(None, own) is None
-    wanted = _wanted(own, [1, 2, 3, 4, 5], collector=False)
+def test_a_users_own_collector_is_left_alone_and_prometheus_scrapes_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector.example:4318")
+    assert find_collector(None) is None
+    wanted = wanted_variables([1, 2, 3, 4, 5], collector=False)
     assert wanted["OTEL_METRICS_EXPORTER"] == "otlp,prometheus"
     assert "OTEL_EXPORTER_OTLP_ENDPOINT" not in wanted
 
@@ -40,18 +40,20 @@ def test_a_users_own_collector_is_left_alone_and_prometheus_scrapes_the_page() -
 def test_the_variables_are_those_of_before_when_the_watch_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_METRICS_EXPORTER", "console")
     monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT", raising=False)
-    with _variables(_wanted(os.environ, [1, 2, 3, 4, 5], collector=True)):
-        assert os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://127.0.0.1:4"
-        assert os.environ["OTEL_METRICS_EXPORTER"] == "otlp"
+    assert wanted_variables([1, 2, 3, 4, 5], collector=True)["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://127.0.0.1:4"
+    for start in ("_start_prometheus", "_await"):
+        monkeypatch.setattr(f"bench.cli.observe.{start}", lambda *_, **_more: None)
+    with open_watch("/bin/true", "none"):
+        assert os.environ["OTEL_METRICS_EXPORTER"] == "prometheus"
+        assert os.environ["OTEL_EXPORTER_PROMETHEUS_HOST"] == "127.0.0.1"
     assert os.environ["OTEL_METRICS_EXPORTER"] == "console"
-    assert "OTEL_EXPORTER_OTLP_ENDPOINT" not in os.environ
+    assert "OTEL_EXPORTER_PROMETHEUS_HOST" not in os.environ
 
 
 def test_the_page_of_graphs_shows_what_the_rules_record() -> None:
     groups = yaml.safe_load(shipped("prometheus", "rules.yml").read_text("utf-8"))["groups"]
     recorded = {rule["record"] for group in groups for rule in group["rules"] if "record" in rule}
     assert set(GRAPHS) == {record for record in recorded if not record.startswith("job:")}  # those are an application's
-    page = Watch("http://127.0.0.1:9090", None, None).graphs
-    assert page.startswith(
+    assert graphs("http://127.0.0.1:9090").startswith(
         "http://127.0.0.1:9090/graph?g0.expr=redlock%3Aacquires%3Arate30s&g0.tab=0&g0.range_input=5m&g1."
     )
