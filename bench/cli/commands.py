@@ -51,7 +51,6 @@ JOBS: Mapping[str, Mapping[str, str]] = {
 PLACES = {name: place for job in JOBS.values() for name, place in job.items()}
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "run": (
-        "lockbench run",
         "lockbench run hot-key --duration 10s",
         "lockbench run --target redis://a --target redis://b --target redis://c",
         "lockbench run --threshold 'acquire.p99 < 10ms' --junit lock.xml",
@@ -59,7 +58,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "lockbench run --repeat 10 --name before --out before --csv runs.csv",
     ),
     "worker": ("lockbench worker --master 10.0.0.9", "lockbench worker --master 10.0.0.9:6000 --processes 4"),
-    "fleet": ("lockbench fleet --instances 3 --fsync always", "lockbench fleet --quiet"),
+    "fleet": ("lockbench fleet --instances 3 --fsync always",),
     "recipes": ("lockbench recipes",),
     "doctor": ("lockbench doctor",),
     "init": ("lockbench init mine.toml",),
@@ -76,10 +75,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "lockbench capacity --slo 'acquire.p99 < 10ms' --quick",
         "lockbench capacity --slo 'acquire.p99 < 10ms' --sweep fsync=everysec,always",
     ),
-    "compare": (
-        "lockbench compare --recipe redlock --recipe redlock-sequential --pairs 10",
-        "lockbench compare before after",
-    ),
+    "compare": ("lockbench compare --recipe redlock --recipe redlock-sequential", "lockbench compare before after"),
     "gate": ("lockbench gate --baseline git:main --candidate git:HEAD --tolerance 10%",),
     "report": (
         "lockbench report results/20261121-014300-run-7f3a90c1",
@@ -178,10 +174,7 @@ def execute(arguments: Sequence[str], group: click.Group | None = None) -> int:
         context = getattr(error, "ctx", None)
         hint = f" (see {context.command_path} --help)" if context is not None and context.parent else ""
         sentence = error.format_message()
-        if isinstance(error, click.NoSuchOption) and context is not None:
-            names = [name for param in context.command.params for name in param.opts]
-            sentence = f"No such option '{error.option_name}'{nearest(error.option_name, names)}"
-        elif choice := _CHOICE.fullmatch(sentence):
+        if choice := _CHOICE.fullmatch(sentence):
             near = nearest(choice["value"], [name.strip("'") for name in choice["names"].split(", ")])
             sentence = f"{choice['wrong']} is no choice{near} ({choice['names']})" if near else sentence
         return _refuse(sentence[:1].lower() + sentence[1:].rstrip(".") + hint, 2, arguments)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -31,42 +31,32 @@ Plan = TypeVar("Plan")
 def experiment_options(kind: str, *, seed: int | None = 1, resumes: bool = False) -> Option:
     """Give a click command --seed, --server, --out, --markdown, --junit, --json and --quiet, and --resume if it
     `resumes`. `seed`: the usual one; None: the command has one of its own."""
-    options = [server_option, result_options(kind)]
+    more = []
+    if resumes:
+        more.append(
+            click.option("--resume", metavar="DIR", type=PLACE, help="go on with the matrix that was cut there")
+        )
     if seed is not None:
         text = f"of every random choice  [{seed}]"
-        options.insert(0, click.option("--seed", metavar="N", type=int, default=seed, help=text))
-    if resumes:
-        text = "go on with the matrix that was cut there"
-        options.insert(0, click.option("--resume", metavar="DIR", type=PLACE, help=text))
-    return together(*options)
+        more.append(click.option("--seed", metavar="N", type=int, default=seed, help=text))
+    return together(*more, server_option, result_options(kind))
 
 
 def carry_out(
-    kind: str,
-    plan: Plan,
-    values: Values,
-    run: Callable[[ExperimentOrder[Plan], ProgressLine], Done[Document]],
-    again: Sequence[str] = ("server",),
+    kind: str, plan: Plan, values: Values, run: Callable[[ExperimentOrder[Plan], ProgressLine], Done[Document]]
 ) -> int:
     """Have `plan` measured as `values` say, show what came of it and return the exit code. Raises as `measured`."""
-    from bench.cli.showing import Outputs, show
+    from bench.cli.showing import require_outputs, show
 
-    files = Outputs(values)  # refused before the work
-    return show(measured(kind, plan, values, run, again), files, values)
+    require_outputs(values)  # before the work
+    return show(measured(kind, plan, values, run), values)
 
 
 def measured(
-    kind: str,
-    plan: Plan,
-    values: Values,
-    run: Callable[[ExperimentOrder[Plan], ProgressLine], Done[Stored]],
-    again: Sequence[str] = ("server",),
-    *,
-    program: str = "lockbench",
+    kind: str, plan: Plan, values: Values, run: Callable[[ExperimentOrder[Plan], ProgressLine], Done[Stored]]
 ) -> Done[Stored]:
-    """Have `plan` measured by `run` in a folder of its own, with progress on stderr. `again`: the options that must
-    be given again with --resume. Raises BenchError, and KeyboardInterrupt when it was cut before there was anything
-    to show."""
+    """Have `plan` measured by `run` in a folder of its own, with progress on stderr. Raises BenchError, and
+    KeyboardInterrupt when it was cut before there was anything to show."""
     from bench.cli.progress_line import ProgressLine
     from bench.cli.showing import remove_empty, result_folder
     from bench.run.experiment import ExperimentOrder
@@ -79,11 +69,9 @@ def measured(
         folder, made = wanted, list[Path]()
     else:
         folder, made = result_folder(wanted, kind, run_id)
-    command = [program, *masked_command(sys.argv[1:])]
-    given = [f"--{name}" for name in again if values.get(name) or values.get(f"{name}s")]
-    go_on = f"go on with lockbench {kind} --resume {folder}"
-    go_on += f" and the same {', '.join(given)}" if given else ""
-    order = ExperimentOrder(plan, run_id, command, folder, values["server"])
+    order = ExperimentOrder(plan, run_id, ["lockbench", *masked_command(sys.argv[1:])], folder, values["server"])
+    given = [f"--{name}" for name in ("target", "disk", "server") if values.get(name) or values.get(f"{name}s")]
+    go_on = f"go on with lockbench {kind} --resume {folder}" + f" and the same {', '.join(given)}" * bool(given)
     try:
         with ProgressLine(quiet=values["quiet"]) as line:
             done = run(order, line)

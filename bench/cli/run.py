@@ -74,10 +74,8 @@ def run(scenario: Path | None, **values: Any) -> int:
         return run_and_show("run", wanted, values)
     for name in ("markdown", "junit", "as_json"):
         if values[name]:
-            option = name.removeprefix("as_")
-            raise UsageError(
-                f"option --{option}: is of one run; leave it out, and give the folder to compare or report"
-            )
+            said = "is of one run; leave it out, and give the folder to compare or report"
+            raise UsageError(f"option --{name.removeprefix('as_')}: {said}")
     return _repeated(wanted, values)
 
 

@@ -16,7 +16,7 @@ import json
 import os
 import secrets
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,29 +29,33 @@ from bench.run.interrupt import until_shown
 if TYPE_CHECKING:
     from bench.measure.result import Document
     from bench.measure.run_result import RunResult
-    from bench.report.sheet import Suite
+    from bench.report.sheet import Sheet, Suite
     from bench.run.experiment import Done
 
 
-class Outputs:
+def _places(values: Values) -> list[Path | None]:
     """Where the Markdown, the JUnit XML and the summary of a CI job go, as far as they are asked for."""
+    step = os.environ.get("GITHUB_STEP_SUMMARY")
+    return [values["markdown"], values["junit"], Path(step) if step else None]
 
-    def __init__(self, values: Values, environ: Mapping[str, str] = os.environ) -> None:
-        """From a command's options and the environment. Raises EnvironmentNotReadyError for what cannot be written."""
-        step = environ.get("GITHUB_STEP_SUMMARY")
-        self._places = ((values["markdown"], "w"), (values["junit"], "w"), (Path(step) if step else None, "a"))
-        for path, _ in self._places:
-            if path is not None:
-                write_text(path, "", "a")
 
-    def write(self, markdown: str, suite: Suite) -> None:
-        """Write what was asked for. Raises EnvironmentNotReadyError."""
-        from bench.report.sheet import junit_xml
+def require_outputs(values: Values) -> None:
+    """Raises EnvironmentNotReadyError when one of these files cannot be written."""
+    for path in filter(None, _places(values)):
+        write_text(path, "", "a")
 
-        texts = (markdown, junit_xml(suite), markdown + "\n")
-        for (path, mode), text in zip(self._places, texts, strict=True):
-            if path is not None:
-                write_text(path, text, mode)
+
+def write_outputs(values: Values, sheet: Sheet, suite: Suite) -> None:
+    """Write those of these files that are asked for. Raises EnvironmentNotReadyError."""
+    from bench.report.sheet import junit_xml, sheet_markdown
+
+    markdown, junit, step = _places(values)
+    if markdown:
+        write_text(markdown, sheet_markdown(sheet))
+    if junit:
+        write_text(junit, junit_xml(suite))
+    if step:
+        write_text(step, sheet_markdown(sheet) + "\n", "a")
 
 
 def write_text(path: Path, text: str, mode: str = "w") -> None:
@@ -70,8 +74,8 @@ def refused(junit: str, command: str, sentence: str) -> None:
 
 
 @until_shown()
-def show(done: Done[Document], files: Outputs, values: Values) -> int:
-    """Show what came of it as the options `values` ask for, write the `files`, and return the exit code.
+def show(done: Done[Document], values: Values) -> int:
+    """Show what came of it and write the files, as the options `values` ask for; return the exit code.
 
     Raises KeyboardInterrupt once it is shown, when somebody has wished it to end.
     """
@@ -79,7 +83,7 @@ def show(done: Done[Document], files: Outputs, values: Values) -> int:
 
     from bench.measure.section import builtins_of
     from bench.report.kinds import cases_of, told
-    from bench.report.sheet import print_sheet, sheet_markdown
+    from bench.report.sheet import print_sheet
 
     page = report_beside(done.result, done.path)
     sheet = told(done.result, f"{done.path}{f', {page.name}' if page else ''}" if done.path else "")
@@ -92,7 +96,7 @@ def show(done: Done[Document], files: Outputs, values: Values) -> int:
         print_sheet(sheet, Console(highlight=False))
     if done.unstored:
         print(f"lockbench: {done.unstored}", file=sys.stderr)
-    files.write(sheet_markdown(sheet), cases_of(done.result))
+    write_outputs(values, sheet, cases_of(done.result))
     return done.exit_code
 
 
@@ -180,10 +184,7 @@ def append_line(path: Path, run: RunResult) -> None:
 @click.command()
 @click.argument("results", nargs=-1, required=True, type=PLACE, metavar="RESULT…")
 @click.option(
-    "--html",
-    metavar="FILE",
-    type=PLACE,
-    help="where the page goes  [report.html beside the result; of several: results/<time>-report-<id>/]",
+    "--html", metavar="FILE", type=PLACE, help="where the page goes  [beside the result; of several: results/]"
 )
 @click.option("--markdown", metavar="FILE", type=PLACE, help="write Markdown, too; - is stdout")
 @click.option("--json", "as_json", is_flag=True, help="print where the pages are as JSON on stdout, nothing else")
@@ -199,44 +200,35 @@ def report(results: tuple[Path, ...], **values: Any) -> int:
         for place, name in zip(results, names, strict=True)
     ]
     try:
-        page = _write(documents, names, values["html"])
-        _show(documents, names, page, values)
+        _show_again(documents, names, values)
     except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
         said = f"{type(error).__name__}: {error}"
         raise UsageError(f"{', '.join(names)}: not a whole result of lockbench ({said}); make it anew") from None
     return 0
 
 
-def _write(documents: Sequence[Document], names: Sequence[str], wanted: Path | None) -> Path:
-    from bench.report.html.page import REPORT_NAME, page_of, page_of_several, write_page
-
-    if len(documents) == 1:
-        return write_page(page_of(documents[0], names[0]), wanted or Path(names[0]) / REPORT_NAME)
-    page = page_of_several(documents, [Path(name).name or name for name in names])  # refused before a folder is made
-    if wanted is None:
-        folder, _ = result_folder(None, "report", secrets.token_hex(4))
-        folder.mkdir(parents=True)
-        wanted = folder / REPORT_NAME
-    return write_page(page, wanted)
-
-
-def _show(documents: Sequence[Document], names: Sequence[str], page: Path, values: Values) -> None:
+def _show_again(documents: Sequence[Document], names: Sequence[str], values: Values) -> None:
     from rich.console import Console
 
+    from bench.report.html.page import REPORT_NAME, page_of, page_of_several, write_page
     from bench.report.kinds import told
     from bench.report.sheet import print_sheet, sheet_markdown
 
+    if len(documents) == 1:
+        page, folder = page_of(documents[0], names[0]), Path(names[0])
+    else:
+        page = page_of_several(documents, [Path(name).name or name for name in names])
+        folder = values["html"] or result_folder(None, "report", secrets.token_hex(4))[0]
+    place = write_page(page, values["html"] or folder / REPORT_NAME)
     sheets = [told(document, name) for document, name in zip(documents, names, strict=True)]
-    markdown, path = "\n".join(map(sheet_markdown, sheets)), values["markdown"]
-    if str(path) == "-":
-        print(markdown, end="")
-    elif path is not None:
-        write_text(path, markdown)
+    if (path := values["markdown"]) is not None:
+        with writing(path, "name another file"), click.open_file(path, "w", encoding="utf-8") as file:
+            file.write("\n".join(map(sheet_markdown, sheets)))
     if values["as_json"]:
-        print(json.dumps({"results": list(names), "html": str(page)}, ensure_ascii=False))
+        print(json.dumps({"results": list(names), "html": str(place)}, ensure_ascii=False))
     elif not values["quiet"] and str(path) != "-":
         console = Console(highlight=False)
         for sheet in sheets:
             print_sheet(sheet, console)
             console.print()
-        print(f"report     {page}")
+        print(f"report     {place}")

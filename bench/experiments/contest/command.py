@@ -15,7 +15,7 @@ from rich.console import Console
 from bench.cli import main
 from bench.cli.experiment import experiment_options, measured
 from bench.cli.options import PLACE, FiniteRange
-from bench.cli.showing import Outputs, show
+from bench.cli.showing import require_outputs, show
 from bench.errors import writing
 from bench.experiments.contest.experiment import LOADS, PeersPlan, run_peers
 from bench.experiments.contest.judge import judge_speed
@@ -72,9 +72,9 @@ def bench(
 def peers(*, only: tuple[str, ...], parts: tuple[str, ...], readme: Path | None, **values: Any) -> int:
     """Measure other libraries' locks beside lockcore: free resources, one hot key, one instance stopped."""
     plan = PeersPlan(parts=parts or tuple(LOADS), only=only, **{name: values[name] for name in _PLAN})
-    files = Outputs(values)
-    done = measured("peers", plan, values, run_peers, program="peers")
-    code = show(done, files, values)
+    require_outputs(values)
+    done = measured("peers", plan, values, run_peers)
+    code = show(done, values)
     if readme is not None and not done.result.interrupted:
         if only or parts:
             click.echo(f"{readme} keeps its table: only a part was measured", err=True)

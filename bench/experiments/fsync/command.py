@@ -90,7 +90,7 @@ def fsync(**values: Any) -> int:
     if disk is not None and not disk.is_dir():
         raise UsageError(f"option --disk: {disk} is not a folder")
     matrix = FsyncMatrix(plan, disk, values["targets"], values["allow_config"])
-    return carry_out("fsync", matrix, values, run_fsync, ("target", "disk", "server"))
+    return carry_out("fsync", matrix, values, run_fsync)
 
 
 def fsync_plan_of(values: Values) -> FsyncPlan:
@@ -176,7 +176,7 @@ def planner(**values: Any) -> int:
     """
     from rich.console import Console
 
-    from bench.cli.showing import Outputs
+    from bench.cli.showing import require_outputs, write_outputs
     from bench.experiments.crash.result import CrashResult
     from bench.experiments.fsync.planner import plan_page
     from bench.experiments.fsync.result import FsyncResult
@@ -184,9 +184,9 @@ def planner(**values: Any) -> int:
     from bench.measure.result import newest_result, result_of_kind
     from bench.measure.section import builtins_of
     from bench.report.html.page import page_of, write_page
-    from bench.report.sheet import print_sheet, sheet_markdown
+    from bench.report.sheet import print_sheet
 
-    files = Outputs(values)
+    require_outputs(values)
     speed, losses, there = values["speed"], values["crash"], Path("results")
     result = result_of_kind(speed, "fsync", FsyncResult) if speed else newest_result(there, "fsync", FsyncResult)
     crash = result_of_kind(losses, "crash", CrashResult) if losses else newest_result(there, "crash", CrashResult)
@@ -199,7 +199,7 @@ def planner(**values: Any) -> int:
         print(json.dumps(builtins_of(page), ensure_ascii=False), flush=True)
     elif not values["quiet"]:
         print_sheet(sheet, Console(highlight=False))
-    files.write(sheet_markdown(sheet), suite(result))
+    write_outputs(values, sheet, suite(result))
     if values["html"]:
         write_page(page_of(result), values["html"])
     return 0

@@ -72,9 +72,13 @@ def instance_figures(result: RunResult) -> Iterator[Figure | None]:
 
 
 def curves_figure(
-    title: str, what: str, curves: Sequence[LatencyCurve], *, name: str = "percentiles",
+    title: str,
+    what: str,
+    curves: Sequence[LatencyCurve],
+    *,
+    name: str = "percentiles",
     beside: Sequence[LatencyCurve] = (),
-) -> Figure | None:  # fmt: skip
+) -> Figure | None:
     """The picture of `curves` of `what` on the same axes, which fit those `beside` it, too; None without any."""
     if not curves:
         return None

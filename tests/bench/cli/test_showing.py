@@ -9,7 +9,7 @@ import pytest
 
 from bench.cli import showing
 from bench.cli.commands import execute
-from bench.cli.showing import Outputs, report_beside
+from bench.cli.showing import report_beside
 from bench.measure.section import builtins_of
 from bench.run.experiment import Done
 from bench.run.interrupt import Interrupts, until_shown
@@ -31,10 +31,9 @@ def test_an_experiment_is_shown_before_it_is_interrupted(
 ) -> None:
     """Also one that nobody wants to see, if it is stored nowhere."""
     monkeypatch.setattr(showing, "report_beside", interrupted)
+    values = {"markdown": None, "junit": None, "as_json": False, "quiet": quiet}
     with pytest.raises(KeyboardInterrupt):
-        showing.show(
-            Done(RESULT, stored, 0), Outputs({"markdown": None, "junit": None}, {}), {"as_json": False, "quiet": quiet}
-        )
+        showing.show(Done(RESULT, stored, 0), values)
     assert "leases/s" in capsys.readouterr().out
 
 
