@@ -17,8 +17,7 @@ import pytest
 
 if TYPE_CHECKING:
     from bench.experiments.compare.result import Judged
-    from bench.gates.threshold import Metric
-    from bench.measure.run_result import JudgedThreshold, Measured
+    from bench.measure.run_result import Measured
     from bench.run.own_lock import OwnLoad, OwnLock
     from bench.topology.fleet import Fleet
 
@@ -57,17 +56,17 @@ class LockRun:
     @property
     def p50_s(self) -> float | None:
         """Median time of an acquire (s), inf where half of them failed; None with fewer than ten samples beyond it."""
-        return self._acquire("p50")
+        return self._figure("acquire.p50")
 
     @property
     def p99_s(self) -> float | None:
-        """The time (s) that 99 of 100 acquires do not exceed, inf where more failed; None as for `p50_s`."""
-        return self._acquire("p99")
+        """The time (s) that 99 of 100 acquires do not exceed; inf and None as for `p50_s`."""
+        return self._figure("acquire.p99")
 
-    def _acquire(self, figure: str) -> float | None:
+    def _figure(self, name: str) -> float | None:
         from bench.gates.threshold import find_metric
 
-        return find_metric(f"acquire.{figure}").value(self.measured)
+        return find_metric(name).value(self.measured)
 
     @property
     def safety(self) -> str:
@@ -98,20 +97,18 @@ class LockBenchmark:
         a lock that was never got.
         `allow_violations`: the test is not about whether it locks.
         """
-        from bench.errors import BenchError
         from bench.gates.threshold import read_thresholds
+        from bench.report.figures import threshold_text
         from bench.run.own_lock import OwnLoad
 
         __tracebackhide__ = True
-        plan = OwnLoad(**load)
+        limits, plan = read_thresholds(thresholds), OwnLoad(**load)
         run = self._tested(lock, [self._measure(lock, plan)], plan)
-        try:
-            judged = [threshold.judge(run.measured) for threshold in read_thresholds(thresholds)]
-        except BenchError as error:
-            raise pytest.UsageError(str(error)) from None
+        judged = [limit.judge(run.measured) for limit in limits]
         broken = [] if allow_violations else _violations(run)
-        broken += _nothing_granted(run)
-        broken += [_sentence(entry) for entry in judged if entry.status != "pass"]
+        if not run.rate_per_s:
+            broken.append(f"no lease was granted in the measured time, errors {dict(run.errors)}")
+        broken += [f"{one.expression}: {one.status} ({threshold_text(one)})" for one in judged if one.status != "pass"]
         self._say(_figures(run))
         if broken:
             pytest.fail("; ".join(broken), pytrace=False)
@@ -136,22 +133,27 @@ class LockBenchmark:
         Both run in turn, `pairs` times in random order; the rule is that of `lockbench gate`: identical code fails at
         most 1 time in 100. Without an answer the test is skipped, or failed if `strict`. `load` as for a call.
         """
+        from bench.experiments.compare.judge import Sides, judge_figure
+        from bench.gates.threshold import find_metric
         from bench.run.own_lock import OwnLoad
 
         __tracebackhide__ = True
-        plan = OwnLoad(**{"seconds": 0.25, "warmup_s": 0.05, **load})
-        found = _question(metrics, pairs, tolerance)
+        if pairs < 1 or not metrics or not 0 <= tolerance < inf:
+            raise pytest.UsageError("a gate takes a pair or more, a metric or more, and a tolerance of 0 or more")
+        found, plan = [*map(find_metric, metrics)], OwnLoad(**{"seconds": 0.25, "warmup_s": 0.05, **load})
         runs = self._sides((baseline, candidate), plan, pairs)
-        judged = self._judged(runs, found, tolerance)
+        judged = []
+        for metric in found:
+            before, after = ([metric.value(run.measured) for run in side] for side in runs)
+            judged.append(judge_figure("gate", metric, Sides(before, after), tolerance, metrics=len(found)))
         self._say(*map(_comparison, judged))
         for name, lock, side in zip(("baseline", "candidate"), (baseline, candidate), runs, strict=True):
             tested = self._tested(lock, side, plan)
             self._say(f"{name}: {_safety(tested)}")
             if not allow_violations and (broken := _violations(tested)):
                 pytest.fail(f"the {name} does not lock: {broken[0]}", pytrace=False)
-        verdicts = [entry.verdict for entry in judged]
         said = "; ".join(_comparison(entry) for entry in judged if entry.verdict != "pass")
-        if "fail" in verdicts or (strict and said):
+        if any(entry.verdict == "fail" for entry in judged) or (strict and said):
             pytest.fail(said, pytrace=False)
         if said:
             pytest.skip(f"the gate cannot tell: {said}")
@@ -168,16 +170,6 @@ class LockBenchmark:
                 runs[side].append(self._measure(locks[side], load))
         return runs
 
-    @staticmethod
-    def _judged(runs: list[list[LockRun]], found: Sequence[Metric], tolerance: float) -> list[Judged]:
-        from bench.experiments.compare.judge import Sides, judge_figure
-
-        first, second = ([[metric.value(run.measured) for run in side] for metric in found] for side in runs)
-        return [
-            judge_figure("gate", metric, Sides(before, after), tolerance, metrics=len(found))
-            for metric, before, after in zip(found, first, second, strict=True)
-        ]
-
     def _tested(self, lock: OwnLock, runs: Sequence[LockRun], load: OwnLoad) -> LockRun:
         """The worst of the runs; where none tested that it locks, with the safety of a short load that does."""
         from msgspec import structs
@@ -192,16 +184,11 @@ class LockBenchmark:
         return LockRun(structs.replace(worst.measured, safety=safety), worst.errors)
 
     def _measure(self, lock: OwnLock, load: OwnLoad) -> LockRun:
-        from bench.errors import InconclusiveError
         from bench.run.own_lock import measure_own_lock
         from bench.topology.target import emptied
 
-        __tracebackhide__ = True
         emptied(self._fleet.urls)
-        try:
-            return LockRun(*measure_own_lock(lock, load))
-        except InconclusiveError as error:
-            pytest.fail(str(error), pytrace=False)
+        return LockRun(*measure_own_lock(lock, load))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -247,17 +234,12 @@ def lock_benchmark(request: pytest.FixtureRequest, lock_fleet: Fleet) -> LockBen
     return LockBenchmark(request.node.name, request.config.stash[_SESSION], lock_fleet)
 
 
-def _sentence(limit: JudgedThreshold) -> str:
-    value = "no value" if limit.value is None else f"{limit.value:.6g}"
-    seen = limit.reason or f"it is {value} {limit.unit}"
-    return f"{limit.expression}: {limit.status} ({seen})"
-
-
 def _figures(run: LockRun) -> str:
-    known = ((name, value) for name, value in (("p50", run.p50_s), ("p99", run.p99_s)) if value is not None)
-    times = " ".join(f"{name} {'∞' if value == inf else f'{value * 1e3:.2f} ms'}" for name, value in known)
+    from bench.report.figures import latency
+
     failed = f", errors {dict(run.errors)}" if run.errors else ""
-    return f"{run.rate_per_s:,.0f} leases/s, acquire {times or 'too few samples'}, {_safety(run)}{failed}"
+    times = f"p50 {latency(run.p50_s)} p99 {latency(run.p99_s)}"
+    return f"{run.rate_per_s:,.0f} leases/s, acquire {times}, {_safety(run)}{failed}"
 
 
 def _safety(run: LockRun) -> str:
@@ -270,30 +252,9 @@ def _violations(run: LockRun) -> list[str]:
     return [said] if run.safety == "VIOLATED" else []
 
 
-def _question(metrics: Sequence[str], pairs: int, tolerance: float) -> list[Metric]:
-    """The metrics of a gate. Raises pytest.UsageError for one that would compare nothing."""
-    from bench.errors import UsageError
-    from bench.gates.threshold import find_metric
-
-    if pairs < 1 or not metrics or not 0 <= tolerance < inf:
-        raise pytest.UsageError("a gate takes a pair or more, a metric or more, and a tolerance of 0 or more")
-    try:
-        return [find_metric(name) for name in metrics]
-    except UsageError as error:
-        raise pytest.UsageError(str(error)) from None
-
-
-def _nothing_granted(run: LockRun) -> list[str]:
-    """Why a run says nothing of the lock."""
-    if run.rate_per_s:
-        return []
-    errors = ", ".join(f"{name} × {number:,}" for name, number in run.errors.items())
-    return ["no lease was granted in the measured time" + (f" ({errors})" if errors else "")]
-
-
 def _comparison(judged: Judged) -> str:
-    ratio = "no interval"
-    if None not in (judged.ratio, judged.low, judged.high):
-        ratio = f"{judged.ratio:.3f} ({judged.low:.3f}–{judged.high:.3f}) of the baseline's"
+    from bench.experiments.compare.words import change_text, interval_text
+
+    change = f"{change_text(judged.ratio)} ({interval_text(judged)}) against the baseline"
     why = f", {judged.reason}" if judged.reason else ""
-    return f"{judged.metric} {judged.verdict}: {ratio}, {judged.pairs} pairs{why}"
+    return f"{judged.metric} {judged.verdict}: {change}, {judged.pairs} pairs{why}"
