@@ -4,6 +4,8 @@ Rules: scaling to a unit happens only here, on print; a missing value is an en d
 whose units are normalised at the door and scaled on print.
 """
 
+from math import inf
+
 from bench.measure.run_result import JudgedThreshold
 
 MISSING, INFINITE = "–", "∞"
@@ -28,19 +30,18 @@ def counted(value: float, noun: str) -> str:
 
 def milliseconds(seconds: float | None) -> str:
     """Return seconds as ms with three significant digits and no unit (for a table whose head names it)."""
-    if seconds is None:
-        return MISSING
-    ms = seconds * 1000
-    for bound, digits in ((9.995, 2), (99.95, 1)):
-        if ms < bound:
-            return f"{ms:.{digits}f}"
-    return f"{ms:,.0f}"
+    return MISSING if seconds is None else three_digits(seconds * 1000)
+
+
+def three_digits(value: float) -> str:
+    """Return a number with its first three digits; below 1 with two after the point."""
+    return f"{value:,.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
 
 
 def latency(seconds: float | None) -> str:
-    """Return seconds with a fitting unit: µs below 0.1 ms, ms below 1 s, else s."""
-    if seconds is None:
-        return MISSING
+    """Return seconds with a fitting unit: µs below 0.1 ms, ms below 1 s, else s; ∞ for infinity."""
+    if seconds is None or seconds == inf:
+        return MISSING if seconds is None else INFINITE
     if seconds < 0.0001:
         return f"{seconds * 1e6:.0f} µs"
     return f"{milliseconds(seconds)} ms" if seconds < 1 else f"{seconds:.2f} s"

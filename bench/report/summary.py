@@ -6,21 +6,12 @@ acquires: "∞" where so many failed, "≤" where the generator's own delay is p
 figure.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from math import inf
 
-from bench.gates.threshold import sentence
+from bench.gates.threshold import find_metric, sentence
 from bench.measure.latency import AllAcquires, Latency
-from bench.measure.run_result import (
-    Cost,
-    GeneratorHealth,
-    InjectedFault,
-    InstanceReport,
-    JudgedThreshold,
-    LoadWorker,
-    RunResult,
-    SafetyReport,
-    fields_of,
-)
+from bench.measure.run_result import RunResult, SafetyReport, fields_of
 from bench.measure.verdict import word_of
 from bench.measure.workers import IN_DOUBT
 from bench.report.figures import (
@@ -32,6 +23,7 @@ from bench.report.figures import (
     milliseconds,
     percent,
     share,
+    three_digits,
     threshold_text,
 )
 from bench.report.sheet import BAD, DOUBTFUL, GOOD, Case, Part, Sentence, Sheet, Suite, sheet_of
@@ -100,18 +92,16 @@ def _headline(result: RunResult) -> str:
 
 def _acquire(result: RunResult, name: str) -> str:
     """A percentile over all acquires."""
-    section = result.latency_s.acquire_all
-    if name in section.infinite:
-        return INFINITE
-    value = getattr(section, name)
-    late = value is not None and result.generator.verdict in IN_DOUBT
+    value = find_metric(f"acquire.{name}").value(result)
+    late = value not in (None, inf) and result.generator.verdict in IN_DOUBT
     return ("≤ " if late else "") + latency(value)
 
 
-def _conditions(result: RunResult) -> Sequence[str]:
-    scenario = result.scenario
-    cut = [f"cut short, was to take {duration_text(scenario.duration_ms)}"] if _is_cut(result) else []
-    return [*([result.name] if result.name else []), *cut, scenario.recipe, *load_parts(scenario)]
+def _conditions(result: RunResult) -> list[str]:
+    scenario, named = result.scenario, [result.name] if result.name else []
+    if result.interrupted or result.duration_s * 1000 < scenario.duration_ms - 1:  # by whomever
+        named.append(f"cut short, was to take {duration_text(scenario.duration_ms)}")
+    return [*named, scenario.recipe, *load_parts(scenario)]
 
 
 def load_parts(scenario: Scenario) -> list[str]:
@@ -126,11 +116,6 @@ def load_parts(scenario: Scenario) -> list[str]:
         *([f"hold {hold}"] if hold != "0" else []),
         *(["unreachable retried"] if scenario.retry.unreachable else []),
     ]
-
-
-def _is_cut(result: RunResult) -> bool:
-    """Whether it ended before its time: by Ctrl-C, or because the load broke."""
-    return result.interrupted or result.duration_s * 1000 < result.scenario.duration_ms - 1
 
 
 def _latencies(result: RunResult) -> Part:
@@ -156,22 +141,22 @@ def _rows(result: RunResult) -> Iterator[tuple[str, ...]]:
 
 
 def _lines(result: RunResult) -> Iterator[Sentence]:
-    yield from _thresholds(result.thresholds)
+    yield from _thresholds(result)
     yield _outcomes(result)
     yield _attempts(result)
     yield from _waiting(result)
-    yield from _cost(result.cost)
+    yield from _cost(result)
     yield safety_sentence(result.safety)
-    yield from _faults(result.faults)
-    yield _generator(result.generator)
+    yield from _faults(result)
+    yield _generator(result)
     yield from _workers(result)
-    yield from _instances(result.instances, result.scenario)
+    yield from _instances(result)
 
 
-def _thresholds(entries: Sequence[JudgedThreshold]) -> Iterator[Sentence]:
-    width = max((len(entry.expression) for entry in entries), default=0)
+def _thresholds(result: RunResult) -> Iterator[Sentence]:
+    width = max((len(entry.expression) for entry in result.thresholds), default=0)
     styles = {"pass": GOOD, "fail": BAD}
-    for entry in entries:
+    for entry in result.thresholds:
         text = f"{entry.status.upper()}  {entry.expression:<{width}}  {threshold_text(entry)}"
         yield Sentence("threshold", text, styles.get(entry.status, DOUBTFUL))
 
@@ -179,25 +164,20 @@ def _thresholds(entries: Sequence[JudgedThreshold]) -> Iterator[Sentence]:
 def _outcomes(result: RunResult) -> Sentence:
     retried = result.scenario.retry.unreachable
     how = {"unreachable": " (retried within wait)" if retried else " (not retried)"}
-    parts = [
-        f"{_words(name)} {percent(ratio)}{how.get(name, '')}"
-        for name, ratio in fields_of(result.outcome_shares).items()
-        if ratio
-    ]
-    return Sentence(
-        "outcomes", " · ".join(parts) or "nothing was recorded in the measured window", "" if parts else BAD
-    )
+    shares = fields_of(result.outcome_shares).items()
+    parts = [f"{_words(name)} {percent(ratio)}{how.get(name, '')}" for name, ratio in shares if ratio]
+    nothing = "nothing was recorded in the measured window"
+    return Sentence("outcomes", " · ".join(parts) or nothing, "" if parts else BAD)
 
 
 def _attempts(result: RunResult) -> Sentence:
-    margins, votes = result.votes.margin, result.votes
+    margins, votes, mean = result.votes.margin, result.votes, result.attempts.mean
     whole = sum(margins.values())
     shown = ", ".join(f"{margin}: {share(margins[margin], whole)}" for margin in sorted(margins, key=int, reverse=True))
     kinds = {"errored": votes.errored, "silent": votes.silent, "absent": votes.absent}
     lost = [f"{kind} {count(number)}" for kind, number in kinds.items() if number]
-    mean = result.attempts.mean
-    parts = [f"{mean:.2f} per lease" if mean is not None else "none", f"vote margin {shown}" if shown else "", *lost]
-    return Sentence("attempts", " · ".join(part for part in parts if part), DOUBTFUL if lost else "")
+    parts = ["none" if mean is None else f"{mean:.2f} per lease", *([f"vote margin {shown}"] if shown else []), *lost]
+    return Sentence("attempts", " · ".join(parts), DOUBTFUL if lost else "")
 
 
 def _waiting(result: RunResult) -> Iterator[Sentence]:
@@ -208,51 +188,40 @@ def _waiting(result: RunResult) -> Iterator[Sentence]:
         yield Sentence("waits", " · ".join(parts))
 
 
-def _cost(cost: Cost) -> Iterator[Sentence]:
+def _cost(result: RunResult) -> Iterator[Sentence]:
+    cost = result.cost
     amounts = (
-        (cost.commands_per_acquire, 1, "{} commands"),
-        (cost.round_trips_per_acquire, 2, "{} round trips"),
-        (cost.client_cpu_us_per_cycle, 1, "CPU µs client {}"),
-        (cost.server_cpu_us_per_cycle, 1, "servers {}"),
+        ("{} commands", cost.commands_per_acquire),
+        ("{} round trips", cost.round_trips_per_acquire),
+        ("CPU µs client {}", cost.client_cpu_us_per_cycle),
+        ("servers {}", cost.server_cpu_us_per_cycle),
     )
-    parts = [text.format(_cost_figure(amount, digits)) for amount, digits, text in amounts if amount is not None]
-    if parts:
+    if parts := [text.format(three_digits(amount)) for text, amount in amounts if amount is not None]:
         yield Sentence("per lease", " · ".join(parts))
-
-
-def _cost_figure(value: float, digits: int) -> str:
-    return count(value) if value >= 100 else f"{value:.{digits if value < 10 else 1}f}"
 
 
 def safety_sentence(safety: SafetyReport) -> Sentence:
     """Return what the oracle found, with its bound."""
-    leases, verdict, reason = count(safety.tested_leases), safety.verdict, safety.reason
-    late = safety.client_overstays
+    leases, reason, late = count(safety.tested_leases), safety.reason, safety.client_overstays
     overstays = f" · {count(late)} client overstays (work outlived its lease)" if late else ""
-    if verdict == "VIOLATED":
-        return Sentence("safety", f"violated in {leases} tested leases: {reason}{_blamed(safety)}{overstays}", BAD)
-    if verdict != "SAFE":
-        return Sentence("safety", f"{verdict.lower()}: {reason}{overstays}", DOUBTFUL)
+    if safety.verdict == "VIOLATED":
+        causes = [*dict.fromkeys(one.blame for one in safety.examples if one.blame not in ("", None, "unexplained"))]
+        causes += [f"{count(safety.unexplained)} unexplained"] if safety.unexplained else []
+        cause = f" · cause: {', '.join(causes)}" if causes else ""
+        return Sentence("safety", f"violated in {leases} tested leases: {reason}{cause}{overstays}", BAD)
+    if safety.verdict != "SAFE":
+        return Sentence("safety", f"{safety.verdict.lower()}: {reason}{overstays}", DOUBTFUL)
     sure = f"(95 % sure: < 1 in {inverse(safety.upper_bound_95 or 0.0)})"
     return Sentence("safety", f"0 violations in {leases} tested leases {sure}{overstays}", GOOD)
 
 
-def _blamed(safety: SafetyReport) -> str:
-    """What the violations are put down to: the number is exact for those that nothing explains."""
-    causes = dict.fromkeys(example.blame for example in safety.examples if example.blame)
-    unexplained = safety.unexplained
-    told = [cause for cause in causes if cause != "unexplained"]
-    told += [f"{count(unexplained)} unexplained"] if unexplained else []
-    return f" · cause: {', '.join(told)}" if told else ""
-
-
-def _faults(faults: Sequence[InjectedFault]) -> Iterator[Sentence]:
+def _faults(result: RunResult) -> Iterator[Sentence]:
     """When each was there; those that never began stand among the warnings."""
     begun: dict[str, list[str]] = {}
-    for fault in faults:
+    for fault in result.faults:
         if fault.begun_s is not None:
             end = "" if fault.ended_s is None else f"–{fault.ended_s:.2f}"
-            target = str(fault.target).replace("instance:", "#").replace(":", " ")
+            target = fault.target.replace("instance:", "#").replace(":", " ")
             begun.setdefault(fault.kind, []).append(f"{target} {fault.begun_s:.2f}{end} s")
     kinds = [
         f"{kind} {', '.join(times[:MOST_FAULTS])}"
@@ -263,7 +232,8 @@ def _faults(faults: Sequence[InjectedFault]) -> Iterator[Sentence]:
         yield Sentence("faults", " · ".join(kinds))
 
 
-def _generator(generator: GeneratorHealth) -> Sentence:
+def _generator(result: RunResult) -> Sentence:
+    generator = result.generator
     verdict = str(generator.verdict).lower()
     parts = [f"CPU {percent(generator.cpu_ratio, 0)}", f"lag p99 {latency(generator.scheduler_lag_p99_s)}"]
     if generator.littles_law_ratio is not None:
@@ -282,40 +252,34 @@ def _workers(result: RunResult) -> Iterator[Sentence]:
     clocks = "one clock" if all(worker.same_clock for worker in workers) else f"clocks within ±{latency(max(errors))}"
     yield Sentence("workers", f"{len(workers)} on {counted(hosts, 'host')}, {clocks}")
     for worker in workers:
-        well = worker.phase == "stopped" and not worker.clock_steps
-        if len(workers) <= MOST_INSTANCES or not well:
-            yield Sentence("", _worker(worker), "" if well else DOUBTFUL)
+        parts = [f"{count(worker.leases)} leases", f"CPU {percent(worker.cpu_ratio, 0)}"]
+        parts += [f"lag p99 {latency(worker.lag_p99_s)}"] if worker.lag_p99_s is not None else []
+        if worker.clock_error_s is not None:
+            parts.append(f"clock ±{latency(worker.clock_error_s)}, at most {latency(worker.clock_error_max_s)}")
+        troubles = [f"clock stepped {worker.clock_steps} ×"] if worker.clock_steps else []
+        troubles += ["its share is unknown"] if worker.phase != "stopped" else []
+        if len(workers) <= MOST_INSTANCES or troubles:
+            text = f"#{worker.worker} {worker.host}  {' · '.join(parts + troubles)}"
+            yield Sentence("", text, DOUBTFUL if troubles else "")
 
 
-def _worker(worker: LoadWorker) -> str:
-    parts = [f"{count(worker.leases)} leases", f"CPU {percent(worker.cpu_ratio, 0)}"]
-    parts += [f"lag p99 {latency(worker.lag_p99_s)}"] if worker.lag_p99_s is not None else []
-    if worker.clock_error_s is not None:
-        parts.append(f"clock ±{latency(worker.clock_error_s)}, at most {latency(worker.clock_error_max_s)}")
-    parts += [f"clock stepped {worker.clock_steps} ×"] if worker.clock_steps else []
-    parts += ["its share is unknown"] if worker.phase != "stopped" else []
-    return f"#{worker.worker} {worker.host}  {' · '.join(parts)}"
-
-
-def _instances(instances: Sequence[InstanceReport], scenario: Scenario) -> Iterator[Sentence]:
-    servers = {str(instance.server) for instance in instances if instance.server}
-    well = all(instance.is_well for instance in instances)
-    about = [*(sorted(servers) or ["unknown"]), "own targets" if scenario.targets else f"fsync {scenario.fsync}"]
-    yield Sentence("instances", f"{len(instances)} × {', '.join(about)}{', all voting' if well else ''}")
+def _instances(result: RunResult) -> Iterator[Sentence]:
+    instances, scenario = result.instances, result.scenario
+    servers = sorted({str(instance.server) for instance in instances if instance.server}) or ["unknown"]
+    well = ", all voting" if all(instance.is_well for instance in instances) else ""
+    policy = "own targets" if scenario.targets else f"fsync {scenario.fsync}"
+    yield Sentence("instances", f"{len(instances)} × {', '.join([*servers, policy])}{well}")
     for instance in instances:
+        reply = instance.reply_s
+        parts = [] if instance.state == "voting" else [_words(instance.state)]
+        if reply is not None and reply.p50 is not None:
+            parts.append(f"reply p50 {latency(reply.p50)} p99 {latency(reply.p99)}")
+        if instance.cpu_us_per_command is not None:
+            parts.append(f"CPU {instance.cpu_us_per_command:.1f} µs/cmd")
+        parts += [f"{_words(kind)} {count(number)}" for kind, number in instance.errors.items()]
         if len(instances) <= MOST_INSTANCES or not instance.is_well:
-            yield Sentence("", _instance(instance), "" if instance.is_well else DOUBTFUL)
-
-
-def _instance(instance: InstanceReport) -> str:
-    reply = instance.reply_s
-    parts = [] if instance.state == "voting" else [_words(instance.state)]
-    if reply is not None and reply.p50 is not None:
-        parts.append(f"reply p50 {latency(reply.p50)} p99 {latency(reply.p99)}")
-    if instance.cpu_us_per_command is not None:
-        parts.append(f"CPU {instance.cpu_us_per_command:.1f} µs/cmd")
-    parts += [f"{_words(kind)} {count(number)}" for kind, number in instance.errors.items()]
-    return f"#{instance.index} {instance.address}  {' · '.join(parts)}"
+            text = f"#{instance.index} {instance.address}  {' · '.join(parts)}"
+            yield Sentence("", text, "" if instance.is_well else DOUBTFUL)
 
 
 def _words(name: str) -> str:

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.gates.threshold import USUAL, find_metric
 from bench.measure.result import Document, write_whole
 from bench.measure.run_result import RunResult
-from bench.report.figures import count, decimals, latency, percent
+from bench.report.figures import count, in_unit, latency
 from bench.report.html.plot import Column, Figure
 from bench.report.html.run_figures import LatencyCurve, curve_of, curves_figure
 from bench.report.html.run_page import Chapter, Page, run_page, scenario_facts
@@ -98,23 +99,7 @@ def _text(name: str) -> str:
 
 _STYLES = ("c1", "c2", "c4", "c5", "good", "c3", "bad")  # of curves; runs beyond them stand in the tables alone
 _IGNORED = ("seed", "targets")
-_ROWS: tuple[tuple[str, Callable[[RunResult], str]], ...] = (
-    ("verdict", lambda r: sheet(r).verdict),
-    ("leases/s", lambda r: count(r.rate.achieved_per_s)),
-    ("offered/s", lambda r: count(r.rate.offered_per_s)),
-    ("acquire p50", lambda r: latency(r.latency_s.acquire.p50)),
-    ("acquire p99", lambda r: latency(r.latency_s.acquire.p99)),
-    ("acquire p99.9", lambda r: latency(r.latency_s.acquire.p999)),
-    ("acquire max", lambda r: latency(r.latency_s.acquire.max)),
-    ("release p99", lambda r: latency(r.latency_s.release.p99)),
-    ("hand-off p50", lambda r: latency(r.latency_s.handoff.p50)),
-    ("acquired", lambda r: percent(r.outcome_shares.acquired)),
-    ("attempts per lease", lambda r: decimals(r.attempts.mean)),
-    ("client CPU µs per lease", lambda r: count(r.cost.client_cpu_us_per_cycle)),
-    ("server CPU µs per lease", lambda r: count(r.cost.server_cpu_us_per_cycle)),
-    ("service faults", lambda r: count(r.safety.service_faults)),
-    ("tested leases", lambda r: count(r.safety.tested_leases)),
-)
+_FIGURES = ("rate.offered_per_s", *USUAL, "safety.violations", "safety.tested_leases")
 
 
 def page_of_several(results: Sequence[Document], names: Sequence[str]) -> Page:
@@ -130,8 +115,10 @@ def page_of_several(results: Sequence[Document], names: Sequence[str]) -> Page:
     heads = [f"{label[0]} {one.verdict} {count(run.rate.achieved_per_s)} leases/s" for label, run, one in named]
     lines = [Sentence("shown", f"{label}, {one.verdict}: {one.conditions}") for label, _, one in named]
     note = "side by side only: whether a difference is more than noise, lockbench compare tells"
-    about = "of the measured window; – means too few samples, or not applicable"
-    figures = Part("Figures", about, ("", *labels), tuple((name, *map(cell, runs)) for name, cell in _ROWS))
+    about = "of the measured window, acquires whether they failed or not; – means too few samples, or not applicable"
+    rows = [(one.name, *(in_unit(one.value(run), one.unit) for run in runs)) for one in map(find_metric, _FIGURES)]
+    verdicts = ("verdict", *(one.verdict for *_, one in named))
+    figures = Part("Figures", about, ("", *labels), (verdicts, *rows))
     said = Sheet(
         f"{len(runs)} RUNS",
         min((one.style for *_, one in named), key=(BAD, DOUBTFUL, GOOD).index),

@@ -155,19 +155,19 @@ def slowest_of(result: RunResult) -> tuple[float, str] | None:
     return at + over.slice_s / 2, said + (f", during {faults}" if faults else "")
 
 
-def course_figures(result: RunResult, mark: tuple[float, str] | None = None) -> list[Figure]:
-    """The figures over time, with a `mark` at a time and its name; none for a result that has no course."""
+def course_figures(result: RunResult) -> list[Figure]:
+    """The figures over time; none for a result that has no course."""
     if (over := course_of(result)) is None:
         return []
-    course = _CourseFigures(result, over, mark)
+    course = _CourseFigures(result, over)
     return [course.latency(), course.rate(), course.outcomes(), course.votes()]
 
 
 class _CourseFigures:
     """What all figures of a run over time share."""
 
-    def __init__(self, result: RunResult, over: OverTime, mark: tuple[float, str] | None) -> None:
-        self._result, self._over, self._mark = result, over, mark
+    def __init__(self, result: RunResult, over: OverTime) -> None:
+        self._result, self._over = result, over
         starts, width = over.start_s, over.slice_s
         self._edges = [*starts, starts[-1] + width]
         self._middles = [start + width / 2 for start in starts]
@@ -266,8 +266,7 @@ class _CourseFigures:
         """A figure over time; `columns`: its data, slice by slice."""
         rows = [list(row) for row in zip(self._over.start_s, *columns.values(), strict=True)]
         data = Data((Column("start_s", "text", "at s"), *columns), rows, [self._x(at) for at in self._middles])
-        upright = [Line([at, at], [axes.y.low, axes.y.high], "first", text) for at, text in filter(None, [self._mark])]
-        return plot(name, title, about, axes=axes, marks=[*self._bands, *marks, *upright], data=data)
+        return plot(name, title, about, axes=axes, marks=[*self._bands, *marks], data=data)
 
 
 def fault_bands(result: RunResult) -> list[Band]:

@@ -57,10 +57,10 @@ class Page:
 def run_page(result: RunResult, place: str = "") -> Page:
     """Return the page of a run whose result stands at `place`."""
     told, moment = sheet(result, place), moment_of(result)
-    course, safety = _course(result, moment), _safety(result, moment)
+    course, safety = _course(result), _safety(result, moment)
     chapters = [_speed(result, told), course, safety, _instances(result), _conditions(result)]
     if moment:
-        first = safety if moment.what == VIOLATION else course
+        first = safety if moment.is_violation else course
         chapters.sort(key=lambda chapter: chapter is not first)
     shown = "figure-holders" if safety.figures else "part-1"
     return Page(
@@ -81,12 +81,11 @@ def _speed(result: RunResult, told: Sheet) -> Chapter:
     return Chapter("How fast", (curve,) if curve else (), (table,) if rows else (), "beside")
 
 
-def _course(result: RunResult, moment: Eyecatcher | None) -> Chapter:
+def _course(result: RunResult) -> Chapter:
     head = ("fault", "target", "begun", "ended", "")
     rows = tuple(map(_fault_row, result.faults))
     table = Part("Faults of this run", "Seconds of the measured window", head, rows, frozenset({0, 1, 4}))
-    mark = (moment.at_s, moment.what) if moment and moment.at_s is not None and moment.what != FAULT else None
-    return Chapter("Over time", tuple(course_figures(result, mark)), (table,) if rows else ())
+    return Chapter("Over time", tuple(course_figures(result)), (table,) if rows else ())
 
 
 def _fault_row(fault: InjectedFault) -> tuple[str, ...]:
@@ -109,18 +108,16 @@ RULES: dict[BrokenRule, str] = {
 }  # fmt: skip
 TIMES = ("start_ns", "granted_ns", "valid_until_ns", "work_end_ns", "release_sent_ns", "release_replied_ns")
 _VIOLATIONS = ("service_fault", "granted_invalid", "foreign_delete")
-VIOLATION, FAULT = "the first violation", "the first fault"
 _LEASES = 24  # in view around a moment
 
 
 @dataclass(frozen=True, slots=True)
 class Eyecatcher:
-    """What to look at first: `what` it is, `text` in a sentence, when (None: not known), and what to show around it."""
+    """What to look at first: in a sentence, what to show around it (None: its time is not known), and what it is."""
 
-    what: str
     text: str
-    at_s: float | None = None
-    view_s: tuple[float, float] = (0.0, 0.0)
+    view_s: tuple[float, float] | None = None
+    is_violation: bool = False
 
 
 def moment_of(result: RunResult) -> Eyecatcher | None:
@@ -130,10 +127,10 @@ def moment_of(result: RunResult) -> Eyecatcher | None:
     if bands := fault_bands(result):
         first = min(bands, key=lambda band: band.start)
         text = f"Fault 1 of {len(bands)}: {first.text}, from {first.start:.2f} s to {first.stop:.2f} s of the run"
-        return Eyecatcher(FAULT, text, first.start, _around(result, first.start))
+        return Eyecatcher(text, _around(result, first.start))
     if found := slowest_of(result):
         at_s, text = found
-        return Eyecatcher("the slowest acquire", text, at_s, _around(result, at_s))
+        return Eyecatcher(text, _around(result, at_s))
     return None
 
 
@@ -147,12 +144,13 @@ def _violation(result: RunResult) -> Eyecatcher:
     seen = safety.service_faults + safety.granted_invalid + safety.foreign_deletes
     text = f"Violation 1 of {count(seen)}: {RULES[first.kind]}, on resource {first.operations[0].resource}"
     if over is None:
-        return Eyecatcher(VIOLATION, text)
-    at_s = (first.at_ns - over.origin_ns) / 1e9
-    return Eyecatcher(VIOLATION, f"{text}, {_when(at_s)}", at_s, _span(first, over.origin_ns))
+        return Eyecatcher(text, is_violation=True)
+    text += f", {_when(first, over.origin_ns)}"
+    return Eyecatcher(text, _span(first, over.origin_ns), is_violation=True)
 
 
-def _when(at_s: float) -> str:
+def _when(example: Example, origin_ns: int) -> str:
+    at_s = (example.at_ns - origin_ns) / 1e9
     return f"at {at_s:.3f} s{' (warm-up)' if at_s < 0 else ''}"
 
 
@@ -200,7 +198,7 @@ def _holders(result: RunResult, moment: Eyecatcher | None) -> Figure | None:
         "bands": [[band.start, band.stop, band.text] for band in fault_bands(result)],
         "lanes": [{**builtins_of(entry), "name": f"resource {entry.resource}"} for entry in holders],
         "marks": [_mark(example, over.origin_ns) for example in findings(result)],
-        "opens": moment.view_s if moment and moment.at_s is not None else [start, end],
+        "opens": moment.view_s if moment and moment.view_s else [start, end],
     }
     rows = [[entry.resource, *row] for entry in holders for row in entry.rows]
     columns = (Column("resource", "count"), *(Column(name, "count") for name in _LEASE))
@@ -210,7 +208,7 @@ def _holders(result: RunResult, moment: Eyecatcher | None) -> Figure | None:
 
 def _mark(example: Example, origin_ns: int) -> dict[str, object]:
     """A finding, as a place to go to: resource, from, to, in seconds of the window."""
-    text = f"{RULES[example.kind]} {_when((example.at_ns - origin_ns) / 1e9)}"
+    text = f"{RULES[example.kind]} {_when(example, origin_ns)}"
     return {"resource": example.operations[0].resource, "span_s": _span(example, origin_ns), "text": text}
 
 
@@ -255,19 +253,17 @@ def _instance(one: InstanceReport) -> tuple[str, ...]:
 
 
 def _conditions(result: RunResult) -> Chapter:
-    versions = result.environment.packages.items()
     tables = (
         ("Scenario", "Every key with its resolved value", ("key", "value"), scenario_facts(result.scenario)),
-        ("Servers", "What was started or targeted", ("what", "value"), _facts(result.fleet, but="instances")),
-        ("Machine", "Of the load generator", ("what", "value"), _facts(result.environment, but="packages")),
-        ("Packages", "Versions", ("package", "version"), {name: text or "not installed" for name, text in versions}),
+        ("Servers", "What was started or targeted", ("what", "value"), _facts(result.fleet)),
+        ("Machine", "Of the load generator", ("what", "value"), _facts(result.environment)),
     )
     parts = (Part(name, about, head, tuple(facts.items()), frozenset({0, 1})) for name, about, head, facts in tables)
     return Chapter("Conditions", (), tuple(parts), "folded")
 
 
-def _facts(section: Section, but: str) -> dict[str, str]:
-    return {name: _fact_text(value) for name, value in builtins_of(section).items() if name != but}
+def _facts(section: Section) -> dict[str, str]:
+    return {name: _fact_text(value) for name, value in builtins_of(section).items() if name != "instances"}
 
 
 def scenario_facts(scenario: Scenario) -> dict[str, str]:

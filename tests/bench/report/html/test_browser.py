@@ -118,7 +118,7 @@ def test_a_safe_run_in_a_wide_window(safe, tmp_path):
     assert seen["saved"] > 2_000
     assert re.match(r"percentile 99\.99\d+ % · acquire [\d.]+ ms", seen["readout"])
     assert seen["whole"] > seen["before"] > 0
-    assert seen["folded"] == [4, 0, 4], "on paper the conditions are unfolded"
+    assert seen["folded"] == [3, 0, 3], "on paper the conditions are unfolded"
 
 
 def test_a_violated_run_opens_at_its_violation_in_the_dark(violated, tmp_path):
