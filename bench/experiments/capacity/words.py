@@ -18,8 +18,8 @@ from bench.experiments.capacity.result import (
     point_name,
 )
 from bench.report.figures import MISSING, count, counted, decimals, latency, milliseconds, percent
-from bench.report.html.plot import X_RANGE, Y_RANGE, Axes, Band, Column, Data, Figure, Line, Mark, Spot, plot
-from bench.report.html.scale import duration_tick, logarithmic, number_tick
+from bench.report.html.plot import Band, Column, Data, Figure, Line, Mark, Spot, plot
+from bench.report.html.scale import latencies, logarithmic, number_tick
 from bench.report.sheet import Case, Columns, Part, Sheet, Suite, made, sheet_of, table
 from bench.scenario.quantity import delay_text, duration_text, skew_text
 
@@ -244,8 +244,8 @@ def _search_picture(point: CapacityPoint, result: CapacityResult, number: int) -
     if not probes:
         return None
     limits = {entry.limit for probe, _ in probes for entry in probe.slo if entry.expression.startswith("acquire.")}
-    x = logarithmic([probe.rate_per_s for probe, _ in probes], *X_RANGE)
-    y = logarithmic([*(at for _, at in probes), *limits], *Y_RANGE)
+    x = logarithmic((probe.rate_per_s for probe, _ in probes), "acquires offered per second (log scale)", number_tick)
+    y = latencies([*(at for _, at in probes), *limits])
     low, high = point.capacity.low, point.capacity.high
     marks: list[Mark] = [] if low is None else [Band(low, high or x.high, "capacity", "the capacity", "found")]
     marks += [Line([x.low, x.high], [limit, limit], "c2", "the SLO's limit") for limit in sorted(limits)]
@@ -260,8 +260,7 @@ def _search_picture(point: CapacityPoint, result: CapacityResult, number: int) -
     about = (
         "Acquire p99 of each probe by the rate offered, both log scale; p90 or slowest where p99 has too few samples"
     )
-    axes = Axes(x, y, "acquires offered per second (log scale)", "latency (log scale)", number_tick, duration_tick)
     names = (("rate_per_s", "per_s"), ("seen", "text"), ("p99_s", "s"), ("achieved_per_s", "per_s"))
     rows = [[p.rate_per_s, p.seen.value, p.acquire_s.p99, p.achieved_per_s] for p in point.probes]
     data = Data(tuple(Column(*name) for name in names), rows)
-    return plot(f"search-{number}", title, about, axes=axes, marks=marks, data=data)
+    return plot(f"search-{number}", title, about, x=x, y=y, marks=marks, data=data)

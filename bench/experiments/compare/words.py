@@ -11,8 +11,8 @@ from operator import attrgetter
 from bench.experiments.compare.result import ComparisonResult, Exact, Judged
 from bench.gates.threshold import FOREVER_S
 from bench.report.figures import INFINITE, MISSING, count, counted, in_unit, percent, threshold_text
-from bench.report.html.plot import RANGE, Bar, Column, Data, Figure, forest
-from bench.report.html.scale import Label, Scale, exact, logarithmic
+from bench.report.html.plot import Bar, Column, Data, Figure, forest
+from bench.report.html.scale import Scale, exact, logarithmic
 from bench.report.sheet import Case, Part, Sheet, Suite, sheet_of
 from bench.report.summary import load_parts
 from bench.scenario.quantity import duration_text
@@ -216,7 +216,6 @@ def figures(result: ComparisonResult) -> list[Figure]:
 
 def _figure(result: ComparisonResult, side: int, entries: Sequence[Judged]) -> Figure:
     known = [value for entry in entries for value in (entry.ratio, entry.low, entry.high, limit_of(entry)) if value]
-    x, tick, axis = _scale(known)
     first, second = result.sides[0].label, result.sides[side].label
     judged = [entry for entry in entries if entry.role == "judged"] or entries
     worst = sorted(judged, key=lambda entry: word_of(entry) not in ("fail", "worse"))[:2]
@@ -227,18 +226,21 @@ def _figure(result: ComparisonResult, side: int, entries: Sequence[Judged]) -> F
     columns = (Column("metric", "text"), *(Column(name, "ratio") for name in ("ratio", "low", "high", "allowed")))
     rows = [[entry.metric, entry.ratio, entry.low, entry.high, limit_of(entry)] for entry in entries]
     return forest(
-        f"change-{side}", title, about, bars=[_bar(entry) for entry in entries], x=x, x_label=tick, x_name=axis,
+        f"change-{side}", title, about, bars=[_bar(entry) for entry in entries], x=_scale(known),
         data=Data(columns, rows), lines=[(1.0, "equal")], limit="allowed",
     )  # fmt: skip
 
 
-def _scale(ratios: Sequence[float]) -> tuple[Scale, Label, str]:
+def _scale(ratios: Sequence[float]) -> Scale:
     """Of changes: linear around "equal" while they are small, logarithmic when something became a multiple."""
     if max(ratios) > _MULTIPLE or min(ratios) < 1 / _MULTIPLE:
-        return logarithmic([*ratios, 1.0], *RANGE, most=4), "{:g}×".format, "second ÷ first (log scale)"
+        return logarithmic([*ratios, 1.0], "second ÷ first (log scale)", "{:g}×".format, most=4)
     edge = max(0.02, *(abs(ratio - 1) for ratio in ratios)) * 1.08
-    x = exact(1 - edge, 1 + edge, *RANGE, most=4)
-    return x, lambda ratio: f"{(ratio - 1) * 100:+.3g} %" if abs(ratio - 1) > 1e-9 else "0", "change"
+    return exact(1 - edge, 1 + edge, "change", _change_tick, most=4)
+
+
+def _change_tick(ratio: float) -> str:
+    return f"{(ratio - 1) * 100:+.3g} %" if abs(ratio - 1) > 1e-9 else "0"
 
 
 def _bar(entry: Judged) -> Bar:

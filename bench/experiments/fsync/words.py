@@ -25,7 +25,7 @@ from bench.measure.expectation import ROW_WORDS
 from bench.measure.result import newest_result
 from bench.measure.statistics import Spread
 from bench.report.figures import MISSING, count, counted, latency, milliseconds
-from bench.report.html.plot import RANGE, Bar, Column, Data, Figure, forest
+from bench.report.html.plot import Bar, Column, Data, Figure, forest
 from bench.report.html.scale import logarithmic, number_tick
 from bench.report.sheet import DOUBTFUL, GOOD, Case, Columns, Part, Sentence, Sheet, Suite, made, sheet_of, table
 
@@ -227,10 +227,10 @@ def figures(result: FsyncResult) -> list[Figure]:
     about = (
         "Acquires/s with everysec ÷ with always, log scale, 95 % sure; by N, connections × callers of each, hold, fsync"
     )
-    x = logarithmic([1.0, *(end for cost in known for end in (cost.low, cost.high) if end)], *RANGE)
+    ends = [1.0, *(end for cost in known for end in (cost.low, cost.high) if end)]
+    x = logarithmic(ends, "everysec ÷ always (log scale)", number_tick)
     names = ("instances", "clients", "pipeline", "injected_ms", "callers", "ratio", "low", "high")
     data = Data(
         tuple(Column(name, "count") for name in names), [[getattr(cost, name) for name in names] for cost in known]
     )
-    axis, lines = "everysec ÷ always (log scale)", [(1.0, "no cost")]
-    return [forest("costs", title, about, bars=bars, x=x, x_label=number_tick, x_name=axis, data=data, lines=lines)]
+    return [forest("costs", title, about, bars=bars, x=x, data=data, lines=[(1.0, "no cost")])]

@@ -8,14 +8,13 @@ says what is drawn and in which unit; the data of every picture goes with it, in
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 
-from bench.report.html.scale import Label, Scale
+from bench.report.html.scale import Scale
 
 _WIDTH, _HEIGHT = 470.0, 262.0
-X_RANGE = LEFT, RIGHT = (60.0, _WIDTH - 12.0)
-Y_RANGE = BOTTOM, TOP = (_HEIGHT - 44.0, 26.0)
+LEFT, RIGHT, BOTTOM, TOP = 60.0, _WIDTH - 12.0, _HEIGHT - 44.0, 26.0
 _LETTER_PX = 6.4  # about the width of a character: labels that would touch are left out
 _SPOT_PX = 4.0
 _FEW_TICKS = 4  # have room on a phone, too
@@ -34,7 +33,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """The figures of a picture. `cursor`: the x of each row in the picture, for reading it with mouse or keys."""
+    """The figures of a picture. `cursor`: where on the x axis each row is, for reading it with mouse or keys."""
 
     columns: tuple[Column, ...]
     rows: Sequence[Sequence[Cell]]
@@ -103,45 +102,35 @@ class Spot:
     hollow: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Axes:
-    """Both scales, what they measure (with the unit), and how their ticks are written."""
-
-    x: Scale
-    y: Scale
-    x_name: str
-    y_name: str
-    x_label: Label
-    y_label: Label
-
-
 Mark = Line | Area | Band | Spot
 
 
-def plot(name: str, title: str, about: str, *, axes: Axes, marks: Sequence[Mark], data: Data) -> Figure:
-    """The figure `name` of `marks` over `axes`, bands below the others. `title` and `about` are read out."""
+def plot(name: str, title: str, about: str, *, x: Scale, y: Scale, marks: Sequence[Mark], data: Data) -> Figure:
+    """The figure `name` of `marks` over both scales, bands below the others. `title` and `about` are read out."""
+    x, y = replace(x, start=LEFT, end=RIGHT), replace(y, start=BOTTOM, end=TOP)
     bands = [mark for mark in marks if isinstance(mark, Band)]
-    others = [(mark, drawn) for mark in marks if not isinstance(mark, Band) and (drawn := _mark(axes, mark))]
-    parts = [*(_area(axes, band) for band in bands), _grid(axes), *(drawn for _, drawn in others)]
-    parts += [_band_names(axes, bands), _label(axes.y_name, 4, 12, style="name")]
-    parts.append(_label(axes.x_name, (LEFT + RIGHT) / 2, _HEIGHT - 6, anchor="middle", style="name"))
+    others = [(mark, drawn) for mark in marks if not isinstance(mark, Band) and (drawn := _mark(x, y, mark))]
+    parts = [*(_area(x, band) for band in bands), _grid(x, y), *(drawn for _, drawn in others)]
+    parts += [_band_names(x, bands), _label(y.name, 4, 12, style="name")]
+    parts.append(_label(x.name, (LEFT + RIGHT) / 2, _HEIGHT - 6, anchor="middle", style="name"))
     legend = _legend((mark.key, _swatch(mark)) for mark in (*(mark for mark, _ in others), *bands))
+    data = replace(data, cursor=[x(at) for at in data.cursor])
     return Figure(name, title, about, _drawing(_HEIGHT, parts, f"{title}. {about}"), data, legend)
 
 
-def _grid(axes: Axes) -> str:
+def _grid(x: Scale, y: Scale) -> str:
     parts = []
-    for tick in axes.y.ticks:
-        at = axes.y(tick)
-        parts += [_stroke(LEFT, at, RIGHT, at, "grid"), _label(axes.y_label(tick), LEFT - 6, at + 4, anchor="end")]
+    for tick in y.ticks:
+        at = y(tick)
+        parts += [_stroke(LEFT, at, RIGHT, at, "grid"), _label(y.label(tick), LEFT - 6, at + 4, anchor="end")]
     free = 0.0
-    for place, tick in enumerate(axes.x.ticks):
-        at, text = axes.x(tick), axes.x_label(tick)
+    for place, tick in enumerate(x.ticks):
+        at, text = x(tick), x.label(tick)
         parts.append(_stroke(at, BOTTOM, at, BOTTOM + 4, "axis"))
         half = len(text) * _LETTER_PX / 2
         middle = min(at, RIGHT - half + 4)
         if middle - half >= free:
-            parts.append(_label(text, middle, BOTTOM + 17, anchor="middle", style=_odd(place, axes.x)))
+            parts.append(_label(text, middle, BOTTOM + 17, anchor="middle", style=_odd(place, x)))
             free = middle + half + 6
     return "".join([*parts, _stroke(LEFT, BOTTOM, RIGHT, BOTTOM, "axis")])
 
@@ -151,36 +140,36 @@ def _odd(place: int, scale: Scale) -> str:
     return "odd" if place % 2 and len(scale.ticks) > _FEW_TICKS else ""
 
 
-def _area(axes: Axes, band: Band) -> str:
-    left, right, title = axes.x(band.start), axes.x(band.stop), _element("title", escape(band.text))
+def _area(x: Scale, band: Band) -> str:
+    left, right, title = x(band.start), x(band.stop), _element("title", escape(band.text))
     size = {"width": max(right - left, 1.5), "height": BOTTOM - TOP}
     return _element("rect", title, x=left, y=TOP, **size, class_=band.style)
 
 
-def _band_names(axes: Axes, bands: Sequence[Band]) -> str:
+def _band_names(x: Scale, bands: Sequence[Band]) -> str:
     """Their edges and names, above everything else."""
     parts, free, most = [], 0.0, int((RIGHT - LEFT) / _LETTER_PX)
     for band in sorted(bands, key=lambda band: band.start):
-        parts += [_stroke(axes.x(at), TOP, axes.x(at), BOTTOM, f"{band.style}-edge") for at in (band.start, band.stop)]
+        parts += [_stroke(x(at), TOP, x(at), BOTTOM, f"{band.style}-edge") for at in (band.start, band.stop)]
         text = band.text if len(band.text) <= most else f"{band.text[: most - 1]}…"
-        at = min(axes.x(band.start) + 3, RIGHT - len(text) * _LETTER_PX)
+        at = min(x(band.start) + 3, RIGHT - len(text) * _LETTER_PX)
         if at >= free:
             parts.append(_label(text, at, TOP + 12, style=f"over {band.style}-text"))
             free = at + len(text) * _LETTER_PX
     return "".join(parts)
 
 
-def _mark(axes: Axes, mark: Line | Area | Spot) -> str:
+def _mark(x: Scale, y: Scale, mark: Line | Area | Spot) -> str:
     if isinstance(mark, Area):
-        edges = [axes.x(edge) for edge in mark.edges]
-        path = _staircase(edges, [axes.y(v) for v in mark.highs], [axes.y(v) for v in mark.lows])
+        edges = [x(edge) for edge in mark.edges]
+        path = _staircase(edges, [y(v) for v in mark.highs], [y(v) for v in mark.lows])
         return _element("path", d=path, class_=_class_of(mark))
     if isinstance(mark, Spot):
-        return _circle(axes.x(mark.x), axes.y(mark.y), _SPOT_PX, _class_of(mark))
-    points = [None if y is None else (axes.x(x), axes.y(y)) for x, y in zip(mark.xs, mark.ys, strict=True)]
+        return _circle(x(mark.x), y(mark.y), _SPOT_PX, _class_of(mark))
+    points = [None if value is None else (x(at), y(value)) for at, value in zip(mark.xs, mark.ys, strict=True)]
     around = zip([None, *points], points, [*points[1:], None], strict=False)
     alone = [point for before, point, after in around if point and not before and not after]  # no line shows it
-    dots = [_circle(x, y, 2.2, f"alone {mark.style}") for x, y in alone]
+    dots = [_circle(*point, 2.2, f"alone {mark.style}") for point in alone]
     path = _polyline(points)
     return "".join([_element("path", d=path, class_=_class_of(mark)) if "L" in path else "", *dots])
 
@@ -219,7 +208,7 @@ def _class_of(mark: Mark) -> str:
 
 _ROW_PX, _FIRST_PX, _LAST_PX = 42.0, 24.0, 40.0  # of a row, above the first, below the last
 _MOST_LETTERS = 29
-RANGE = (16.0, _WIDTH - 16.0)
+_MARGIN = 16.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,21 +227,21 @@ class Bar:
 
 
 def forest(
-    name: str, title: str, about: str, *, bars: Sequence[Bar], x: Scale, x_label: Label, x_name: str, data: Data,
+    name: str, title: str, about: str, *, bars: Sequence[Bar], x: Scale, data: Data,
     lines: Sequence[tuple[float, str]] = (), limit: str = "limit",
 ) -> Figure:  # fmt: skip
-    """The figure `name` of `bars` over `x` (whose pixels are `RANGE`), as meta-analyses draw them, the name and the
-    words of a row above it. `lines`: values to mark, with their names; `limit`: what the rows' own marks mean."""
-    bottom = _FIRST_PX + len(bars) * _ROW_PX
+    """The figure `name` of `bars` over `x`, as meta-analyses draw them, the name and the words of a row above it.
+    `lines`: values to mark, with their names; `limit`: what the rows' own marks mean."""
+    x, bottom = replace(x, start=_MARGIN, end=_WIDTH - _MARGIN), _FIRST_PX + len(bars) * _ROW_PX
     parts = []
     for place, tick in enumerate(x.ticks):
         parts.append(_stroke(x(tick), _FIRST_PX - 4, x(tick), bottom, "grid"))
-        parts.append(_label(x_label(tick), x(tick), bottom + 15, anchor="middle", style=_odd(place, x)))
+        parts.append(_label(x.label(tick), x(tick), bottom + 15, anchor="middle", style=_odd(place, x)))
     for value, text in lines:
         if x.low <= value <= x.high:
             parts.append(_stroke(x(value), _FIRST_PX - 6, x(value), bottom, "axis"))
             parts.append(_label(text, x(value), 12, anchor="middle", style="name"))
-    parts.append(_label(x_name, sum(RANGE) / 2, bottom + 33, anchor="middle", style="name"))
+    parts.append(_label(x.name, _WIDTH / 2, bottom + 33, anchor="middle", style="name"))
     parts += [_row(bar, x, _FIRST_PX + place * _ROW_PX) for place, bar in enumerate(bars)]
     drawn = [(bar.key, _bar(bar, 5.0, {"low": 2.0, "high": 24.0, "value": 13.0}.__getitem__)) for bar in bars]
     drawn += [(limit, _stroke(13, 0, 13, 10, "mean")) for bar in bars if bar.limit is not None]

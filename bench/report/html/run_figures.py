@@ -14,19 +14,8 @@ from bench.measure.histogram import SAMPLES_BEYOND, Histogram, highest_of_bucket
 from bench.measure.latency import Latency, OverTime
 from bench.measure.run_result import InjectedFault, RunResult, fields_of
 from bench.report.figures import count, latency, percent, share
-from bench.report.html.plot import X_RANGE, Y_RANGE, Area, Axes, Band, Cell, Column, Data, Figure, Line, Mark, plot
-from bench.report.html.scale import (
-    Label,
-    Scale,
-    duration_tick,
-    exact,
-    linear,
-    logarithmic,
-    number_tick,
-    percentile_text,
-    percentiles,
-    ratio_tick,
-)
+from bench.report.html.plot import Area, Band, Cell, Column, Data, Figure, Line, Mark, plot
+from bench.report.html.scale import Scale, duration_tick, exact, latencies, linear, number_tick, percentiles
 
 Curve = list[tuple[float, float]]  # (1 ÷ (1 − share), seconds)
 CURVES = (
@@ -82,16 +71,15 @@ def curves_figure(
     """The picture of `curves` of `what` on the same axes, which fit those `beside` it, too; None without any."""
     if not curves:
         return None
-    x = percentiles(max(curve.samples for curve in (*curves, *beside)), *X_RANGE)
-    y = logarithmic([seconds for curve in (*curves, *beside) for _, seconds in curve.points], *Y_RANGE)
-    axes = Axes(x, y, "percentile", "latency (log scale)", percentile_text, duration_tick)
+    x = percentiles(max(curve.samples for curve in (*curves, *beside)))
+    y = latencies(seconds for curve in (*curves, *beside) for _, seconds in curve.points)
     marks = [mark for curve in curves for mark in _lines(curve)]
     about = f"{what} by percentile, log scale; faint where fewer than ten samples lie beyond a point"
     columns = (Column("share", "text", "percentile"), *(curve.column for curve in curves))
     known = [dict(curve.points) for curve in curves]  # all at the same percentiles, up to their ends
     grid = [*max(known, key=len)]
     rows = [[f"{100 * (1 - 1 / at):.4f} %", *(curve.get(at) for curve in known)] for at in grid]
-    return plot(name, title, about, axes=axes, marks=marks, data=Data(columns, rows, [x(at) for at in grid]))
+    return plot(name, title, about, x=x, y=y, marks=marks, data=Data(columns, rows, grid))
 
 
 def _finding(result: RunResult) -> str:
@@ -133,7 +121,7 @@ def _lines(curve: LatencyCurve) -> Iterator[Mark]:
 OUTCOMES = {
     "acquired": "good", "contended": "c3", "split_vote": "c4", "too_late": "c5", "unreachable": "bad",
 }  # fmt: skip
-TIME = "s since the measured window began"
+_SHARES = Scale(0.0, 1.0, (0.0, 0.25, 0.5, 0.75, 1.0), "share", lambda share: f"{share * 100:g} %")
 
 
 def course_of(result: RunResult) -> OverTime | None:
@@ -173,7 +161,7 @@ class _CourseFigures:
         self._middles = [start + width / 2 for start in starts]
         warmup = [Band(starts[0], 0.0, "warm-up", "warm-up", "warmup")] if starts[0] < 0 else []
         self._bands = [*warmup, *fault_bands(result)]
-        self._x = exact(self._edges[0], self._edges[-1], *X_RANGE)
+        self._x = exact(self._edges[0], self._edges[-1], "s since the measured window began", "{:g}".format)
         self._slice = f"slices of {duration_tick(width)}"
 
     def latency(self) -> Figure:
@@ -185,11 +173,10 @@ class _CourseFigures:
         )  # fmt: skip
         lines = [Line(self._middles, [one or None for one in values], style, text) for _, text, style, values in series]
         about = f"Acquire latency from the intended start, {self._slice}; a percentile needs ten samples beyond it"
-        y = logarithmic([value for *_, values in series for value in values if value], *Y_RANGE)
+        y = latencies(value for *_, values in series for value in values if value)
         columns = {Column(f"{name}_s", "s", name): values for name, *_, values in reversed(series)}
         _, title = slowest_of(self._result) or (0.0, "No lease was acquired in the measured window")
-        axes = self._axes(y, "latency (log scale)", duration_tick)
-        return self._figure("latency-over-time", title, about, axes, marks=lines, columns=columns)
+        return self._figure("latency-over-time", title, about, y, marks=lines, columns=columns)
 
     def rate(self) -> Figure:
         """Leases granted per second; in open loop beside what was offered and what was due."""
@@ -207,10 +194,9 @@ class _CourseFigures:
             Column("granted", "count", "leases granted"): self._over.granted,
             Column("due", "count", "acquires due"): begun,
         }
-        y = linear([value for mark in marks for value in mark.ys if value], *Y_RANGE)
+        y = linear((value for mark in marks for value in mark.ys if value), "per second", number_tick)
         about = f"Leases {'and acquires ' if offered else ''}per second, {self._slice}"
-        axes = self._axes(y, "per second", number_tick)
-        return self._figure("rate", title, about, axes, marks=marks, columns=columns)
+        return self._figure("rate", title, about, y, marks=marks, columns=columns)
 
     def outcomes(self) -> Figure:
         """How acquires ended, as shares."""
@@ -243,9 +229,6 @@ class _CourseFigures:
 
     # -- how they are drawn -------------------------------------------------------------------------------------------
 
-    def _axes(self, y: Scale, y_name: str, y_label: Label) -> Axes:
-        return Axes(self._x, y, TIME, y_name, "{:g}".format, y_label)
-
     def _shares(
         self, name: str, title: str, about: str, styles: Mapping[Column, str], columns: Mapping[Column, Sequence[int]]
     ) -> Figure:
@@ -256,17 +239,16 @@ class _CourseFigures:
             high = [base + value / whole for base, value, whole in zip(low, columns[column], sums, strict=True)]
             marks.append(Area(self._edges, low, high, style, column.label))
             low = high
-        axes = self._axes(Scale(0.0, 1.0, *Y_RANGE, (0.0, 0.25, 0.5, 0.75, 1.0)), "share", ratio_tick)
-        return self._figure(name, title, about, axes, marks=marks, columns=columns)
+        return self._figure(name, title, about, _SHARES, marks=marks, columns=columns)
 
     def _figure(
-        self, name: str, title: str, about: str, axes: Axes, *, marks: Sequence[Mark],
+        self, name: str, title: str, about: str, y: Scale, *, marks: Sequence[Mark],
         columns: Mapping[Column, Sequence[Cell]],
     ) -> Figure:  # fmt: skip
         """A figure over time; `columns`: its data, slice by slice."""
         rows = [list(row) for row in zip(self._over.start_s, *columns.values(), strict=True)]
-        data = Data((Column("start_s", "text", "at s"), *columns), rows, [self._x(at) for at in self._middles])
-        return plot(name, title, about, axes=axes, marks=[*self._bands, *marks], data=data)
+        data = Data((Column("start_s", "text", "at s"), *columns), rows, self._middles)
+        return plot(name, title, about, x=self._x, y=y, marks=[*self._bands, *marks], data=data)
 
 
 def fault_bands(result: RunResult) -> list[Band]:

@@ -1,7 +1,7 @@
 """Values to pixels: *a range of figures → a scale with ticks that people can read*.
 
 Rules: bounds and ticks are round numbers (1, 2 or 5 times a power of ten); a logarithmic scale shows whole decades, and
-the steps between them where there are few. A range without width is widened, never divided by. Pixels are SVG units.
+the steps between them where there are few. A range without width is widened, never divided by.
 Source: Heckbert, "Nice numbers for graph labels" (Graphics Gems, 1990).
 """
 
@@ -12,42 +12,48 @@ from dataclasses import dataclass
 STEPS = (1.0, 2.0, 5.0)
 
 
+Label = Callable[[float], str]
+
+
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Maps low…high to start_px…end_px; `ticks` are the values to label."""
+    """Maps low…high to start…end (which who draws sets, in pixels). `ticks`: the values to label, written by `label`;
+    `name`: what is measured, with its unit."""
 
     low: float
     high: float
-    start_px: float
-    end_px: float
     ticks: tuple[float, ...]
+    name: str
+    label: Label
     log: bool = False
+    start: float = 0.0
+    end: float = 1.0
 
     def __call__(self, value: float) -> float:
-        """The pixel of a value; what lies outside is put on the edge."""
+        """Where a value is; what lies outside is put on the edge."""
         low, high, at = self.low, self.high, min(max(value, self.low), self.high)
         if self.log:
             low, high, at = math.log10(low), math.log10(high), math.log10(at)
-        return self.start_px + (self.end_px - self.start_px) * (at - low) / (high - low)
+        return self.start + (self.end - self.start) * (at - low) / (high - low)
 
 
-def linear(values: Iterable[float], start_px: float, end_px: float) -> Scale:
+def linear(values: Iterable[float], name: str, label: Label) -> Scale:
     """A linear scale from 0 over `values`, with about five ticks."""
     high = max(values, default=1.0) or 1.0
     step = _nice(high / 5)
-    return exact(0.0, math.ceil(high / step - 1e-9) * step, start_px, end_px)
+    return exact(0.0, math.ceil(high / step - 1e-9) * step, name, label)
 
 
-def exact(low: float, high: float, start_px: float, end_px: float, *, most: int = 6) -> Scale:
+def exact(low: float, high: float, name: str, label: Label, *, most: int = 6) -> Scale:
     """A linear scale that ends exactly at `low` and `high` (time on a run), with round ticks between them."""
     if high <= low:
         high = low + 1.0
     step = _nice((high - low) / most)
     ticks = range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-6) + 1)
-    return Scale(low, high, start_px, end_px, tuple(round(tick * step, 12) for tick in ticks))
+    return Scale(low, high, tuple(round(tick * step, 12) for tick in ticks), name, label)
 
 
-def logarithmic(values: Iterable[float], start_px: float, end_px: float, *, most: int = 7) -> Scale:
+def logarithmic(values: Iterable[float], name: str, label: Label, *, most: int = 7) -> Scale:
     """A logarithmic scale over the positive `values`, with about `most` ticks."""
     known = [value for value in values if value > 0] or [1.0]
     low, high = _nice(min(known), up=False), _nice(max(known))
@@ -57,14 +63,19 @@ def logarithmic(values: Iterable[float], start_px: float, end_px: float, *, most
     steps = STEPS if math.log10(high / low) < 2.1 else STEPS[:1]
     ticks = [step * 10.0**decade for decade in decades for step in steps]
     ticks = [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]
-    return Scale(low, high, start_px, end_px, tuple(ticks[:: 1 + len(ticks) // (2 * most)]), log=True)
+    return Scale(low, high, tuple(ticks[:: 1 + len(ticks) // (2 * most)]), name, label, log=True)
 
 
-def percentiles(count: int, start_px: float, end_px: float) -> Scale:
+def latencies(values: Iterable[float]) -> Scale:
+    """The logarithmic scale of latencies in s."""
+    return logarithmic(values, "latency (log scale)", duration_tick)
+
+
+def percentiles(count: int) -> Scale:
     """The scale of a percentile curve: 1 ÷ (1 − share), logarithmic, as far as `count` samples reach."""
     nines = math.ceil(math.log10(max(count, 10)))
     ticks = (1.0, 2.0, *(10.0**decade for decade in range(1, nines + 1)))
-    return Scale(1.0, 10.0**nines, start_px, end_px, ticks, log=True)
+    return Scale(1.0, 10.0**nines, ticks, "percentile", percentile_text, log=True)
 
 
 def percentile_text(value: float) -> str:
@@ -87,14 +98,6 @@ def number_tick(value: float) -> str:
         if abs(value) >= size * 9.99:
             return f"{value / size:g}{unit}"
     return f"{value:,g}"
-
-
-def ratio_tick(value: float) -> str:
-    """A share as a tick's label."""
-    return f"{value * 100:g} %"
-
-
-Label = Callable[[float], str]
 
 
 def _nice(value: float, *, up: bool = True) -> float:
