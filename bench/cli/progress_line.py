@@ -5,6 +5,7 @@ seconds, of words such as `schedule: row 3 of 64` one line per part (`schedule`)
 """
 
 import sys
+import textwrap
 from collections.abc import Iterator
 from typing import Self, TextIO
 
@@ -14,7 +15,6 @@ from rich.text import Text
 
 from bench.report.figures import count, latency, percent
 from bench.run.follow import Progress
-from bench.safety.judge import LiveVerdict
 
 PLAIN_EVERY_S = 5.0
 _GAP = "  "
@@ -45,7 +45,9 @@ class ProgressLine:
         if self._quiet:
             return
         if self._live:
-            self._live.update(block(now, self._console.width), refresh=True)
+            text = Text(now if isinstance(now, str) else block(now, self._console.width))
+            text.highlight_regex(r"VIOLATED.*", "bold red")
+            self._live.update(text, refresh=True)
             return
         part, elapsed_s = (now.partition(":")[0], 0.0) if isinstance(now, str) else (now.phase, now.elapsed_s)
         last_part, last_s = self._shown
@@ -56,71 +58,48 @@ class ProgressLine:
 
 def progress_line(progress: Progress) -> str:
     """Return everything in one line, as long as it gets."""
-    return _GAP.join(item.plain for items in _lines(progress) for item in items)
+    return _GAP.join(item for items in _lines(progress) for item in items)
 
 
-def block(now: Progress | str, width: int) -> Text:
-    """Return the same for a terminal of `width` columns: phase and time, latency and outcomes, health and trouble."""
-    if isinstance(now, str):
-        return Text(now)
-    return Text("\n").join(line for items in _lines(now) for line in _filled(items, width))
+def block(progress: Progress, width: int) -> str:
+    """Return the same for a terminal of `width` columns: phase and time, latency and outcomes, health and trouble. No
+    item is parted if it fits a line of its own."""
+    whole = (_GAP.join(item.replace(" ", "\u00a0") for item in items) for items in _lines(progress))
+    return "\n".join(line for text in whole for line in textwrap.wrap(text, width)).replace("\u00a0", " ")
 
 
-def _filled(items: list[Text], width: int) -> Iterator[Text]:
-    """The items side by side, on as many lines as they need; no item is parted if it fits a line of its own."""
-    line = Text()
-    for item in items:
-        if line and line.cell_len + len(_GAP) + item.cell_len > width:
-            yield line
-            line = Text()
-        line = Text(_GAP).join([line, item]) if line else item
-    if line:
-        yield line
-
-
-def _lines(progress: Progress) -> list[list[Text]]:
+def _lines(progress: Progress) -> list[list[str]]:
     """What there is to say, by line."""
     if progress.phase == "starting":
-        return [[Text("starting users", "dim")]]
-    phase = (progress.phase, "bold" if progress.phase == "measuring" else "dim")
+        return [["starting users"]]
     outcomes = [
-        Text(f"{name.replace('_', ' ')} {count(number)}", "" if name == "acquired" else "yellow")
-        for name, number in progress.outcomes.items()
-        if name != "none"
+        f"{name.replace('_', ' ')} {count(number)}" for name, number in progress.outcomes.items() if name != "none"
     ]
+    times = f"{progress.phase} {progress.elapsed_s:.0f} s, {progress.remaining_s:.0f} s left"
     return [
-        [
-            Text.assemble(phase, f" {progress.elapsed_s:.0f} s, {progress.remaining_s:.0f} s left"),
-            Text(f"{count(progress.acquires_per_s)} acquires/s", "bold"),
-        ],
-        [Text(f"p50 {latency(progress.p50_s)}"), Text(f"p99 {latency(progress.p99_s)}"), *outcomes],
-        [*_safety(progress.safety), *_health(progress)],
+        [times, f"{count(progress.acquires_per_s)} acquires/s"],
+        [f"p50 {latency(progress.p50_s)}", f"p99 {latency(progress.p99_s)}", *outcomes],
+        [*_health(progress)],
     ]
 
 
-def _safety(safety: LiveVerdict) -> Iterator[Text]:
-    """What the live oracle knows: violations at once, SAFE never before the end."""
+def _health(progress: Progress) -> Iterator[str]:
+    """What the live oracle knows (violations at once, SAFE never before the end), the faults that are there, how the
+    generator does, and instances that do not simply vote."""
+    safety = progress.safety
     if safety.violations:
-        seen = ", ".join(f"{count(number)} × {kind.replace('_', ' ')}" for kind, number in safety.violations.items())
-        yield Text(f"VIOLATED {seen}", "bold red")
+        seen = (f"{count(number)} × {kind.replace('_', ' ')}" for kind, number in safety.violations.items())
+        yield f"VIOLATED {', '.join(seen)}"
     elif safety.verdict == "UNKNOWN":
-        yield Text("safety not known before the end", "yellow")
+        yield "safety not known before the end"
     elif safety.leases:
-        yield Text(f"0 violations in {count(safety.leases)} leases", "green")
-
-
-def _health(progress: Progress) -> Iterator[Text]:
-    """The faults that are there, how the generator does, and instances that do not simply vote."""
-    for fault in progress.faults:
-        yield Text(f"fault {fault}", "yellow")
+        yield f"0 violations in {count(safety.leases)} leases"
+    yield from (f"fault {fault}" for fault in progress.faults)
     if progress.cpu_ratio is not None:
-        yield Text(f"generator CPU {percent(progress.cpu_ratio, 0)}", "dim")
+        yield f"generator CPU {percent(progress.cpu_ratio, 0)}"
     if progress.lag_p99_s is not None:
-        yield Text(f"lag p99 {latency(progress.lag_p99_s)}", "dim")
+        yield f"lag p99 {latency(progress.lag_p99_s)}"
     if progress.late_starts:
-        yield Text(f"late starts {count(progress.late_starts)}", "yellow")
+        yield f"late starts {count(progress.late_starts)}"
     for index, (state, errors) in progress.troubles.items():
-        text = Text(f"#{index} {state}", "red" if state != "voting" else "yellow")
-        if errors:
-            text.append(f" {count(errors)} errors", style="yellow")
-        yield text
+        yield f"#{index} {state}" + (f" {count(errors)} errors" if errors else "")

@@ -11,7 +11,6 @@ import secrets
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from bench.run.experiment import Done, ExperimentOrder
     from bench.topology.fleet import Fleet
 
-_LOOK_S = 0.5
+_LOOK_S = 0.1
 
 
 @click.command(
@@ -163,7 +162,4 @@ def serve(fleet: Fleet, on_ready: Callable[[], None]) -> None:
                     dead.add(instance.index)
                     said = f"instance {instance.index} ({instance.url}) ended with exit code {exit_code}"
                     print(f"lockbench: {said}", file=sys.stderr)
-            with suppress(KeyboardInterrupt):
-                interrupts.raising = True  # only sleep may be torn: the guard is asked whole questions
-                time.sleep(_LOOK_S)
-            interrupts.raising = False
+            time.sleep(_LOOK_S)

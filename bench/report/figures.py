@@ -65,11 +65,6 @@ def share(part: float, whole: float) -> str:
     return percent(part / whole) if whole else MISSING
 
 
-def inverse(ratio: float) -> str:
-    """Return a rate r as the N of "1 in N"."""
-    return count(round(1 / ratio)) if ratio else MISSING
-
-
 def in_unit(value: float | None, unit: str) -> str:
     """Return a figure of a result with its unit: `unit` is s, us, per_s, ratio or count."""
     if value is None:

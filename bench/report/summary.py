@@ -16,9 +16,9 @@ from bench.measure.verdict import word_of
 from bench.measure.workers import IN_DOUBT
 from bench.report.figures import (
     INFINITE,
+    MISSING,
     count,
     counted,
-    inverse,
     latency,
     milliseconds,
     percent,
@@ -211,7 +211,8 @@ def safety_sentence(safety: SafetyReport) -> Sentence:
         return Sentence("safety", f"violated in {leases} tested leases: {reason}{cause}{overstays}", BAD)
     if safety.verdict != "SAFE":
         return Sentence("safety", f"{safety.verdict.lower()}: {reason}{overstays}", DOUBTFUL)
-    sure = f"(95 % sure: < 1 in {inverse(safety.upper_bound_95 or 0.0)})"
+    bound = count(round(1 / safety.upper_bound_95)) if safety.upper_bound_95 else MISSING
+    sure = f"(95 % sure: < 1 in {bound})"
     return Sentence("safety", f"0 violations in {leases} tested leases {sure}{overstays}", GOOD)
 
 

@@ -39,6 +39,5 @@ def test_a_signal_sent_as_soon_as_it_says_so_ends_it_before_the_first_look() -> 
     serve(FleetOfTwo(), lambda: os.kill(os.getpid(), signal.SIGINT))  # type: ignore[arg-type]
 
 
-def test_a_signal_ends_it_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.cli.run._LOOK_S", 60.0)
+def test_a_signal_ends_it() -> None:
     serve(FleetOfTwo(), lambda: signal.setitimer(signal.ITIMER_REAL, 0.05) and None)  # type: ignore[arg-type, func-returns-value]

@@ -69,14 +69,14 @@ TROUBLED: dict[str, Any] = {
 
 @pytest.mark.parametrize("width", [80, 100])
 def test_the_block_is_the_agreed_one(width: int) -> None:
-    shown = block(progress(**TROUBLED), width).plain + "\n"
+    shown = block(progress(**TROUBLED), width) + "\n"
     assert shown == (GOLDEN / f"progress-{width}.txt").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 100, 400])
 def test_nothing_is_lost_at_any_width(width: int) -> None:
     for look in (progress(), progress(**TROUBLED), progress("starting", 0.0), progress(cpu_ratio=None, lag_p99_s=None)):
-        shown = block(look, width).plain
+        shown = block(look, width)
         assert shown.split() == progress_line(look).split()
         assert max(map(len, shown.splitlines())) <= max(width, len("measuring 4 s, 16 s left"))
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.report.figures import count, inverse, latency, milliseconds, percent, share
+from bench.report.figures import count, latency, milliseconds, percent, share
 
 
 @pytest.mark.parametrize(
@@ -35,5 +35,4 @@ def test_a_share_is_all_only_when_it_is(ratio: float | None, text: str) -> None:
 def test_counts_shares_and_odds() -> None:
     assert (count(229_641), count(3.26), count(0), count(None)) == ("229,641", "3.3", "0", "–")
     assert (share(1, 4), share(1, 0)) == ("25.0 %", "–")
-    assert (inverse(3 / 31_207), inverse(0)) == ("10,402", "–")
     assert milliseconds(0.000005) == "0.01"
