@@ -18,7 +18,7 @@ from bench.experiments.capacity.result import (
     point_name,
 )
 from bench.report.figures import MISSING, count, counted, decimals, latency, milliseconds, percent
-from bench.report.html.plot import Band, Column, Data, Figure, Line, Mark, Spot, plot
+from bench.report.html.plot import Band, Column, Figure, Line, Mark, Spot, plot
 from bench.report.html.scale import latencies, logarithmic, number_tick
 from bench.report.sheet import Case, Columns, Part, Sheet, Suite, made, sheet_of, table
 from bench.scenario.quantity import delay_text, duration_text, skew_text
@@ -262,5 +262,5 @@ def _search_picture(point: CapacityPoint, result: CapacityResult, number: int) -
     )
     names = (("rate_per_s", "per_s"), ("seen", "text"), ("p99_s", "s"), ("achieved_per_s", "per_s"))
     rows = [[p.rate_per_s, p.seen.value, p.acquire_s.p99, p.achieved_per_s] for p in point.probes]
-    data = Data(tuple(Column(*name) for name in names), rows)
-    return plot(f"search-{number}", title, about, x=x, y=y, marks=marks, data=data)
+    columns = [Column(*name) for name in names]
+    return plot(f"search-{number}", title, about, x=x, y=y, marks=marks, columns=columns, rows=rows)

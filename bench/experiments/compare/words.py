@@ -11,7 +11,7 @@ from operator import attrgetter
 from bench.experiments.compare.result import ComparisonResult, Exact, Judged
 from bench.gates.threshold import FOREVER_S
 from bench.report.figures import INFINITE, MISSING, count, counted, in_unit, percent, threshold_text
-from bench.report.html.plot import Bar, Column, Data, Figure, forest
+from bench.report.html.plot import Bar, Column, Figure, forest
 from bench.report.html.scale import Scale, exact, logarithmic
 from bench.report.sheet import Case, Part, Sheet, Suite, sheet_of
 from bench.report.summary import load_parts
@@ -227,7 +227,7 @@ def _figure(result: ComparisonResult, side: int, entries: Sequence[Judged]) -> F
     rows = [[entry.metric, entry.ratio, entry.low, entry.high, limit_of(entry)] for entry in entries]
     return forest(
         f"change-{side}", title, about, bars=[_bar(entry) for entry in entries], x=_scale(known),
-        data=Data(columns, rows), lines=[(1.0, "equal")], limit="allowed",
+        columns=columns, rows=rows, lines=[(1.0, "equal")], limit="allowed",
     )  # fmt: skip
 
 

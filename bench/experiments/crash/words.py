@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from bench.experiments.crash.result import CrashGroup, CrashResult, CrashRow
 from bench.measure.expectation import AS_EXPECTED, ROW_WORDS
 from bench.report.figures import MISSING, count, decimals
-from bench.report.html.plot import Bar, Column, Data, Figure, forest
+from bench.report.html.plot import Bar, Column, Figure, forest
 from bench.report.html.scale import logarithmic, number_tick
 from bench.report.sheet import Case, Columns, Part, Sheet, Suite, made, sheet_of, table
 
@@ -210,5 +210,6 @@ def figures(result: CrashResult) -> list[Figure]:
     about = "Acknowledged locks lost per crash, median and most of the worst N; log scale, 0.5 stands for none"
     x = logarithmic([0.5, 1.0, worst], "locks lost per crash (log scale)", number_tick)
     columns = (Column("case", "text"), Column("median", "count"), Column("most", "count"))
-    data = Data(columns, [[name, *known[name]] for name in known])
-    return [forest("lost", title, about, bars=bars, x=x, data=data)]
+    return [
+        forest("lost", title, about, bars=bars, x=x, columns=columns, rows=[[name, *known[name]] for name in known])
+    ]

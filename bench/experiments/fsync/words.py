@@ -25,7 +25,7 @@ from bench.measure.expectation import ROW_WORDS
 from bench.measure.result import newest_result
 from bench.measure.statistics import Spread
 from bench.report.figures import MISSING, count, counted, latency, milliseconds
-from bench.report.html.plot import Bar, Column, Data, Figure, forest
+from bench.report.html.plot import Bar, Column, Figure, forest
 from bench.report.html.scale import logarithmic, number_tick
 from bench.report.sheet import DOUBTFUL, GOOD, Case, Columns, Part, Sentence, Sheet, Suite, made, sheet_of, table
 
@@ -230,7 +230,8 @@ def figures(result: FsyncResult) -> list[Figure]:
     ends = [1.0, *(end for cost in known for end in (cost.low, cost.high) if end)]
     x = logarithmic(ends, "everysec ÷ always (log scale)", number_tick)
     names = ("instances", "clients", "pipeline", "injected_ms", "callers", "ratio", "low", "high")
-    data = Data(
-        tuple(Column(name, "count") for name in names), [[getattr(cost, name) for name in names] for cost in known]
+    columns, rows = (
+        [Column(name, "count") for name in names],
+        [[getattr(cost, name) for name in names] for cost in known],
     )
-    return [forest("costs", title, about, bars=bars, x=x, data=data, lines=[(1.0, "no cost")])]
+    return [forest("costs", title, about, bars=bars, x=x, columns=columns, rows=rows, lines=[(1.0, "no cost")])]

@@ -67,9 +67,8 @@ def write_page(page: Page, path: Path) -> Path:
 
 def _data_of(figure: Figure) -> dict[str, object]:
     """What the page's script reads."""
-    columns, rows = [*map(asdict, figure.data.columns)], figure.data.rows
-    cursor = [round(x, 1) for x in figure.data.cursor]
-    return {"columns": columns, "rows": rows, "cursor": cursor, "drawn": figure.drawn}
+    cursor = [round(x, 1) for x in figure.cursor]
+    return {"columns": [*map(asdict, figure.columns)], "rows": figure.rows, "cursor": cursor, "drawn": figure.drawn}
 
 
 def _json(value: object) -> str:

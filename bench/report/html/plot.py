@@ -32,24 +32,18 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Data:
-    """The figures of a picture. `cursor`: where on the x axis each row is, for reading it with mouse or keys."""
-
-    columns: tuple[Column, ...]
-    rows: Sequence[Sequence[Cell]]
-    cursor: Sequence[float] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Figure:
     """A picture with its finding. `name`: an identifier, also of its files; `legend`: its names, each with a small
-    drawing (SVG); `drawn`: what the page's script draws over the whole width, where `svg` is empty."""
+    drawing (SVG); `cursor`: where each row of its data is, for reading it with mouse or keys; `drawn`: what the page's
+    script draws over the whole width, where `svg` is empty."""
 
     name: str
     title: str
     about: str
     svg: str
-    data: Data
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+    cursor: Sequence[float] = ()
     legend: Mapping[str, str] = field(default_factory=dict)
     drawn: Mapping[str, object] | None = None
 
@@ -105,8 +99,12 @@ class Spot:
 Mark = Line | Area | Band | Spot
 
 
-def plot(name: str, title: str, about: str, *, x: Scale, y: Scale, marks: Sequence[Mark], data: Data) -> Figure:
-    """The figure `name` of `marks` over both scales, bands below the others. `title` and `about` are read out."""
+def plot(
+    name: str, title: str, about: str, *, x: Scale, y: Scale, marks: Sequence[Mark], columns: Sequence[Column],
+    rows: Sequence[Sequence[Cell]], xs: Sequence[float] = (),
+) -> Figure:  # fmt: skip
+    """The figure `name` of `marks` over both scales, bands below the others. `title` and `about` are read out; `xs`:
+    where on the x axis each of the `rows` is."""
     x, y = replace(x, start=LEFT, end=RIGHT), replace(y, start=BOTTOM, end=TOP)
     bands = [mark for mark in marks if isinstance(mark, Band)]
     others = [(mark, drawn) for mark in marks if not isinstance(mark, Band) and (drawn := _mark(x, y, mark))]
@@ -114,8 +112,8 @@ def plot(name: str, title: str, about: str, *, x: Scale, y: Scale, marks: Sequen
     parts += [_band_names(x, bands), _label(y.name, 4, 12, style="name")]
     parts.append(_label(x.name, (LEFT + RIGHT) / 2, _HEIGHT - 6, anchor="middle", style="name"))
     legend = _legend((mark.key, _swatch(mark)) for mark in (*(mark for mark, _ in others), *bands))
-    data = replace(data, cursor=[x(at) for at in data.cursor])
-    return Figure(name, title, about, _drawing(_HEIGHT, parts, f"{title}. {about}"), data, legend)
+    drawing = _drawing(_HEIGHT, parts, f"{title}. {about}")
+    return Figure(name, title, about, drawing, columns, rows, [*map(x, xs)], legend)
 
 
 def _grid(x: Scale, y: Scale) -> str:
@@ -227,8 +225,8 @@ class Bar:
 
 
 def forest(
-    name: str, title: str, about: str, *, bars: Sequence[Bar], x: Scale, data: Data,
-    lines: Sequence[tuple[float, str]] = (), limit: str = "limit",
+    name: str, title: str, about: str, *, bars: Sequence[Bar], x: Scale, columns: Sequence[Column],
+    rows: Sequence[Sequence[Cell]], lines: Sequence[tuple[float, str]] = (), limit: str = "limit",
 ) -> Figure:  # fmt: skip
     """The figure `name` of `bars` over `x`, as meta-analyses draw them, the name and the words of a row above it.
     `lines`: values to mark, with their names; `limit`: what the rows' own marks mean."""
@@ -246,7 +244,7 @@ def forest(
     drawn = [(bar.key, _bar(bar, 5.0, {"low": 2.0, "high": 24.0, "value": 13.0}.__getitem__)) for bar in bars]
     drawn += [(limit, _stroke(13, 0, 13, 10, "mean")) for bar in bars if bar.limit is not None]
     picture = _drawing(bottom + _LAST_PX, parts, f"{title}. {about}")
-    return Figure(name, title, about, picture, data, _legend(drawn))
+    return Figure(name, title, about, picture, columns, rows, legend=_legend(drawn))
 
 
 def _row(bar: Bar, x: Scale, top: float) -> str:

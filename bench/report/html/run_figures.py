@@ -14,7 +14,7 @@ from bench.measure.histogram import SAMPLES_BEYOND, Histogram, highest_of_bucket
 from bench.measure.latency import Latency, OverTime
 from bench.measure.run_result import InjectedFault, RunResult, fields_of
 from bench.report.figures import count, latency, percent, share
-from bench.report.html.plot import Area, Band, Cell, Column, Data, Figure, Line, Mark, plot
+from bench.report.html.plot import Area, Band, Cell, Column, Figure, Line, Mark, plot
 from bench.report.html.scale import Scale, duration_tick, exact, latencies, linear, number_tick, percentiles
 
 Curve = list[tuple[float, float]]  # (1 ÷ (1 − share), seconds)
@@ -79,7 +79,7 @@ def curves_figure(
     known = [dict(curve.points) for curve in curves]  # all at the same percentiles, up to their ends
     grid = [*max(known, key=len)]
     rows = [[f"{100 * (1 - 1 / at):.4f} %", *(curve.get(at) for curve in known)] for at in grid]
-    return plot(name, title, about, x=x, y=y, marks=marks, data=Data(columns, rows, grid))
+    return plot(name, title, about, x=x, y=y, marks=marks, columns=columns, rows=rows, xs=grid)
 
 
 def _finding(result: RunResult) -> str:
@@ -247,8 +247,10 @@ class _CourseFigures:
     ) -> Figure:  # fmt: skip
         """A figure over time; `columns`: its data, slice by slice."""
         rows = [list(row) for row in zip(self._over.start_s, *columns.values(), strict=True)]
-        data = Data((Column("start_s", "text", "at s"), *columns), rows, self._middles)
-        return plot(name, title, about, x=self._x, y=y, marks=[*self._bands, *marks], data=data)
+        named, bands = (Column("start_s", "text", "at s"), *columns), self._bands
+        return plot(
+            name, title, about, x=self._x, y=y, marks=[*bands, *marks], columns=named, rows=rows, xs=self._middles
+        )
 
 
 def fault_bands(result: RunResult) -> list[Band]:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from bench.measure.run_result import BrokenRule, Example, InjectedFault, InstanceReport, RunResult
 from bench.measure.section import Section, builtins_of
 from bench.report.figures import MISSING, count, latency
-from bench.report.html.plot import Column, Data, Figure
+from bench.report.html.plot import Column, Figure
 from bench.report.html.run_figures import (
     course_figures,
     course_of,
@@ -98,8 +98,7 @@ def _fault_row(fault: InjectedFault) -> tuple[str, ...]:
 
 # -- where it opens --------------------------------------------------------------------------------------------------
 # The first violation, else the first fault, else the slowest acquire; seconds count from the start of the measured
-# window. A moment of which the result has no time is told, and not shown. "First" is said of what the result has: of
-# each kind of violation it has the earliest few.
+# window. "First" is said of what the result has: of each kind of violation it has the earliest few.
 
 RULES: dict[BrokenRule, str] = {
     "service_fault": "two leases valid at once", "granted_invalid": "accepted after its own end",
@@ -113,25 +112,28 @@ _LEASES = 24  # in view around a moment
 
 @dataclass(frozen=True, slots=True)
 class Eyecatcher:
-    """What to look at first: in a sentence, what to show around it (None: its time is not known), and what it is."""
+    """What to look at first: in a sentence, what of the run to show around it, and what it is."""
 
     text: str
-    view_s: tuple[float, float] | None = None
+    view_s: tuple[float, float]
     is_violation: bool = False
 
 
 def moment_of(result: RunResult) -> Eyecatcher | None:
-    """Return where the page of `result` opens; None when nothing of the kind is known."""
-    if any(one.kind in _VIOLATIONS for one in result.safety.examples):
-        return _violation(result)
+    """Return where the page of `result` opens; None when nothing of the kind is known, or not when it was."""
+    over, found, safety = course_of(result), findings(result), result.safety
+    if over is None:
+        return None
+    if found and found[0].kind in _VIOLATIONS:
+        seen = safety.service_faults + safety.granted_invalid + safety.foreign_deletes
+        where = f"on resource {found[0].operations[0].resource}, {_told(found[0], over.origin_ns)}"
+        return Eyecatcher(f"Violation 1 of {count(seen)}: {where}", _span(found[0], over.origin_ns), is_violation=True)
     if bands := fault_bands(result):
         first = min(bands, key=lambda band: band.start)
         text = f"Fault 1 of {len(bands)}: {first.text}, from {first.start:.2f} s to {first.stop:.2f} s of the run"
         return Eyecatcher(text, _around(result, first.start))
-    if found := slowest_of(result):
-        at_s, text = found
-        return Eyecatcher(text, _around(result, at_s))
-    return None
+    at_s, text = slowest_of(result) or (0.0, "")
+    return Eyecatcher(text, _around(result, at_s)) if text else None
 
 
 def findings(result: RunResult) -> list[Example]:
@@ -139,19 +141,9 @@ def findings(result: RunResult) -> list[Example]:
     return sorted(result.safety.examples, key=lambda one: (one.kind not in _VIOLATIONS, one.at_ns))
 
 
-def _violation(result: RunResult) -> Eyecatcher:
-    first, safety, over = findings(result)[0], result.safety, course_of(result)
-    seen = safety.service_faults + safety.granted_invalid + safety.foreign_deletes
-    text = f"Violation 1 of {count(seen)}: {RULES[first.kind]}, on resource {first.operations[0].resource}"
-    if over is None:
-        return Eyecatcher(text, is_violation=True)
-    text += f", {_when(first, over.origin_ns)}"
-    return Eyecatcher(text, _span(first, over.origin_ns), is_violation=True)
-
-
-def _when(example: Example, origin_ns: int) -> str:
+def _told(example: Example, origin_ns: int) -> str:
     at_s = (example.at_ns - origin_ns) / 1e9
-    return f"at {at_s:.3f} s{' (warm-up)' if at_s < 0 else ''}"
+    return f"{RULES[example.kind]} at {at_s:.3f} s{' (warm-up)' if at_s < 0 else ''}"
 
 
 def _span(example: Example, origin_ns: int) -> tuple[float, float]:
@@ -190,26 +182,23 @@ def _holders(result: RunResult, moment: Eyecatcher | None) -> Figure | None:
     holders, over = result.safety.holders, course_of(result)
     if over is None or not any(entry.rows for entry in holders):
         return None
-    start, end = over.start_s[0], over.start_s[-1] + over.slice_s
+    start, end, origin_ns = over.start_s[0], over.start_s[-1] + over.slice_s, over.origin_ns
     said = safety_sentence(result.safety).text
     drawn = {
         "start_s": start,
         "end_s": end,
         "bands": [[band.start, band.stop, band.text] for band in fault_bands(result)],
         "lanes": [{**builtins_of(entry), "name": f"resource {entry.resource}"} for entry in holders],
-        "marks": [_mark(example, over.origin_ns) for example in findings(result)],
-        "opens": moment.view_s if moment and moment.view_s else [start, end],
+        "marks": [
+            {"resource": one.operations[0].resource, "span_s": _span(one, origin_ns), "text": _told(one, origin_ns)}
+            for one in findings(result)
+        ],
+        "opens": moment.view_s if moment else [start, end],
     }
     rows = [[entry.resource, *row] for entry in holders for row in entry.rows]
-    columns = (Column("resource", "count"), *(Column(name, "count") for name in _LEASE))
+    columns = [Column(name, "count") for name in ("resource", *_LEASE)]
     about = "Each bar is a lease, from its grant to its release or its end; the strip above shows the whole run"
-    return Figure("holders", said[:1].upper() + said[1:], about, "", Data(columns, rows), drawn=drawn)
-
-
-def _mark(example: Example, origin_ns: int) -> dict[str, object]:
-    """A finding, as a place to go to: resource, from, to, in seconds of the window."""
-    text = f"{RULES[example.kind]} {_when(example, origin_ns)}"
-    return {"resource": example.operations[0].resource, "span_s": _span(example, origin_ns), "text": text}
+    return Figure("holders", said[:1].upper() + said[1:], about, "", columns, rows, drawn=drawn)
 
 
 def _examples(result: RunResult) -> Part | None:
