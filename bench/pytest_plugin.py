@@ -43,7 +43,8 @@ _SESSION: pytest.StashKey[_Session] = pytest.StashKey()
 
 @dataclass(frozen=True, slots=True)
 class LockRun:
-    """What one benchmark showed. `errors`: exceptions of the lock by type, refusals left out."""
+    """What one benchmark showed: sections as those of result.json. `errors`: exceptions of the lock by type, refusals
+    left out."""
 
     measured: Measured
     errors: Mapping[str, int]
@@ -52,21 +53,6 @@ class LockRun:
     def rate_per_s(self) -> float:
         """Leases per second."""
         return self.measured.rate.achieved_per_s or 0.0
-
-    @property
-    def p50_s(self) -> float | None:
-        """Median time of an acquire (s), inf where half of them failed; None with fewer than ten samples beyond it."""
-        return self._figure("acquire.p50")
-
-    @property
-    def p99_s(self) -> float | None:
-        """The time (s) that 99 of 100 acquires do not exceed; inf and None as for `p50_s`."""
-        return self._figure("acquire.p99")
-
-    def _figure(self, name: str) -> float | None:
-        from bench.gates.threshold import find_metric
-
-        return find_metric(name).value(self.measured)
 
     @property
     def safety(self) -> str:
@@ -235,10 +221,11 @@ def lock_benchmark(request: pytest.FixtureRequest, lock_fleet: Fleet) -> LockBen
 
 
 def _figures(run: LockRun) -> str:
+    from bench.gates.threshold import find_metric
     from bench.report.figures import latency
 
     failed = f", errors {dict(run.errors)}" if run.errors else ""
-    times = f"p50 {latency(run.p50_s)} p99 {latency(run.p99_s)}"
+    times = " ".join(f"{p} {latency(find_metric(f'acquire.{p}').value(run.measured))}" for p in ("p50", "p99"))
     return f"{run.rate_per_s:,.0f} leases/s, acquire {times}, {_safety(run)}{failed}"
 
 

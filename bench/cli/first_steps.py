@@ -10,7 +10,7 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import get_completion_class
@@ -38,12 +38,15 @@ def recipes(as_json: bool) -> int:
 
     from bench.recipes.registry import WITHDRAWN, all_recipes
 
+    listed = [_recipe_facts(entry) for entry in all_recipes().values()]
     if as_json:
-        print(json.dumps([_recipe_facts(entry) for entry in all_recipes().values()], indent=2, ensure_ascii=False))
+        print(json.dumps(listed, indent=2, ensure_ascii=False))
         return 0
     table = _table("recipe", "instances", "safe", "what it gets wrong")
-    for entry in all_recipes().values():
-        table.add_row(*_recipe_row(entry))
+    for facts in listed:
+        safe = {True: "yes", False: "NO"}.get(facts["safe"], "?")
+        origin = f" (from {facts['package']})" if facts["package"] else ""
+        table.add_row(facts["name"], facts["instances"], safe, facts["flaw"] + origin)
     for name, why in WITHDRAWN.items():
         table.add_row(name, "–", "NO", why)
     Console(highlight=False).print(table)
@@ -51,22 +54,13 @@ def recipes(as_json: bool) -> int:
     return 0
 
 
-def _recipe_row(entry: RecipeEntry) -> tuple[str, str, str, str]:
+def _recipe_facts(entry: RecipeEntry) -> dict[str, Any]:
+    facts = {"name": entry.name, "package": entry.package}
     try:
         about = entry.about
     except UsageError as error:  # of another package, and broken
-        return (entry.name, "–", "?", str(error))
-    origin = f" (from {entry.package})" if entry.package else ""
-    return (entry.name, about.instances, "yes" if about.safe else "NO", about.flaw + origin)
-
-
-def _recipe_facts(entry: RecipeEntry) -> dict[str, object]:
-    named = {"name": entry.name, "package": entry.package or None}
-    try:
-        about = entry.about
-    except UsageError as error:
-        return {**named, "broken": str(error)}
-    return {**named, **asdict(about), "points": about.all_points}
+        return {**facts, "instances": "–", "safe": None, "flaw": str(error)}
+    return {**facts, **asdict(about), "instances": about.instances, "points": about.all_points}
 
 
 @click.command()

@@ -87,13 +87,9 @@ def threshold_text(entry: JudgedThreshold) -> str:
         value = entry.reason
     parts = [f"measured {value}", f"limit {limit}"]
     if entry.margin is not None:
-        parts.append(f"margin {_margin(entry.margin, entry)}")
+        ratio, sign = entry.margin_ratio, "-" if entry.margin < 0 else "+" if entry.margin else ""
+        size = in_unit(abs(entry.margin), entry.unit) if ratio is None else percent(abs(ratio))
+        parts.append(f"margin {sign}{size}")
     if entry.reason and entry.reason != value:
         parts.append(entry.reason)
     return " · ".join(parts)
-
-
-def _margin(margin: float, entry: JudgedThreshold) -> str:
-    ratio = entry.margin_ratio
-    sign = "-" if margin < 0 else "+" if margin else ""
-    return sign + (in_unit(abs(margin), entry.unit) if ratio is None else percent(abs(ratio)))

@@ -10,9 +10,9 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
-from bench.measure.run_result import BrokenRule, Example, InjectedFault, InstanceReport, RunResult
+from bench.measure.run_result import BrokenRule, Example, RunResult
 from bench.measure.section import Section, builtins_of
-from bench.report.figures import MISSING, count, latency
+from bench.report.figures import MISSING, count
 from bench.report.html.plot import Column, Figure
 from bench.report.html.run_figures import (
     course_figures,
@@ -57,8 +57,9 @@ class Page:
 def run_page(result: RunResult, place: str = "") -> Page:
     """Return the page of a run whose result stands at `place`."""
     told, moment = sheet(result, place), moment_of(result)
-    course, safety = _course(result), _safety(result, moment)
-    chapters = [_speed(result, told), course, safety, _instances(result), _conditions(result)]
+    course, safety = Chapter("Over time", tuple(course_figures(result))), _safety(result, moment)
+    instances = Chapter("Instances", tuple(filter(None, instance_figures(result))))
+    chapters = [_speed(result, told), course, safety, instances, _conditions(result)]
     if moment:
         first = safety if moment.is_violation else course
         chapters.sort(key=lambda chapter: chapter is not first)
@@ -79,21 +80,6 @@ def _speed(result: RunResult, told: Sheet) -> Chapter:
     table = replace(part, name="How long it took", about=about, head=part.head[:-1], rows=rows)
     curve = percentile_figure(result)
     return Chapter("How fast", (curve,) if curve else (), (table,) if rows else (), "beside")
-
-
-def _course(result: RunResult) -> Chapter:
-    head = ("fault", "target", "begun", "ended", "")
-    rows = tuple(map(_fault_row, result.faults))
-    table = Part("Faults of this run", "Seconds of the measured window", head, rows, frozenset({0, 1, 4}))
-    return Chapter("Over time", tuple(course_figures(result)), (table,) if rows else ())
-
-
-def _fault_row(fault: InjectedFault) -> tuple[str, ...]:
-    """What, on what, from when to when, and what became of it."""
-    times = [f"{at_s:.3f} s" if at_s is not None else MISSING for at_s in (fault.begun_s, fault.ended_s)]
-    params = ", ".join(f"{name} {value}" for name, value in fault.params.items())
-    said = [f"skipped: {fault.skipped}" if fault.skipped else "", fault.failed or "", params]
-    return (fault.kind, fault.target, *times, "; ".join(filter(None, said)))
 
 
 # -- where it opens --------------------------------------------------------------------------------------------------
@@ -221,24 +207,7 @@ def _examples(result: RunResult) -> Part | None:
     return Part("The operations involved", about, head, tuple(rows), frozenset(range(4)))
 
 
-# -- instances and conditions ----------------------------------------------------------------------------------------
-
-
-def _instances(result: RunResult) -> Chapter:
-    head = ("", "state", "reply p50", "p99", "slowest", "commands", "CPU each", "errors", "keys left")
-    about = "Reply times of sampled attempts; CPU of the server for each command"
-    rows = tuple(map(_instance, result.instances))
-    table = Part("Instances", about, head, rows, frozenset({0, 1, 7}))
-    return Chapter("Instances", tuple(filter(None, instance_figures(result))), (table,))
-
-
-def _instance(one: InstanceReport) -> tuple[str, ...]:
-    reply = one.reply_s
-    times = [latency(value) for value in ((reply.p50, reply.p99, reply.max) if reply else (None,) * 3)]
-    cpu = MISSING if one.cpu_us_per_command is None else f"{one.cpu_us_per_command:.1f} µs"
-    errors = ", ".join(f"{kind.lower()} {count(number)}" for kind, number in one.errors.items())
-    name, state = f"#{one.index} {one.address}", one.state.replace("_", " ")
-    return name, state, *times, count(one.commands), cpu, errors, count(one.leaked_keys)
+# -- conditions -------------------------------------------------------------------------------------------------------
 
 
 def _conditions(result: RunResult) -> Chapter:

@@ -93,7 +93,7 @@ def test_faults_are_bands_with_a_name_and_rows_with_times(safe):
     page = render(page_of(safe))
     assert len(re.findall("<title>stop #1, #2", page)) == 4, "one band, of both instances, in each picture over time"
     assert "stop #1, #2" in page
-    assert "stop instance:2 2.000 s 3.500 s" in text_of(page)
+    assert "faults stop #1 2.00–3.50 s, #2 2.00–3.50 s" in text_of(page)
 
 
 def test_a_violation_is_told_with_its_operations_and_open_loop_with_what_was_offered(violated):
@@ -116,7 +116,7 @@ def test_one_of_something_is_no_plural_and_times_are_as_in_a_scenario(safe):
     text = text_of(render(page_of(typed(result, RunResult))))
     assert "1 user · 1 resource" in text
     assert "1 resources" not in text
-    assert "#0 " in text.partition("Reply times of sampled attempts")[2]
+    assert "#0 " in text.partition("Did the lock hold?")[2]
     assert "hold exp:5ms think 0" in text, "conditions"
 
 
