@@ -60,8 +60,7 @@ def _why(error: Exception) -> str:
     package = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
     if package not in ("", "bench", "lockcore"):
         return f"the package {package} is missing; install lockbench with its extra: [run]"
-    where = _save_traceback(error)
-    saved = f"the traceback is in {where}" if where else "its traceback could not be saved"
+    saved = _save_traceback(error)
     return f"a fault of lockbench itself ({type(error).__name__}); {saved}; please report it"
 
 
@@ -80,18 +79,17 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _save_traceback(error: Exception) -> str | None:
-    """Write a traceback without secrets to a new file (mode 0600) and return its path; None when even that fails."""
+def _save_traceback(error: Exception) -> str:
+    """Write a traceback without secrets to a new file (mode 0600) and say where it is."""
     import tempfile
     import traceback
 
     from bench.errors import secrets
 
-    text = secrets()("".join(traceback.format_exception(error)))
     try:
         descriptor, name = tempfile.mkstemp(prefix="lockbench-crash-", suffix=".txt")
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
+            file.write(secrets()("".join(traceback.format_exception(error))))
     except OSError:
-        return None
-    return name
+        return "its traceback could not be saved"
+    return f"the traceback is in {name}"

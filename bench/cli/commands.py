@@ -8,8 +8,11 @@ click exception, and becomes one line on stderr here. Source: click, "Lazily Loa
 import os
 import re
 import sys
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 
 import click
 
@@ -171,11 +174,17 @@ def execute(arguments: Sequence[str], group: click.Group | None = None) -> int:
 
 
 def _refuse(sentence: str, code: int, arguments: Sequence[str]) -> int:
-    """Say so, and in the JUnit file of a CI job, too."""
+    """Say so, and in the JUnit file of a CI job, too, if it can be written."""
     print(f"lockbench: {secrets()(sentence)}", file=sys.stderr)
     words = [part for word in arguments for part in word.split("=", 1)]
     if "--junit" in words[:-1]:
-        from bench.cli.showing import refused
+        from bench.cli.showing import write_text
+        from bench.report.sheet import Case, Suite, junit_xml
 
-        refused(words[words.index("--junit") + 1], arguments[0], secrets()(sentence))
+        case, now = (
+            Case(arguments[0], "refused", secrets()(sentence)),
+            time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        )
+        with suppress(BenchError):
+            write_text(Path(words[words.index("--junit") + 1]), junit_xml(Suite(arguments[0], now, 0.0, [case], {})))
     return code

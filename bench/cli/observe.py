@@ -13,7 +13,6 @@ import contextlib
 import json
 import os
 import shutil
-import sys
 import tempfile
 import threading
 import time
@@ -67,23 +66,19 @@ def observe(scenario: Path | None, **values: Any) -> int:
     require_outputs(values)  # before anything starts
     with open_watch(values["prometheus"], values["collector"]) as watch:
         way = f", fed by the collector {watch.collector}" if watch.collector else ""
-        _say(f"Prometheus  {watch.url}  as long as this runs{way}")
-        _say(f"graphs      {graphs(watch.url)}")
-        _say(f"boards      {shipped('boards')}  for a Grafana with this Prometheus")
+        click.echo(f"Prometheus  {watch.url}  as long as this runs{way}", err=True)
+        click.echo(f"graphs      {graphs(watch.url)}", err=True)
+        click.echo(f"boards      {shipped('boards')}  for a Grafana with this Prometheus", err=True)
         code = run_and_show("observe", wanted, values)
         troubles = [index for index, state in watch.guard.states().items() if state.exit_code is not None]
         for index in troubles:
             last = _last_words(watch.guard, index)
-            _say(f"{_NAMES[index]} ended before the run had, so what it shows is not all ({last})")
+            click.echo(f"{_NAMES[index]} ended before the run had, so what it shows is not all ({last})", err=True)
         if values["stay"] and not troubles and code != EXIT_INTERRUPTED:
-            _say(f"Prometheus  {watch.url}  stays until Ctrl-C")
+            click.echo(f"Prometheus  {watch.url}  stays until Ctrl-C", err=True)
             with contextlib.suppress(KeyboardInterrupt):
                 threading.Event().wait()
     return code
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 class Watch(NamedTuple):
@@ -108,7 +103,9 @@ def open_watch(prometheus: str | None = None, collector: str | None = None) -> I
     `prometheus`, `collector`: paths or names, None = look for one, collector "none" = do without.
     Raises EnvironmentNotReadyError.
     """
-    program, found = find_prometheus(prometheus), find_collector(collector)
+    program, found = shutil.which(prometheus or "prometheus"), find_collector(collector)
+    if program is None:
+        raise EnvironmentNotReadyError(f"there is no {prometheus or 'Prometheus'} (Debian: apt-get install prometheus)")
     with contextlib.closing(Guard(Path(tempfile.gettempdir()), PREFIX)) as guard, contextlib.ExitStack() as stack:
         kept = [KeptPort() for _ in range(5)]
         for port in kept:
@@ -124,14 +121,6 @@ def open_watch(prometheus: str | None = None, collector: str | None = None) -> I
         stack.callback(os.environ.clear)
         os.environ |= wanted_variables(ports, collector=bool(found))
         yield Watch(url, found, guard)
-
-
-def find_prometheus(named: str | None) -> str:
-    """The path of Prometheus. Raises EnvironmentNotReadyError when there is none."""
-    if found := shutil.which(named or "prometheus"):
-        return found
-    missing = "Prometheus is not installed (Debian: apt-get install prometheus)"
-    raise EnvironmentNotReadyError(f"{named} is no program" if named else missing)
 
 
 def find_collector(named: str | None) -> str | None:

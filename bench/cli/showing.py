@@ -64,15 +64,6 @@ def write_text(path: Path, text: str, mode: str = "w") -> None:
         file.write(text)
 
 
-def refused(junit: str, command: str, sentence: str) -> None:
-    """Say in a JUnit file, if it can be written, why `command` did not come to a result."""
-    from bench.report.sheet import Case, Suite, junit_xml
-
-    now = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
-    with contextlib.suppress(EnvironmentNotReadyError):
-        write_text(Path(junit), junit_xml(Suite(command, now, 0.0, [Case(command, "refused", sentence)], {})))
-
-
 @until_shown()
 def show(done: Done[Document], values: Values) -> int:
     """Show what came of it and write the files, as the options `values` ask for; return the exit code.

@@ -156,6 +156,6 @@ def _curves(labels: Sequence[str], runs: Sequence[RunResult]) -> Figure | None:
         acquire = run.latency_s.acquire
         if acquire.count:
             points = curve_of(run.histograms["acquire"], acquire.max)
-            curves.append(LatencyCurve(Column(label, "s", label), style, acquire.count, points))
+            curves.append(LatencyCurve(Column(label, "s", label), style, points))
             said.append(f"{label[0]} {latency(acquire.p99)}")
     return curves_figure(f"Acquire p99: {', '.join(said)}", "Acquire latency", curves)

@@ -28,11 +28,10 @@ MOST_INSTANCES = 9
 
 @dataclass(frozen=True, slots=True)
 class LatencyCurve:
-    """One line of a picture of percentiles: its column of data, labelled as in the legend, its style and samples."""
+    """One line of a picture of percentiles: its column of data, labelled as in the legend, its style, its points."""
 
     column: Column
     style: str
-    samples: int
     points: Curve
 
 
@@ -43,7 +42,7 @@ def percentile_figure(result: RunResult) -> Figure | None:
         section: Latency = getattr(result.latency_s, name)
         if section.count and name in result.histograms and (name != "hold" or result.scenario.hold.ms):
             points = curve_of(result.histograms[name], section.max)
-            curves.append(LatencyCurve(Column(f"{name}_s", "s", text), style, section.count, points))
+            curves.append(LatencyCurve(Column(f"{name}_s", "s", text), style, points))
     return curves_figure(_finding(result), "Latency", curves)
 
 
@@ -54,7 +53,7 @@ def instance_figures(result: RunResult) -> Iterator[Figure | None]:
         name, reply = f"reply_{one.index}", one.reply_s
         if reply and name in result.histograms and (points := curve_of(result.histograms[name], reply.max)):
             title = f"#{one.index} {one.address}: reply p50 {latency(reply.p50)}, p99 {latency(reply.p99)}"
-            shown[name] = title, LatencyCurve(Column("reply_s", "s", "reply"), "c1", reply.count, points)
+            shown[name] = title, LatencyCurve(Column("reply_s", "s", "reply"), "c1", points)
     beside = [curve for _, curve in shown.values()]
     for name, (title, curve) in shown.items():
         yield curves_figure(title, "Reply", [curve], name=name, beside=beside)
@@ -71,7 +70,7 @@ def curves_figure(
     """The picture of `curves` of `what` on the same axes, which fit those `beside` it, too; None without any."""
     if not curves:
         return None
-    x = percentiles(max(curve.samples for curve in (*curves, *beside)))
+    x = percentiles(max(curve.points[-1][0] for curve in (*curves, *beside)))
     y = latencies(seconds for curve in (*curves, *beside) for _, seconds in curve.points)
     marks = [mark for curve in curves for mark in _lines(curve)]
     about = f"{what} by percentile, log scale; faint where fewer than ten samples lie beyond a point"
@@ -92,7 +91,7 @@ def _finding(result: RunResult) -> str:
 
 
 def curve_of(encoded: str, most_s: float | None) -> Curve:
-    """The percentile curve of an encoded histogram, ending at its largest sample `most_s`."""
+    """The percentile curve of an encoded histogram, as far as the number of its samples, and the largest, `most_s`."""
     histogram = Histogram.decode(encoded)
     if not histogram.count:
         return []
@@ -109,7 +108,8 @@ def curve_of(encoded: str, most_s: float | None) -> Curve:
 
 def _lines(curve: LatencyCurve) -> Iterator[Mark]:
     """The line of a curve, and its faint end."""
-    sure = [point for point in curve.points if curve.samples / point[0] >= SAMPLES_BEYOND]
+    samples = curve.points[-1][0]
+    sure = [point for point in curve.points if samples / point[0] >= SAMPLES_BEYOND]
     faint = [*sure[-1:], *curve.points[len(sure) :]]
     few = f"fewer than {SAMPLES_BEYOND} samples beyond"
     for points, style, key in ((sure, curve.style, curve.column.label), (faint, f"{curve.style} faint", few)):

@@ -71,7 +71,7 @@ def latencies(values: Iterable[float]) -> Scale:
     return logarithmic(values, "latency (log scale)", duration_tick)
 
 
-def percentiles(count: int) -> Scale:
+def percentiles(count: float) -> Scale:
     """The scale of a percentile curve: 1 ÷ (1 − share), logarithmic, as far as `count` samples reach."""
     nines = math.ceil(math.log10(max(count, 10)))
     ticks = (1.0, 2.0, *(10.0**decade for decade in range(1, nines + 1)))

@@ -9,7 +9,6 @@ import yaml
 from bench.cli.observe import (
     GRAPHS,
     find_collector,
-    find_prometheus,
     graphs,
     open_watch,
     shipped,
@@ -20,10 +19,10 @@ from bench.errors import EnvironmentNotReadyError
 
 def test_without_prometheus_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(EnvironmentNotReadyError, match="apt-get install prometheus"):
-        find_prometheus(None)
-    with pytest.raises(EnvironmentNotReadyError, match="/no/such is no program"):
-        find_prometheus("/no/such")
+    with pytest.raises(EnvironmentNotReadyError, match="there is no Prometheus .*apt-get"), open_watch():
+        pass
+    with pytest.raises(EnvironmentNotReadyError, match="there is no /no/such"), open_watch("/no/such"):
+        pass
     assert find_collector(None) is None
     with pytest.raises(EnvironmentNotReadyError, match="no program"):
         find_collector("/no/such")
