@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from math import inf
 
 from bench.gates.threshold import find_metric, sentence
-from bench.measure.latency import AllAcquires, Latency
 from bench.measure.run_result import RunResult, SafetyReport, fields_of
 from bench.measure.verdict import word_of
 from bench.measure.workers import IN_DOUBT
@@ -58,22 +57,16 @@ def sheet(result: RunResult, place: str = "") -> Sheet:
 
 def suite(result: RunResult) -> Suite:
     """The run as JUnit cases: its verdict, and every threshold."""
-    verdict, scenario = result.verdict, result.scenario
-    # a limit that does not hold is its own case; the run itself only fails for what spoils it as a whole
-    own, tested = _status_without_thresholds(result), result.safety.tested_leases
-    reasons = "; ".join(verdict.reasons) or f"valid; {word_of('run', verdict).text}, by {tested:,} tested leases"
+    verdict, scenario, own = result.verdict, result.scenario, result.verdict.status
+    if own in ("fail", "inconclusive"):  # a limit that does not hold is its own case
+        limits = set(map(sentence, result.thresholds))
+        own = "pass" if set(verdict.reasons) <= limits else "inconclusive"
+    word, tested = word_of("run", verdict).text, result.safety.tested_leases
+    reasons = "; ".join(verdict.reasons) or f"valid; {word}, by {tested:,} tested leases"
     cases = [Case("the run", own, reasons)]
     cases += [Case(entry.expression, entry.status, threshold_text(entry)) for entry in result.thresholds]
     properties = {"id": result.id, "recipe": scenario.recipe, "instances": str(scenario.instances)}
     return Suite("run", result.started_at, result.duration_s, cases, properties)
-
-
-def _status_without_thresholds(result: RunResult) -> str:
-    """The run's status, pass if nothing but its thresholds made it fail or inconclusive."""
-    verdict, said = result.verdict, set(map(sentence, result.thresholds))
-    if verdict.status not in ("fail", "inconclusive"):
-        return verdict.status
-    return "pass" if set(verdict.reasons) <= said else "inconclusive"
 
 
 def _headline(result: RunResult) -> str:
@@ -82,12 +75,11 @@ def _headline(result: RunResult) -> str:
         return f"no figure of this run counts, over {count(result.duration_s)} s"
     leases, seconds = f"{count(rate.achieved_per_s)} leases/s", f"over {count(result.duration_s)} s"
     success = [f"{percent(got)} acquired"] if got is not None and got < 1 else []
-    what = "" if success else "acquire "
     if rate.sustained is False:  # a percentile beside a rate that was not reached would be misread
         leases += f" of {count(rate.offered_per_s)}/s offered: not sustained {seconds}"
         return "   ".join([leases, *success])
-    p50, p99 = (_acquire(result, name) for name in ("p50", "p99"))
-    return "   ".join([f"{leases} {seconds}", *success, f"{what}p50 {p50}", f"p99 {p99}"])
+    p50, p99 = (f"{name} {_acquire(result, name)}" for name in ("p50", "p99"))
+    return "   ".join([f"{leases} {seconds}", *success, p50 if success else f"acquire {p50}", p99])
 
 
 def _acquire(result: RunResult, name: str) -> str:
@@ -119,25 +111,20 @@ def load_parts(scenario: Scenario) -> list[str]:
 
 
 def _latencies(result: RunResult) -> Part:
-    rows = tuple(_rows(result))
-    strong = next((number for number, row in enumerate(rows) if row[0] == "acquire"), None)
-    return Part("", "", _HEAD, rows, frozenset({0, _NOTE}), aside=_NOTE, strong=strong)
-
-
-def _rows(result: RunResult) -> Iterator[tuple[str, ...]]:
-    sections = result.latency_s
+    sections, rows = result.latency_s, list[tuple[str, ...]]()
     hidden = {
         "acquire_service": not result.rate.offered_per_s,  # it is the actual start
         "hold": not result.scenario.hold.ms,
         "acquire_all": "p99" not in sections.acquire_all.infinite,
     }
     for name, shown, note in _ROWS:
-        section: Latency | AllAcquires = getattr(sections, name)
-        if not section.count or hidden.get(name):
-            continue
-        endless = section.infinite if isinstance(section, AllAcquires) else ()
-        figures = (INFINITE if key in endless else milliseconds(getattr(section, key)) for key in PERCENTILES)
-        yield (shown, *figures, count(section.count), f" {note}" if note else "")
+        section = getattr(sections, name)
+        if section.count and not hidden.get(name):
+            endless = getattr(section, "infinite", ())
+            figures = (INFINITE if key in endless else milliseconds(getattr(section, key)) for key in PERCENTILES)
+            rows.append((shown, *figures, count(section.count), f" {note}" if note else ""))
+    strong = 0 if sections.acquire.count else None
+    return Part("", "", _HEAD, tuple(rows), frozenset({0, _NOTE}), aside=_NOTE, strong=strong)
 
 
 def _lines(result: RunResult) -> Iterator[Sentence]:

@@ -3,7 +3,7 @@
 Rules: a run has its own page, several runs a page side by side, every other kind its sheet with its figures. Side by
 side stand figures, never a ratio: whether a difference is more than noise is for `lockbench compare`, which pairs its
 runs. Nothing is fetched (the page forbids it to itself by its Content-Security-Policy); whatever comes from a result is
-escaped, in markup by jinja2, in the data by `_json`; a file is written whole or not at all.
+escaped, in markup by jinja2, in the data by `render`; a file is written whole or not at all.
 """
 
 from __future__ import annotations
@@ -54,8 +54,19 @@ def write_report(result: Document, stored: Path) -> Path:
 
 def render(page: Page) -> str:
     """Return the document. Raises EnvironmentNotReadyError when jinja2 is not installed."""
-    data = {figure.name: _data_of(figure) for chapter in page.chapters for figure in chapter.figures}
-    texts = {"css": _text("page.css"), "js": _text("page.js"), "data": _json(data)}
+    figures = [figure for chapter in page.chapters for figure in chapter.figures]
+    data = {
+        figure.name: {
+            "columns": [*map(asdict, figure.columns)],
+            "rows": figure.rows,
+            "cursor": [round(x, 1) for x in figure.cursor],
+            "drawn": figure.drawn,
+        }
+        for figure in figures
+    }
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    text = text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")  # it stands inside a script element
+    texts = {"css": _text("page.css"), "js": _text("page.js"), "data": text}
     return _template().render(page=page, sheet=page.sheet, styles=STYLES, **texts)
 
 
@@ -63,18 +74,6 @@ def write_page(page: Page, path: Path) -> Path:
     """Write the document to `path` and return it. Raises EnvironmentNotReadyError."""
     write_whole(path, render(page), "name another file")
     return path
-
-
-def _data_of(figure: Figure) -> dict[str, object]:
-    """What the page's script reads."""
-    cursor = [round(x, 1) for x in figure.cursor]
-    return {"columns": [*map(asdict, figure.columns)], "rows": figure.rows, "cursor": cursor, "drawn": figure.drawn}
-
-
-def _json(value: object) -> str:
-    """JSON that can stand inside a script element."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 def _template() -> Template:

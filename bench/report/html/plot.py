@@ -160,8 +160,10 @@ def _band_names(x: Scale, bands: Sequence[Band]) -> str:
 def _mark(x: Scale, y: Scale, mark: Line | Area | Spot) -> str:
     if isinstance(mark, Area):
         edges = [x(edge) for edge in mark.edges]
-        path = _staircase(edges, [y(v) for v in mark.highs], [y(v) for v in mark.lows])
-        return _element("path", d=path, class_=_class_of(mark))
+        steps = [*zip(edges, edges[1:], map(y, mark.highs), map(y, mark.lows), strict=False)]
+        forth = [(at, high) for left, right, high, _ in steps for at in (left, right)]
+        back = [(at, low) for left, right, _, low in reversed(steps) for at in (right, left)]
+        return _element("path", d=_polyline([*forth, *back]) + "Z", class_=_class_of(mark))
     if isinstance(mark, Spot):
         return _circle(x(mark.x), y(mark.y), _SPOT_PX, _class_of(mark))
     points = [None if value is None else (x(at), y(value)) for at, value in zip(mark.xs, mark.ys, strict=True)]
@@ -306,13 +308,6 @@ def _polyline(points: Iterable[tuple[float, float] | None]) -> str:
             parts.append(f"{pen}{_number(point[0])} {_number(point[1])}")
             pen = "L"
     return "".join(parts)
-
-
-def _staircase(edges: Sequence[float], tops: Sequence[float], bottoms: Sequence[float]) -> str:
-    forth = [(x, top) for left, right, top in zip(edges, edges[1:], tops, strict=False) for x in (left, right)]
-    lows = zip(edges, edges[1:], bottoms, strict=False)
-    back = [(x, bottom) for left, right, bottom in [*lows][::-1] for x in (right, left)]
-    return _polyline([*forth, *back]) + "Z"
 
 
 def _drawing(height: float, parts: Sequence[str], said: str) -> str:

@@ -43,7 +43,12 @@ def percentile_figure(result: RunResult) -> Figure | None:
         if section.count and name in result.histograms and (name != "hold" or result.scenario.hold.ms):
             points = curve_of(result.histograms[name], section.max)
             curves.append(LatencyCurve(Column(f"{name}_s", "s", text), style, points))
-    return curves_figure(_finding(result), "Latency", curves)
+    acquire, title = result.latency_s.acquire, "No lease was acquired"
+    if acquire.count:
+        named = (("half took at most", acquire.p50), ("99 %", acquire.p99), ("the slowest", acquire.max))
+        title = "Latencies of a growing queue: " if result.rate.sustained is False else "Of the acquires, "
+        title += ", ".join(f"{text} {latency(value)}" for text, value in named if value is not None)
+    return curves_figure(title, "Latency", curves)
 
 
 def instance_figures(result: RunResult) -> Iterator[Figure | None]:
@@ -79,15 +84,6 @@ def curves_figure(
     grid = [*max(known, key=len)]
     rows = [[f"{100 * (1 - 1 / at):.4f} %", *(curve.get(at) for curve in known)] for at in grid]
     return plot(name, title, about, x=x, y=y, marks=marks, columns=columns, rows=rows, xs=grid)
-
-
-def _finding(result: RunResult) -> str:
-    acquire = result.latency_s.acquire
-    if not acquire.count:
-        return "No lease was acquired"
-    named = (("half took at most", acquire.p50), ("99 %", acquire.p99), ("the slowest", acquire.max))
-    queue = "Latencies of a growing queue: " if result.rate.sustained is False else "Of the acquires, "
-    return queue + ", ".join(f"{text} {latency(value)}" for text, value in named if value is not None)
 
 
 def curve_of(encoded: str, most_s: float | None) -> Curve:
