@@ -22,11 +22,6 @@ if TYPE_CHECKING:
     from bench.topology.fleet import Fleet
 
 MARKER = "lock_fleet(instances=3, fsync='none'): which servers the fixtures lock_fleet and lock_benchmark work on"
-DEFAULT_INSTANCES, DEFAULT_FSYNC = 3, "none"
-GATE_METRICS = ("acquire.p50", "rate")
-GATE_PAIRS = 24
-PROBE_S, PROBE_HOLD_S = 0.5, 0.001  # the load that tests whether it locks
-PROBE_CALLERS, PROBE_NAMES = 4, 2  # at least two want each name
 
 
 @dataclass(slots=True)
@@ -106,8 +101,8 @@ class LockBenchmark:
         candidate: OwnLock,
         *,
         tolerance: float = 0.10,
-        pairs: int = GATE_PAIRS,
-        metrics: Sequence[str] = GATE_METRICS,
+        pairs: int = 24,
+        metrics: Sequence[str] = ("acquire.p50", "rate"),
         strict: bool = False,
         allow_violations: bool = False,
         **load: Any,
@@ -164,8 +159,8 @@ class LockBenchmark:
         worst = min(runs, key=lambda run: rank.index(run.safety))
         if worst.safety != "NOT TESTED":
             return worst
-        callers, hold_s = max(load.callers, PROBE_CALLERS), max(load.hold_s, PROBE_HOLD_S)
-        short = replace(load, callers=callers, resources=PROBE_NAMES, hold_s=hold_s, seconds=PROBE_S, warmup_s=0.0)
+        callers, hold_s = max(load.callers, 4), max(load.hold_s, 0.001)  # at least two want each of two names
+        short = replace(load, callers=callers, resources=2, hold_s=hold_s, seconds=0.5, warmup_s=0.0)
         safety = self._measure(lock, short).measured.safety
         return LockRun(structs.replace(worst.measured, safety=safety), worst.errors)
 
@@ -202,7 +197,7 @@ def lock_fleet(request: pytest.FixtureRequest) -> Fleet:
     from bench.topology.target import emptied
 
     marker = request.node.get_closest_marker("lock_fleet")
-    wanted = {"instances": DEFAULT_INSTANCES, "fsync": DEFAULT_FSYNC, **(marker.kwargs if marker else {})}
+    wanted = {"instances": 3, "fsync": "none", **(marker.kwargs if marker else {})}
     session, key = request.config.stash[_SESSION], (wanted["instances"], wanted["fsync"])
     if key not in session.fleets:
         try:

@@ -175,16 +175,14 @@ def execute(arguments: Sequence[str], group: click.Group | None = None) -> int:
 
 def _refuse(sentence: str, code: int, arguments: Sequence[str]) -> int:
     """Say so, and in the JUnit file of a CI job, too, if it can be written."""
-    print(f"lockbench: {secrets()(sentence)}", file=sys.stderr)
+    said, now = secrets()(sentence), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    print(f"lockbench: {said}", file=sys.stderr)
     words = [part for word in arguments for part in word.split("=", 1)]
     if "--junit" in words[:-1]:
         from bench.cli.showing import write_text
         from bench.report.sheet import Case, Suite, junit_xml
 
-        case, now = (
-            Case(arguments[0], "refused", secrets()(sentence)),
-            time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        )
+        suite = Suite(arguments[0], now, 0.0, [Case(arguments[0], "refused", said)], {})
         with suppress(BenchError):
-            write_text(Path(words[words.index("--junit") + 1]), junit_xml(Suite(arguments[0], now, 0.0, [case], {})))
+            write_text(Path(words[words.index("--junit") + 1]), junit_xml(suite))
     return code

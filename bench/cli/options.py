@@ -6,6 +6,7 @@ that a file and an option are refused alike.
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import reduce
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -122,13 +123,7 @@ RECIPE, METRIC, KEY = Offered(recipe_names), Offered(metric_names), Offered(lamb
 
 def together(*several: Option) -> Option:
     """Give a click command all of these, in this order."""
-
-    def decorate(command: Command) -> Command:
-        for option in reversed(several):
-            command = option(command)
-        return command
-
-    return decorate
+    return lambda command: reduce(lambda made, option: option(made), reversed(several), command)
 
 
 server_option: Option = click.option(
@@ -184,9 +179,8 @@ def swept(option: str, texts: Sequence[str], refused: Collection[str] = ()) -> l
     """Every combination of the values that `texts`, each KEY=A,B, give their keys. Raises UsageError."""
     sweeps = dict[str, list[tuple[str, str]]]()
     for text in texts:
-        name, equals, values = text.partition("=")
-        name = name.strip()
-        if not equals or not values.strip():
+        name, _, values = (part.strip() for part in text.partition("="))
+        if not values:
             raise UsageError(f"option {option}: {text!r} is no sweep (write it like instances=1,3,5)")
         if name not in BY_NAME:
             raise UsageError(f"option {option}: there is no key {name}{nearest(name, BY_NAME)}")

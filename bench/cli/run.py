@@ -64,11 +64,11 @@ def run(scenario: Path | None, **values: Any) -> int:
 
     SCENARIO.toml holds keys of the same names as the options; an option wins over the file.
     """
-    from bench.cli.showing import require_columns
+    from bench.cli.showing import require_table
 
     wanted = scenario_of(scenario, values)
     if values["csv"] is not None:
-        require_columns(values["csv"])
+        require_table(values["csv"])
     if values["repeat"] == 1:
         return run_and_show("run", wanted, values)
     for name in ("markdown", "junit", "as_json"):

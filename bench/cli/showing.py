@@ -99,10 +99,9 @@ def report_beside(result: Document, stored: Path | None) -> Path | None:
         from bench.report.html.page import write_report
 
         return write_report(result, stored)
-    except BenchError as error:
-        why = str(error)
     except Exception as error:  # noqa: BLE001 - whatever it is, the result is there and must be shown
-        why = f"a fault of the report itself ({type(error).__name__}: {error}); please report it"
+        fault = f"a fault of the report itself ({type(error).__name__}: {error}); please report it"
+        why = str(error) if isinstance(error, BenchError) else fault
     print(f"lockbench: there is no report.html: {why}", file=sys.stderr)
     return None
 
@@ -130,46 +129,38 @@ def remove_empty(folders: Sequence[Path]) -> None:
 
 # -- a line of a table per run -----------------------------------------------------------------------------------------
 
-FIRST = ("name", "id", "started_at", "status", "word", "exit_code", "server", "violations")
 
-
-def columns() -> list[str]:
-    """Return the names in a CSV file's first line: from the keys of a scenario and the usual figures, so the same for
-    every run."""
-    from bench.gates.threshold import USUAL, find_metric
-    from bench.measure.section import builtins_of, leaves
-    from bench.scenario import load
-
-    figures = [f"{name}_s" if find_metric(name).unit == "s" else name for name in USUAL]
-    return [*FIRST, *figures, *dict(leaves(builtins_of(load(None, {}))))]
-
-
-def require_columns(path: Path) -> None:
+def require_table(path: Path) -> None:
     """Raises UsageError when the file holds something else than runs, EnvironmentNotReadyError when nobody can write
     it."""
-    with (
-        writing(path, "name another file with --csv"),
-        path.open("a+", encoding="utf-8", errors="replace", newline="") as file,
-    ):
+    with writing(path, "name another file with --csv"), path.open("a+", encoding="utf-8", errors="replace") as file:
         file.seek(0)
-        found = next(csv.reader(file), None)
-        if found is None:
-            csv.writer(file).writerow(columns())
-    if found not in (None, columns()):
-        raise UsageError(f"option --csv: {path} begins with other columns than those of a run; name a new file")
+        if not (file.readline() or "name,id,").startswith("name,id,"):
+            raise UsageError(f"option --csv: {path} begins with other columns than those of a run; name a new file")
 
 
 def append_line(path: Path, run: RunResult) -> None:
-    """Write `run` behind what the file holds; what is not known is empty. Raises EnvironmentNotReadyError."""
+    """Write `run` behind what the file holds, under its columns, or makes them: some facts, the usual figures, the keys
+    of the scenario. What is not known is empty. Raises EnvironmentNotReadyError."""
     from bench.gates.threshold import USUAL, find_metric
     from bench.measure.section import builtins_of, leaves
 
     server = ", ".join(sorted({f"{one.server} {one.version}" for one in run.fleet.instances if one.server}))
-    said = (run.verdict.status, run.verdict.word, run.verdict.exit_code)
-    first = (run.name, run.id, run.started_at, *said, server, run.safety.service_faults)
-    figures = (find_metric(name).value(run) for name in USUAL)
-    with writing(path, "its line is missing"), path.open("a", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerow([*first, *figures, *dict(leaves(builtins_of(run.scenario.shown()))).values()])
+    cells = {
+        **{name: getattr(run, name) for name in ("name", "id", "started_at")},
+        **{name: getattr(run.verdict, name) for name in ("status", "word", "exit_code")},
+        "server": server,
+        "violations": run.safety.service_faults,
+        **{f"{one.name}_s" if one.unit == "s" else one.name: one.value(run) for one in map(find_metric, USUAL)},
+        **dict(leaves(builtins_of(run.scenario.shown()))),
+    }
+    with writing(path, "its line is missing"), path.open("a+", encoding="utf-8", newline="") as file:
+        file.seek(0)
+        columns = next(csv.reader(file), None)
+        table = csv.DictWriter(file, columns or list(cells), extrasaction="ignore")
+        if columns is None:
+            table.writeheader()
+        table.writerow(cells)
 
 
 @click.command()

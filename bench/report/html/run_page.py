@@ -211,12 +211,10 @@ def _examples(result: RunResult) -> Part | None:
 
 
 def _conditions(result: RunResult) -> Chapter:
-    tables = (
-        ("Scenario", "Every key with its resolved value", ("key", "value"), scenario_facts(result.scenario)),
-        ("Servers", "What was started or targeted", ("what", "value"), _facts(result.fleet)),
-        ("Machine", "Of the load generator", ("what", "value"), _facts(result.environment)),
-    )
-    parts = (Part(name, about, head, tuple(facts.items()), frozenset({0, 1})) for name, about, head, facts in tables)
+    tables = {"Scenario": scenario_facts(result.scenario), "Servers": _facts(result.fleet)}
+    tables |= {"Load generator": _facts(result.environment)}
+    head, words = ("what", "value"), frozenset({0, 1})
+    parts = (Part(name, "", head, tuple(facts.items()), words) for name, facts in tables.items())
     return Chapter("Conditions", (), tuple(parts), "folded")
 
 
