@@ -1,15 +1,16 @@
 """What the commands of all experiments share: *options → order → done → shown*.
 
 Rules: what is wrong in the options is refused before anything starts; progress goes to stderr, stdout holds the tables,
-or with --json the result and nothing else. An experiment that keeps a journal and was cut goes on in its own folder:
---resume, or the same --out with the same options.
+or with --json the result and nothing else. An experiment that keeps a journal and was cut goes on where --out is its
+folder and all other options are the same.
 """
 
 from __future__ import annotations
 
 import secrets
+import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from bench.cli.options import PLACE, Option, Read, Values, result_options, server_option, together
+from bench.cli.options import Option, Read, Values, result_options, server_option, together
 from bench.errors import BenchError, UsageError
 
 if TYPE_CHECKING:
@@ -28,18 +29,17 @@ if TYPE_CHECKING:
 Plan = TypeVar("Plan")
 
 
-def experiment_options(kind: str, *, seed: int | None = 1, resumes: bool = False) -> Option:
-    """Give a click command --seed, --server, --out, --markdown, --junit, --json and --quiet, and --resume if it
-    `resumes`. `seed`: the usual one; None: the command has one of its own."""
-    more = []
-    if resumes:
-        more.append(
-            click.option("--resume", metavar="DIR", type=PLACE, help="go on with the matrix that was cut there")
-        )
+_RESUMED = ("crash", "fsync")  # which keep a journal
+
+
+def experiment_options(kind: str, *, seed: int | None = 1) -> Option:
+    """Give a click command --seed, --server, --out, --markdown, --junit, --json and --quiet. `seed`: the usual one;
+    None: the command has one of its own."""
+    options = [server_option, result_options(kind)]
     if seed is not None:
         text = f"of every random choice  [{seed}]"
-        more.append(click.option("--seed", metavar="N", type=int, default=seed, help=text))
-    return together(*more, server_option, result_options(kind))
+        options.insert(0, click.option("--seed", metavar="N", type=int, default=seed, help=text))
+    return together(*options)
 
 
 def carry_out(
@@ -64,14 +64,11 @@ def measured(
     from lockcore.mask import masked_command
 
     run_id = secrets.token_hex(4)
-    wanted = values.get("resume") or values["out"]
-    if "resume" in values and wanted is not None and is_unfinished(wanted):
-        folder, made = wanted, list[Path]()
-    else:
-        folder, made = result_folder(wanted, kind, run_id)
-    order = ExperimentOrder(plan, run_id, ["lockbench", *masked_command(sys.argv[1:])], folder, values["server"])
-    given = [f"--{name}" for name in ("target", "disk", "server") if values.get(name) or values.get(f"{name}s")]
-    go_on = f"go on with lockbench {kind} --resume {folder}" + f" and the same {', '.join(given)}" * bool(given)
+    folder, made, command = values["out"], list[Path](), ["lockbench", *masked_command(sys.argv[1:])]
+    if kind not in _RESUMED or folder is None or not is_unfinished(folder):
+        folder, made = result_folder(folder, kind, run_id)
+    order = ExperimentOrder(plan, run_id, command, folder, values["server"])
+    go_on = f"go on with: {shlex.join(command)}" + ("" if values["out"] else f" --out {folder}")
     try:
         with ProgressLine(quiet=values["quiet"]) as line:
             done = run(order, line)
@@ -82,30 +79,6 @@ def measured(
     finally:
         remove_empty(made)
     return replace(done, unstored=f"{done.unstored}; {go_on}") if is_unfinished(folder) else done
-
-
-def resumed(values: Values, usual: Mapping[str, object], kind: type[Plan]) -> Plan | None:
-    """Return the plan that was begun where --resume says, if no option asks for another than the `usual`; else
-    None. Raises UsageError."""
-    from msgspec import ValidationError
-
-    from bench.measure.section import converted
-    from bench.run.journal import is_unfinished, read_journal
-
-    if (folder := values["resume"]) is None:
-        return None
-    if values["out"] is not None:
-        raise UsageError("option --resume goes on in its own folder: leave --out out")
-    if not is_unfinished(folder):
-        raise UsageError(f"option --resume: no matrix was cut in {folder}; begin anew without it")
-    if any(values[name] != value for name, value in usual.items()):
-        return None
-    try:
-        return converted(read_journal(folder)[0], kind)
-    except ValidationError:
-        raise UsageError(
-            f"option --resume: what was cut in {folder} is none of this command; name one of those"
-        ) from None
 
 
 class Several(click.ParamType[tuple[Any, ...]]):

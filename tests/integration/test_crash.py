@@ -136,8 +136,9 @@ def test_a_matrix_that_was_ended_goes_on_where_it_stopped(
     assert not (folder / "result.json").exists()
     if number is signal.SIGINT:
         assert out.startswith("INTERRUPTED")
-        assert f"--resume {folder}" in err
-    ended = lockbench("crash", "--resume", folder, "--json")
+        assert "go on with: lockbench crash" in err
+        assert f"--out {folder}" in err
+    ended = lockbench(*words, "--json")
     assert ended.returncode == 0, ended.stderr
     assert f"plan: 6 cuts in 2 groups, {kept} of them done before" in ended.stderr
     assert [row["cuts"] for row in json.loads(ended.stdout)["rows"]] == [3, 3, 3]

@@ -50,17 +50,17 @@ def test_a_matrix_that_was_cut_goes_on_where_it_stopped(lockbench: Callable[...,
     first.send_signal(signal.SIGINT)
     out, err = first.communicate(timeout=WAIT_S)
     assert first.returncode == 130
-    assert "--resume" in err
+    assert "go on with: lockbench fsync" in err
     assert out.startswith("INTERRUPTED")
     kept = (folder / JOURNAL_NAME).read_text("utf-8")
     assert not (folder / "result.json").exists()
 
-    other = lockbench("fsync", *order, "--resume", folder, "--seed", "2")
+    other = lockbench("fsync", *order, "--out", folder, "--seed", "2")
     assert other.returncode == 2
     assert "seed 1 there, 2 here" in other.stderr
     assert (folder / JOURNAL_NAME).read_text("utf-8") == kept
 
-    rest = lockbench("fsync", "--resume", folder, "--json", "--quiet")
+    rest = lockbench("fsync", *order, "--out", folder, "--json", "--quiet")
     assert rest.returncode in (0, 4), rest.stderr  # four cells of 0.2 s: on a busy machine they may leave it not known
     result = result_in(folder, FsyncResult)
     assert json.loads(rest.stdout) == result

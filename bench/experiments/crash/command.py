@@ -6,9 +6,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import click
-from msgspec import structs
 
-from bench.cli.experiment import Several, carry_out, experiment_options, resumed
+from bench.cli.experiment import Several, carry_out, experiment_options
 from bench.cli.options import Grouped, Values
 from bench.errors import UsageError
 
@@ -21,7 +20,6 @@ SEED = 1
 FLEETS_PER_CORE, MOST_FLEETS = 7, 16
 _POLICIES = ("none", "no", "everysec", "always")
 _KINDS = ("shutdown", "kill", "kill-slow-fsync", "power-cut", "power-cut-torn")
-_USUAL = {"rate": LOCKS_PER_S, "seed": SEED, "quick": False} | dict.fromkeys(("instances", "policies", "kinds", "cuts"))
 
 
 _N, _EACH, _ENDS = Several(click.IntRange(1, 9)), Several(click.Choice(_POLICIES)), Several(click.Choice(_KINDS))
@@ -38,7 +36,7 @@ _OFFERED = f"locks/s per fleet  [{LOCKS_PER_S}]"
 @click.option("--rate", metavar="L", type=click.IntRange(20, 5000), default=LOCKS_PER_S, help=_OFFERED)
 @click.option("--fleets", metavar="F", type=click.IntRange(1, 64), help=_AT_ONCE)
 @click.option("--quick", is_flag=True, help="N=3 in depth, the main crashes of the other N")
-@experiment_options("crash", seed=SEED, resumes=True)
+@experiment_options("crash", seed=SEED)
 def crash(**values: Any) -> int:
     """What is lost at a crash, by AOF policy, kind of crash, restart and vote margin; who then gets a lock twice.
 
@@ -56,12 +54,10 @@ def crash(**values: Any) -> int:
 
 
 def plan_of(values: Values) -> CrashPlan:
-    """Return what the options ask for, or with --resume alone what was begun there. Raises UsageError."""
+    """Return what the options ask for. Raises UsageError."""
     from bench.experiments.crash.plan import CUTS, CrashPlan, full_crashes, quick_crashes
 
     fleets = values["fleets"] or min(FLEETS_PER_CORE * len(os.sched_getaffinity(0)), MOST_FLEETS)
-    if begun := resumed(values, _USUAL, CrashPlan):
-        return structs.replace(begun, concurrent=fleets)
     quick, policies, kinds = values["quick"], values["policies"] or _POLICIES, values["kinds"] or _KINDS
     every = (quick_crashes if quick else full_crashes)(sorted(values["instances"] or INSTANCES))
     crashes = tuple(crash for crash in every if crash.policy in policies and crash.kind in kinds)

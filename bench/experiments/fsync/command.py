@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from bench.cli.experiment import Several, carry_out, experiment_options, resumed
+from bench.cli.experiment import Several, carry_out, experiment_options
 from bench.cli.options import PLACE, Grouped, Read, ScenarioPlace, Values, file_options
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.scenario import Scenario, load
@@ -29,7 +29,7 @@ SECONDS, SCENARIO_SECONDS = 0.5, 2.0
 WARMUP_SHARE = 0.3
 SEED = 1
 _LISTS = ("policies", "instances", "clients", "pipeline", "latency", "repeats", "seconds")
-_USUAL = {"quick": False, "scenario": None, **dict.fromkeys(_LISTS), "seed": SEED}
+
 LEAST_S, MOST_S = 0.2, 600.0  # of a load
 MOST_DELAY_MS = 1000.0
 MOST_CALLERS = 65_536
@@ -72,13 +72,13 @@ def _load_s(text: str) -> float:
 @click.option("--target", "targets", metavar="URL", type=_URL, multiple=True, help="your own server (repeatable)")
 @click.option("--allow-config", is_flag=True, help="let it CONFIG SET appendfsync there; it is put back")
 @click.option("--disk", metavar="DIR", type=PLACE, help="where started servers keep their files  [TMPDIR]")
-@experiment_options("fsync", seed=SEED, resumes=True)
+@experiment_options("fsync", seed=SEED)
 def fsync(**values: Any) -> int:
     """What an AOF fsync policy costs: acquires/s, latency, fsyncs, by callers, disk and N; beside what it loses.
 
     With SCENARIO its callers, hold time, instances or targets are measured under every policy, on the disk as it
-    is; without, a matrix of those. Policies take turns on the same servers. A matrix that was cut goes on with
-    --resume. Exit code 4: an expected difference did not show.
+    is; without, a matrix of those. Policies take turns on the same servers. A matrix that was cut goes on in its
+    folder (--out). Exit code 4: an expected difference did not show.
     """
     from bench.experiments.fsync.experiment import FsyncMatrix, run_fsync
 
@@ -94,12 +94,9 @@ def fsync(**values: Any) -> int:
 
 
 def fsync_plan_of(values: Values) -> FsyncPlan:
-    """Return the matrix the options ask for, or with --resume alone the one that was cut. Raises UsageError, naming
-    the option and what it takes."""
+    """Return the matrix the options ask for. Raises UsageError, naming the option and what it takes."""
     from bench.experiments.fsync.plan import FsyncPlan
 
-    if begun := resumed(values, _USUAL, FsyncPlan):
-        return begun
     quick, path = values["quick"], values["scenario"]
     scenario, seconds = load(path) if path else None, values["seconds"] or (SCENARIO_SECONDS if path else SECONDS)
     if scenario and scenario.hold.ms > seconds * 1000:

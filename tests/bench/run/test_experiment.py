@@ -1,6 +1,7 @@
 """The skeleton of every experiment: Ctrl-C ends a part and takes nothing, the header is that of a Document."""
 
 import signal
+import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -8,8 +9,8 @@ import click
 import pytest
 
 from bench.cli import showing
-from bench.cli.experiment import Several, carry_out, resumed
-from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.cli.experiment import Several, carry_out
+from bench.errors import EnvironmentNotReadyError
 from bench.measure.result import Document, read_result
 from bench.measure.section import says
 from bench.measure.verdict import AS_EXPECTED, NOT_KNOWN, Verdict
@@ -82,20 +83,15 @@ def test_what_was_cut_or_broke_says_how_to_go_on(tmp_path: Path, monkeypatch: py
     shown: list[Done[Any]] = []
     monkeypatch.setattr(showing, "show", lambda done, *_: shown.append(done))
     for plan, out in enumerate((tmp_path / "a", tmp_path / "b")):
-        again = f"go on with lockbench count --resume {out} and the same --server$"
-        values = {**OPTIONS, "out": out, "resume": None, "server": "/opt/redis-server"}
+        monkeypatch.setattr(sys, "argv", ["lockbench", "crash", "--out", str(out)])
+        again = f"go on with: lockbench crash --out {out}$"
+        values = {**OPTIONS, "out": out}
         if plan:
             with pytest.raises(EnvironmentNotReadyError, match=f"^the disk is full; {again}"):
-                carry_out("count", plan, values, begin)
+                carry_out("crash", plan, values, begin)
         else:
-            carry_out("count", plan, values, begin)
+            carry_out("crash", plan, values, begin)
             assert shown[0].unstored == f"cut short; {again[:-1]}"
-    usual, dict_ = {"seed": 1}, dict[str, int]
-    assert resumed({**OPTIONS, "resume": tmp_path / "a", "seed": 1}, usual, dict_) == {"seed": 1}
-    assert resumed({**OPTIONS, "resume": tmp_path / "a", "seed": 2}, usual, dict_) is None
-    assert resumed({**OPTIONS, "resume": None}, usual, dict_) is None
-    with pytest.raises(UsageError, match="no matrix was cut in"):
-        resumed({**OPTIONS, "resume": tmp_path}, usual, dict_)
 
 
 def test_an_option_with_several_values_takes_each_once_and_names_itself() -> None:

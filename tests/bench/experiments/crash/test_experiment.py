@@ -25,7 +25,7 @@ from tests.doubles.collector import Collector, attributes_of
 
 OPTIONS = {
     "instances": None, "policies": None, "kinds": None, "cuts": None, "rate": 240, "fleets": 14, "quick": True,
-    "resume": None, "out": None, "seed": 1,
+    "out": None, "seed": 1,
 }  # fmt: skip
 
 
@@ -64,28 +64,20 @@ def test_the_phase_covers_a_whole_cycle_of_syncs() -> None:
     assert high - low >= 1.5
 
 
-@pytest.mark.parametrize(
-    "broken", [{"cuts": "x"}, {"cuts": 0}, {"crashes": [{"instances": 3}]}, {"crashes": []}, {"crashes": None}]
-)
-def test_a_plan_that_cannot_be_read_is_refused(tmp_path: Path, broken) -> None:
-    (tmp_path / JOURNAL_NAME).write_text(json.dumps({"plan": {**plan().to_json(), **broken}}) + "\n", "utf-8")
-    with pytest.raises(UsageError, match="is none of this command"):
-        plan(resume=tmp_path, quick=False)
-
-
-def test_going_on_takes_the_plan_that_was_begun_and_no_option_is_passed_over_in_silence(tmp_path: Path) -> None:
+def test_going_on_with_another_plan_is_refused(tmp_path: Path) -> None:
     begun = plan(cuts=3, seed=7)
     (tmp_path / JOURNAL_NAME).write_text(json.dumps({"plan": begun.to_json()}) + "\n", "utf-8")
-    assert plan(resume=tmp_path, quick=False) == begun
+    with open_journal(tmp_path, plan(cuts=3, seed=7).to_json(), CutFacts):
+        pass
     for options in (
         {"cuts": 4},
         {"seed": 8},
         {"policies": ("none",)},
         {"instances": (3,)},
         {"rate": 100},
-        {"quick": True},
+        {"quick": False},
     ):
-        other = plan(resume=tmp_path, **{"quick": False, **options})
+        other = plan(**{"cuts": 3, "seed": 7, **options})
         refused = pytest.raises(UsageError, match="was begun differently")
         with refused, open_journal(tmp_path, other.to_json(), CutFacts):
             pass
@@ -100,8 +92,6 @@ def test_going_on_takes_the_plan_that_was_begun_and_no_option_is_passed_over_in_
         (["--kind", "flood"], "'flood' is not one of"),
         (["--fsync", "none", "--kind", "power-cut"], "no crash has one of these"),
         (["--fsync", ""], "'' is not one of"),
-        (["--resume", "/nowhere"], "no matrix was cut in /nowhere"),
-        (["--resume", "a", "--out", "b"], "leave --out out"),
     ],
 )
 def test_what_is_wrong_is_refused_before_anything_starts(options, complaint, capsys) -> None:

@@ -74,7 +74,6 @@ def test_a_scenario_brings_its_callers_hold_and_servers(said: Said) -> None:
         (["--target", "127.0.0.1:1"], "'--target': "),
         (["--target", "redis://127.0.0.1:1", "--disk", "."], "options --server and --disk are for servers of our own"),
         (["--duration", "nan"], "nan"),
-        (["--resume", "nowhere"], "no matrix was cut in nowhere"),
         (["--disk", "nowhere"], "nowhere is not a folder"),
         (["--allow-config"], "for servers that are not ours: name them with --target"),
     ],
