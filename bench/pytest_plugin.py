@@ -45,11 +45,6 @@ class LockRun:
     errors: Mapping[str, int]
 
     @property
-    def rate_per_s(self) -> float:
-        """Leases per second."""
-        return self.measured.rate.achieved_per_s or 0.0
-
-    @property
     def safety(self) -> str:
         """SAFE, VIOLATED, UNKNOWN, or NOT TESTED: callers hardly met, so nothing could be seen."""
         return self.measured.safety.verdict
@@ -87,7 +82,7 @@ class LockBenchmark:
         run = self._tested(lock, [self._measure(lock, plan)], plan)
         judged = [limit.judge(run.measured) for limit in limits]
         broken = [] if allow_violations else _violations(run)
-        if not run.rate_per_s:
+        if not run.measured.rate.achieved_per_s:
             broken.append(f"no lease was granted in the measured time, errors {dict(run.errors)}")
         broken += [f"{one.expression}: {one.status} ({threshold_text(one)})" for one in judged if one.status != "pass"]
         self._say(_figures(run))
@@ -221,7 +216,7 @@ def _figures(run: LockRun) -> str:
 
     failed = f", errors {dict(run.errors)}" if run.errors else ""
     times = " ".join(f"{p} {latency(find_metric(f'acquire.{p}').value(run.measured))}" for p in ("p50", "p99"))
-    return f"{run.rate_per_s:,.0f} leases/s, acquire {times}, {_safety(run)}{failed}"
+    return f"{run.measured.rate.achieved_per_s or 0:,.0f} leases/s, acquire {times}, {_safety(run)}{failed}"
 
 
 def _safety(run: LockRun) -> str:

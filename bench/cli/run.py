@@ -10,7 +10,6 @@ import json
 import secrets
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from bench.cli.progress_line import ProgressLine
     from bench.measure.run_result import RunResult
     from bench.run.experiment import Done, ExperimentOrder
-    from bench.topology.fleet import Fleet
 
 _LOOK_S = 0.1
 
@@ -130,36 +128,22 @@ def run_and_show(command: str, scenario: Scenario, values: Values) -> int:
 @click.option("--quiet", is_flag=True, help="print the URLs only")
 def fleet(*, instances: int, fsync: str, server: str | None, as_json: bool, quiet: bool) -> int:
     """Start servers, print one URL per line, stop them on Ctrl-C."""
+    from bench.run.interrupt import Interrupts
     from bench.topology.fleet import start_fleet
     from bench.topology.server import find_server
 
-    with start_fleet(instances, fsync, server=find_server(server)) as started:
-
-        def tell() -> None:
-            urls = [instance.url for instance in started.instances]
-            facts = {"urls": urls, "fsync": fsync, "server": asdict(started.server), "folder": str(started.folder)}
-            print(json.dumps(facts) if as_json else "\n".join(urls), flush=True)
-            if not quiet:
-                what = f"{len(urls)} × {started.server}, fsync {fsync}, in {started.folder}"
-                print(f"lockbench: {what}; Ctrl-C stops them", file=sys.stderr)
-
-        serve(started, tell)
-    return EXIT_INTERRUPTED
-
-
-def serve(fleet: Fleet, on_ready: Callable[[], None]) -> None:
-    """Return once somebody wishes to end; tell on stderr of instances that end meanwhile. `on_ready()` is called
-    when no wish can get lost any more. Raises EnvironmentNotReadyError when the guard is gone."""
-    from bench.run.interrupt import Interrupts
-
-    dead: set[int] = set()
-    with Interrupts() as interrupts:
-        interrupts.raising = False
-        on_ready()
+    with start_fleet(instances, fsync, server=find_server(server)) as started, Interrupts() as interrupts:
+        interrupts.raising, alive = False, {instance.index: instance for instance in started.instances}
+        urls = [instance.url for instance in started.instances]
+        facts = {"urls": urls, "fsync": fsync, "server": asdict(started.server), "folder": str(started.folder)}
+        print(json.dumps(facts) if as_json else "\n".join(urls), flush=True)
+        if not quiet:
+            what = f"{len(urls)} × {started.server}, fsync {fsync}, in {started.folder}"
+            print(f"lockbench: {what}; Ctrl-C stops them", file=sys.stderr)
         while not interrupts.count:
-            for instance, exit_code in zip(fleet.instances, fleet.exit_codes(), strict=True):
-                if exit_code is not None and instance.index not in dead:
-                    dead.add(instance.index)
-                    said = f"instance {instance.index} ({instance.url}) ended with exit code {exit_code}"
+            for index, exit_code in enumerate(started.exit_codes()):
+                if exit_code is not None and (ended := alive.pop(index, None)):
+                    said = f"instance {index} ({ended.url}) ended with exit code {exit_code}"
                     print(f"lockbench: {said}", file=sys.stderr)
             time.sleep(_LOOK_S)
+    return EXIT_INTERRUPTED

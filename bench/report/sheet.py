@@ -40,7 +40,7 @@ class Part:
     """One table: what it shows, its head (lines of a cell parted by newlines), its rows. `left`: columns of words.
 
     On a terminal `aside` is a column for roomy ones only, and `below` one that has a line of its own under its row;
-    `styles`: of cells, by their text; `strong`: the row in bold type.
+    `styles`: of cells, by their text.
     """
 
     name: str
@@ -51,7 +51,6 @@ class Part:
     aside: int | None = None
     below: int | None = None
     styles: Mapping[str, str] = field(default_factory=dict)
-    strong: int | None = None
 
     @property
     def plain_head(self) -> tuple[str, ...]:
@@ -194,9 +193,8 @@ def _table(part: Part, shown: Sequence[int], gap: int) -> Table:
         justify: Literal["left", "right"] = "left" if column in part.left else "right"
         style = "dim" if column == part.aside else ""
         table.add_column(part.head[column], justify=justify, no_wrap=column != shown[0], style=style)
-    for number, row in enumerate(part.rows):
-        cells = (Text(row[column], style=part.styles.get(row[column], "")) for column in shown)
-        table.add_row(*cells, style="bold" if number == part.strong else "")
+    for row in part.rows:
+        table.add_row(*(Text(row[column], style=part.styles.get(row[column], "")) for column in shown))
     return table
 
 

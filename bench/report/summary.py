@@ -123,8 +123,7 @@ def _latencies(result: RunResult) -> Part:
             endless = getattr(section, "infinite", ())
             figures = (INFINITE if key in endless else milliseconds(getattr(section, key)) for key in PERCENTILES)
             rows.append((shown, *figures, count(section.count), f" {note}" if note else ""))
-    strong = 0 if sections.acquire.count else None
-    return Part("", "", _HEAD, tuple(rows), frozenset({0, _NOTE}), aside=_NOTE, strong=strong)
+    return Part("", "", _HEAD, tuple(rows), frozenset({0, _NOTE}), aside=_NOTE)
 
 
 def _lines(result: RunResult) -> Iterator[Sentence]:
