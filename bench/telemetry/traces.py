@@ -50,15 +50,14 @@ Known = TypeVar("Known")
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """An operation to trace: `record` has one row. `span_id`: of the acquire; `lease_id`: of the
-    lease's span; `holder`: trace and span id of whom it waited for, if known."""
+    """An operation to trace: `record` has one row. `span_id`: of the acquire; `holder`: trace and span id of whom it
+    waited for, if known."""
 
     record: Records
     reason: str
     trace_id: int
     span_id: int
-    lease_id: int
-    holder: tuple[int, int] | None = None
+    holder: tuple[int, int] | None
 
     def number(self, field: str) -> int:
         """Return a field of the record."""
@@ -70,21 +69,18 @@ class Chosen:
         return OUTCOMES[self.number("outcome") & 0xFF]
 
 
-def choose(records: Records, observed: Flags, without_vote: Flags, one_in: int, rng: random.Random) -> list[Chosen]:
-    """The operations to trace. `one_in` 0 = none by chance.
-
-    `observed`: an attempt of it was; `without_vote`: an instance was silent or in error in one.
-    """
+def choose(records: Records, observed: Flags, one_in: int, rng: random.Random) -> list[Chosen]:
+    """The operations to trace. `observed`: an attempt of it was; `one_in` 0 = none by chance."""
     reasons: dict[int, str] = {}
-    for reason, rows in _by_reason(records, observed, without_vote, one_in, rng):
+    for reason, rows in _by_reason(records, observed, one_in, rng):
         for row in rows.tolist():
             reasons.setdefault(row, reason)
     holders = {row: holder for row in reasons if (holder := _holder_of(records, row)) is not None}
     for holder in holders.values():
         reasons.setdefault(holder, "holder")
-    ids = {row: (_draw_id(rng, 128), _draw_id(rng, 64)) for row in reasons}
+    ids = {row: (rng.getrandbits(128), rng.getrandbits(64)) for row in reasons}
     return [
-        Chosen(records[row : row + 1].copy(), reason, *ids[row], _draw_id(rng, 64), ids.get(holders.get(row, -1)))
+        Chosen(records[row : row + 1].copy(), reason, *ids[row], ids.get(holders.get(row, -1)))
         for row, reason in reasons.items()
     ]
 
@@ -99,18 +95,13 @@ def _holder_of(records: Records, row: int) -> int | None:
     return int(rows[np.argmax(sent[rows])]) if len(rows) else None
 
 
-def _draw_id(rng: random.Random, bits: int) -> int:
-    return rng.getrandbits(bits) or 1  # 0 means none
-
-
-def _by_reason(
-    records: Records, observed: Flags, without_vote: Flags, one_in: int, rng: random.Random
-) -> Iterator[tuple[str, Rows]]:
+def _by_reason(records: Records, observed: Flags, one_in: int, rng: random.Random) -> Iterator[tuple[str, Rows]]:
     codes, released, weight = records["outcome"] & 0xFF, (records["outcome"] >> 8) & 0xFF, 1 + observed
     yield "failed", _most(~np.isin(codes, [OUTCOME_CODES[name] for name in ROUTINE]) * weight)
     yield "release", _most(((released != 0) & (released != _RELEASED)) * weight)
     yield "split vote", _most((outcomes.split_votes_of(records) > 0) * weight)
-    yield "no vote", _most(without_vote * weight)
+    no_vote = outcomes.votes_of(records, "silent") + outcomes.votes_of(records, "errored")
+    yield "no vote", _most((no_vote > 0) * weight)
     yield "refused", _most((codes == OUTCOME_CODES["contended"]) * weight)
     took = np.where(acquired(records), records["ended_ns"] - records["intended_ns"], 0)
     yield "slow", _most(took, PER_REASON // 2)
@@ -147,43 +138,34 @@ class Tracing:
     def __init__(self, run: Run, one_in: int, wall_ns: int, rng: random.Random) -> None:
         self._run, self._one_in, self._wall_ns, self._rng = run, one_in, wall_ns, rng
         self._common: Mapping[str, Value] = dict(run.common)
-        self._acquires: dict[AcquireId, list[ObservedAttempt]] = {}
-        self._won: dict[AcquireId, AcquireId] = {}  # the start of the round that won -> its acquire
-        self._without_vote: dict[AcquireId, None] = {}  # acquires that met an instance which was silent or in error
-        self._extended: dict[AcquireId, list[Extension]] = {}  # by the start of the round that won
+        # by the start of the acquire, and of the round that won: a won record keeps that one
+        self._attempts: dict[AcquireId, list[ObservedAttempt]] = {}
+        self._extensions: dict[AcquireId, list[Extension]] = {}  # by the start of the round that won
         self.exemplars: dict[str, dict[int, Exemplar]] = {}
 
     def note(self, attempts: Iterable[ObservedAttempt], extensions: Iterable[Extension] = ()) -> None:
         """Remember what was observed."""
         for attempt in attempts:
-            key = (attempt.resource, attempt.acquire_ns)
-            self._acquires.setdefault(key, []).append(attempt)
+            of_acquire = self._attempts.setdefault((attempt.resource, attempt.acquire_ns), [])
+            of_acquire.append(attempt)
             if attempt.outcome == "acquired":
-                self._won[attempt.resource, attempt.started_ns] = key
-            if any(ask.vote in _FAILED for ask in attempt.asks):
-                self._without_vote[key] = None
+                self._attempts[attempt.resource, attempt.started_ns] = of_acquire
         for extension in extensions:
-            self._extended.setdefault((extension.resource, extension.attempt_ns), []).append(extension)
-        _forget_oldest(self._acquires)
-        _forget_oldest(self._won)
-        _forget_oldest(self._without_vote)
-        _forget_oldest(self._extended)
+            self._extensions.setdefault((extension.resource, extension.attempt_ns), []).append(extension)
+        _forget_oldest(self._attempts)
+        _forget_oldest(self._extensions)
 
     def look(self, records: Records) -> Iterator[TraceSpan]:
         """The spans of some of these records, whose votes are patched no more."""
-        without_vote = [won for won, acquire in self._won.items() if acquire in self._without_vote]
-        observed = _begun_at(records, [*self._won, *self._acquires])
-        silent = _begun_at(records, [*without_vote, *self._without_vote])
-        for one in choose(records, observed, silent, self._one_in, self._rng):
+        began_ns = np.fromiter((began_ns for _, began_ns in self._attempts), np.int64, len(self._attempts))
+        for one in choose(records, np.isin(records["attempt_ns"], began_ns), self._one_in, self._rng):
             ended_ns = one.number("ended_ns")
             took_s = (ended_ns - one.number("intended_ns")) / NS_PER_S
             shown = Exemplar(took_s, ended_ns + self._wall_ns, one.trace_id, one.span_id)
             self.exemplars.setdefault(one.outcome, {})[bucket_of(took_s)] = shown
-            # a won record keeps the start of the round that won, a lost one that of its acquire
             key = checksum(f"r{one.number('resource')}"), one.number("attempt_ns")
-            acquire = self._won.get(key, key) if one.outcome == "acquired" else key
-            attempts = sorted(self._acquires.get(acquire, ()), key=lambda attempt: attempt.number)
-            yield from self._spans(one, attempts, self._extended.get(key, ()))
+            attempts = sorted(self._attempts.get(key, ()), key=lambda attempt: attempt.number)
+            yield from self._spans(one, attempts, self._extensions.get(key, ()))
 
     def _spans(
         self, chosen: Chosen, attempts: Sequence[ObservedAttempt], extensions: Sequence[Extension]
@@ -191,30 +173,30 @@ class Tracing:
         """All spans of an operation. `attempts`: the observed ones of its acquire; `extensions`: of its lease."""
         if len(attempts) > MOST_ATTEMPTS:
             attempts = (*attempts[: MOST_ATTEMPTS // 2], *attempts[-MOST_ATTEMPTS // 2 :])
-        if held := list(self._held(chosen, extensions)):
+        lease_id = self._rng.getrandbits(64)
+        if held := list(self._held(chosen, lease_id, extensions)):
             ended_ns = max(chosen.number("ended_ns"), *(one.ended_ns for one in held))
             times_ns = chosen.number("intended_ns"), ended_ns
-            yield TraceSpan("redlock.lease", chosen.trace_id, chosen.lease_id, 0, *times_ns, self._common)
-        yield self._acquire(chosen, chosen.lease_id if held else 0)
+            yield TraceSpan("redlock.lease", chosen.trace_id, lease_id, 0, *times_ns, self._common)
+        yield self._acquire(chosen, lease_id if held else 0)
         yield from held
         for attempt in attempts:
             yield from self._sets(chosen, attempt)
         for before, attempt in pairwise(attempts):
             if before.number + 1 == attempt.number:
-                number = {"redlock.attempt": attempt.number}
-                yield self._child(chosen, "redlock.retry_wait", (before.decided_ns, attempt.started_ns), number)
+                times_ns, number = (before.decided_ns, attempt.started_ns), {"redlock.attempt": attempt.number}
+                yield self._child(chosen, chosen.span_id, "redlock.retry_wait", times_ns, number)
 
-    def _held(self, chosen: Chosen, extensions: Sequence[Extension]) -> Iterator[TraceSpan]:
-        for one in extensions:
-            failed = "" if one.outcome == "extended" else one.outcome
-            attributes, times_ns = {**self._common, "redlock.outcome": one.outcome}, (one.sent_ns, one.replied_ns)
-            yield self._child(chosen, "redlock.extend", times_ns, attributes, failed, of_lease=True)
-        if sent_ns := chosen.number("release_sent_ns"):
-            outcome = OUTCOMES[(chosen.number("outcome") >> 8) & 0xFF]
-            cut, times_ns = outcome == "none", (sent_ns, max(chosen.number("release_replied_ns"), sent_ns))
-            attributes = dict(self._common) if cut else {**self._common, "redlock.outcome": outcome}
-            failed = "cut short" if cut else "" if outcome == "released" else outcome
-            yield self._child(chosen, "redlock.release", times_ns, attributes, failed, of_lease=True)
+    def _held(self, chosen: Chosen, lease_id: int, extensions: Sequence[Extension]) -> Iterator[TraceSpan]:
+        answers = [("redlock.extend", one.sent_ns, one.replied_ns, one.outcome) for one in extensions]
+        released_as = OUTCOMES[(chosen.number("outcome") >> 8) & 0xFF]
+        if released_as != "none":
+            times_ns = chosen.number("release_sent_ns"), chosen.number("release_replied_ns")
+            answers.append(("redlock.release", *times_ns, released_as))
+        for name, sent_ns, replied_ns, outcome in answers:
+            attributes = {**self._common, "redlock.outcome": outcome}
+            failed = "" if outcome in ("extended", "released") else outcome
+            yield self._child(chosen, lease_id, name, (sent_ns, replied_ns), attributes, failed=failed)
 
     def _acquire(self, chosen: Chosen, parent: int) -> TraceSpan:
         record, outcome = chosen.record, chosen.outcome
@@ -251,22 +233,15 @@ class Tracing:
             if failed := _FAILED.get(ask.vote, ""):
                 attributes["error.type"] = ask.vote
             times_ns = ask.sent_ns, ask.replied_ns or max(attempt.closed_ns, ask.sent_ns)
-            yield self._child(chosen, "SET", times_ns, attributes, failed)
+            yield self._child(chosen, chosen.span_id, "SET", times_ns, attributes, failed=failed)
 
     def _child(
-        self, chosen: Chosen, name: str, times_ns: tuple[int, int], attributes: Mapping[str, Value], failed: str = "",
-        *, of_lease: bool = False,
+        self, chosen: Chosen, parent: int, name: str, times_ns: tuple[int, int], attributes: Mapping[str, Value],
+        *, failed: str = "",
     ) -> TraceSpan:  # fmt: skip
-        span_id, parent = _draw_id(self._rng, 64), chosen.lease_id if of_lease else chosen.span_id
-        return TraceSpan(name, chosen.trace_id, span_id, parent, *times_ns, attributes, failed)
+        return TraceSpan(name, chosen.trace_id, self._rng.getrandbits(64), parent, *times_ns, attributes, failed)
 
 
 def _forget_oldest(memory: dict[AcquireId, Known]) -> None:
     for key in list(memory)[: max(len(memory) - REMEMBERED, 0)]:
         del memory[key]
-
-
-def _begun_at(records: Records, keys: Sequence[AcquireId]) -> Flags:
-    """Which records are of these acquires."""
-    times = np.fromiter((began_ns for _, began_ns in keys), np.int64, len(keys))
-    return np.asarray(np.isin(records["attempt_ns"], times))

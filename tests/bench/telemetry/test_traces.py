@@ -14,9 +14,8 @@ ADDRESSES = [("10.0.0.1", 7001), ("10.0.0.2", 7002), ("10.0.0.3", 7003)]
 NONE_SEEN = np.zeros(10_000, bool)
 
 
-def reasons_of(records, one_in=0, observed=NONE_SEEN, without_vote=NONE_SEEN):
-    number = len(records)
-    chosen = choose(records, observed[:number], without_vote[:number], one_in, random.Random(1))
+def reasons_of(records, one_in=0, observed=NONE_SEEN):
+    chosen = choose(records, observed[: len(records)], one_in, random.Random(1))
     return [(one.number("sequence"), one.reason) for one in chosen]
 
 
@@ -44,11 +43,15 @@ def test_no_reason_chooses_more_than_its_share_observed_ones_first(records) -> N
     assert set(dict(chosen)) >= set(range(196, 201))
 
 
-def test_those_are_chosen_that_met_an_instance_without_a_vote(records) -> None:
-    many = records(*[{"start": 1, "ended": 2} for _ in range(200)])
-    silent = np.arange(200) == 150
-    assert dict(reasons_of(many, observed=silent, without_vote=silent))[151] == "no vote"
-    assert "no vote" not in dict(reasons_of(many, observed=silent)).values()
+@pytest.mark.parametrize(
+    "vote, reason", [("silent", "no vote"), ("errored", "no vote"), ("refused", None), ("absent", None)]
+)
+def test_a_silent_or_failing_instance_is_a_reason_to_trace_and_a_known_absence_is_none(
+    records, vote: str, reason: str | None
+) -> None:
+    usual = [{"start": 1, "ended": 3} for _ in range(199)]
+    one = {"start": 1, "ended": 2, "votes": {"granted": 2, vote: 1}}
+    assert dict(reasons_of(records(*usual, one))).get(200) == reason
 
 
 def test_one_ordinary_operation_in_so_many_is_chosen(records) -> None:
@@ -147,17 +150,6 @@ def test_a_holder_is_traced_for_who_waited_although_nothing_else_asks_for_it(rec
     chosen = dict(reasons_of(records(waited, held, elsewhere, later, *slower)))
     assert (chosen[1], chosen[2]) == ("refused", "holder")
     assert not {3, 4} & set(chosen)
-
-
-@pytest.mark.parametrize("vote, reason", [("s", "no vote"), ("e", "no vote"), ("r", "slow"), ("a", "slow")])
-def test_a_silent_or_failing_instance_is_a_reason_to_trace_and_a_known_absence_is_none(
-    records, vote: str, reason: str
-) -> None:
-    made = records({"start": 100, "attempt": 106, "ended": 107, "resource": 0})
-    (acquire,) = [
-        one for one in traced(made, attempt(1, 106, "acquired", "gg" + vote)) if one.name == "redlock.acquire"
-    ]
-    assert acquire.attributes["redlock.trace.reason"] == reason
 
 
 def test_an_acquire_says_what_became_of_it(records) -> None:
