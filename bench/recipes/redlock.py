@@ -60,7 +60,7 @@ class RedlockRecipe:
         except InstanceError as error:
             raise EnvironmentNotReadyError(f"{error}; mend that, or name other instances with --target") from error
         if settings.attempts is not None:
-            self._log = AttemptLog(settings.attempts, settings.process, len(targets), lock.observe_every)
+            self._log = AttemptLog(settings.attempts, settings.process, lock.observe_every)
         self._lock = lock
         self.acquire: Acquire = lock.try_acquire
         self.release: Release = lock.try_release

@@ -18,7 +18,7 @@ from bench.measure.facts import Window
 from bench.measure.record import NEVER_NS, HistoryTail, history_parts, read_history
 from bench.measure.run_result import SafetyReport
 from bench.measure.workers import WorkerNote, read_workers
-from bench.telemetry.load_log import AttemptTail, ExtensionTail
+from bench.telemetry.load_log import Extension, LineTail, ObservedAttempt
 from bench.telemetry.otlp import CLOSE_S, Otlp
 from bench.telemetry.page import MetricsPage
 from bench.telemetry.points import DataPoint, Snapshot, Totals, point
@@ -62,12 +62,12 @@ class Exporter:
             self._page = MetricsPage(settings.page, resource)
         self._tracing = Tracing(run, settings.one_in, self._wall_ns, random.SystemRandom())
         self._fresh, self._settled = HistoryTail(folder), HistoryTail(folder)
-        self._attempts = AttemptTail(folder, len(run.addresses))
-        self._extensions = ExtensionTail(folder)
+        self._attempts = LineTail(folder, "attempts", ObservedAttempt)
+        self._extensions = LineTail(folder, "extensions", Extension)
         self._counts, self._observed, self._servers = OperationCounts(run.quorum), Totals(), InfoTotals(run.addresses)
         self._occupancy = Occupancy(time.monotonic_ns())
         self._stop = threading.Event()
-        self._failure, self._written = "", 0
+        self._failure, self._written, self._not_kept = "", 0, 0
         self._thread = threading.Thread(target=self._follow, name="telemetry", daemon=True)
 
     def start(self) -> None:
@@ -122,8 +122,8 @@ class Exporter:
         if len(records):
             self._written = max(self._written, int(records["sequence"].max()))
         self._counts.add(records)
-        attempts = list(self._attempts.new_attempts())
-        extensions = list(self._extensions.new_extensions())
+        attempts, extensions = list(self._attempts.new()), list(self._extensions.new())
+        self._not_kept += sum(attempt.dropped for attempt in attempts)
         count_observed(self._observed, attempts, extensions, self._run.addresses)
         settled = self._settled.new_records(
             NEVER_NS if last else now_ns - self._run.settle_ns
@@ -182,7 +182,7 @@ class Exporter:
     def _dropped(self) -> dict[str, int]:
         dropped = dict(self._otlp.dropped) if self._otlp else {"export": 0, "span": 0}
         missed = max(self._written - self._counts.operations, 0) if self._run.processes == 1 else 0
-        return {**dropped, "attempt": self._attempts.dropped, "record": missed}
+        return {**dropped, "attempt": self._not_kept, "record": missed}
 
     # -- ending -------------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Attempts and extensions from the load process to the exporter: complete rows, bounded, paced by the rate."""
+"""Attempts and extensions from the load process to the exporter: complete lines, bounded, paced by the rate."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +12,10 @@ from bench.telemetry.load_log import (
     LATER,
     MOST,
     AttemptLog,
-    AttemptTail,
+    Extension,
     ExtensionLog,
-    ExtensionTail,
+    LineTail,
+    ObservedAttempt,
     checksum,
 )
 from bench.telemetry.points import Totals
@@ -32,14 +33,18 @@ def record(number: int = 1, started_ns: int = 100, resource: str = "r7") -> Atte
 
 
 def log_in(folder: Path, paces: list[int] | None = None) -> AttemptLog:
-    return AttemptLog(folder, 4, 3, (paces if paces is not None else []).append)
+    return AttemptLog(folder, 4, (paces if paces is not None else []).append)
+
+
+def attempts_in(folder: Path) -> LineTail[ObservedAttempt]:
+    return LineTail(folder, "attempts", ObservedAttempt)
 
 
 def test_an_attempt_comes_out_as_it_went_in_and_without_its_resource(tmp_path: Path) -> None:
-    log, tail = log_in(tmp_path), AttemptTail(tmp_path, 3)
+    log, tail = log_in(tmp_path), attempts_in(tmp_path)
     log.observe(record(2, 300))
     log.flush()
-    (attempt,) = tail.new_attempts()
+    (attempt,) = tail.new()
     assert (attempt.resource, attempt.number) == (checksum("r7"), 2)
     assert (attempt.acquire_ns, attempt.started_ns, attempt.decided_ns, attempt.closed_ns) == (100, 300, 350, 360)
     assert attempt.outcome == "split_vote"
@@ -49,40 +54,42 @@ def test_an_attempt_comes_out_as_it_went_in_and_without_its_resource(tmp_path: P
     assert b"r7" not in next(tmp_path.iterdir()).read_bytes()
 
 
-def test_the_tail_hands_out_each_attempt_once_and_never_half_a_row(tmp_path: Path) -> None:
-    log, tail = log_in(tmp_path), AttemptTail(tmp_path, 3)
+def test_the_tail_hands_out_each_attempt_once_and_never_half_a_line(tmp_path: Path) -> None:
+    log, tail = log_in(tmp_path), attempts_in(tmp_path)
     for number in range(5):
         log.observe(record(number))
         log.flush()
     path = next(tmp_path.iterdir())
     whole = path.read_bytes()
     path.write_bytes(whole[:-5])
-    assert len(list(tail.new_attempts())) == 4
+    assert len(list(tail.new())) == 4
     path.write_bytes(whole)
-    assert len(list(tail.new_attempts())) == 1
-    assert list(tail.new_attempts()) == []
+    assert len(list(tail.new())) == 1
+    assert list(tail.new()) == []
 
 
 def test_more_than_can_be_kept_is_dropped_and_counted(tmp_path: Path) -> None:
-    log, tail = log_in(tmp_path), AttemptTail(tmp_path, 3)
+    log, tail = log_in(tmp_path), attempts_in(tmp_path)
     for _ in range(KEPT + 7):
         log.observe(record(2))
     log.flush()
     log.observe(record(2))
     log.flush()
-    assert len(list(tail.new_attempts())) == KEPT + 1
-    assert tail.dropped == 7
+    kept = list(tail.new())
+    assert len(kept) == KEPT + 1
+    assert sum(attempt.dropped for attempt in kept) == 7
 
 
 def test_of_callers_that_try_again_and_again_a_sample_is_kept_and_nothing_counts_as_lost(tmp_path: Path) -> None:
-    log, tail = log_in(tmp_path), AttemptTail(tmp_path, 3)
+    log, tail = log_in(tmp_path), attempts_in(tmp_path)
     tries = 5 * KEPT
     for number in range(1, tries + 1):
         log.observe(record(number))
     log.observe(replace(record(tries + 1), outcome=Outcome.ACQUIRED))
     log.flush()
-    numbers = [attempt.number for attempt in tail.new_attempts()]
-    assert tail.dropped == 0
+    kept = list(tail.new())
+    numbers = [attempt.number for attempt in kept]
+    assert {attempt.dropped for attempt in kept} == {0}
     assert numbers[:CROWDED] == list(range(1, CROWDED + 1)), "all of them, as long as there is room"
     assert numbers[-1] == tries + 1, "the one that won"
     assert CROWDED + (tries - CROWDED) // LATER <= len(numbers) < KEPT
@@ -109,15 +116,15 @@ def test_few_of_many_acquires_are_observed_and_all_of_few(
 
 
 def test_an_extension_comes_out_as_it_went_in_and_counts_by_its_outcome(tmp_path: Path) -> None:
-    log, tail, extended = ExtensionLog(tmp_path, 3), ExtensionTail(tmp_path), Totals()
+    log, tail, extended = ExtensionLog(tmp_path, 3), LineTail(tmp_path, "extensions", Extension), Totals()
     count_observed(extended, [], [], [])
     assert list(extended.points()) == []
     lease = Lease("r5", b"t", 1_000, 70, 80, 990, None, 1, 0)
     for ours in (True, True, False, None):
         log.note(lease, 100, 2_100, ours)
-    assert list(tail.new_extensions()) == []  # not before it is told to write
+    assert list(tail.new()) == []  # not before it is told to write
     log.flush()
-    found = list(tail.new_extensions())
+    found = list(tail.new())
     assert [one.outcome for one in found] == ["extended", "extended", "gone", "unreachable"]
     assert {(one.resource, one.attempt_ns, one.sent_ns, one.replied_ns) for one in found} == {
         (checksum("r5"), 70, 100, 2_100)
