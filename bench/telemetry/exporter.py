@@ -27,7 +27,6 @@ from bench.telemetry.settings import TelemetrySettings
 from bench.telemetry.table import VIOLATIONS
 from bench.telemetry.traces import Tracing
 
-TRIES = 5  # looks that fail one after the other, before it gives up
 LOOK_S = 1.0  # at most between two looks: files do not stay for ever
 ALL_TIME = Window(0, 1 << 62)
 _LOST = {
@@ -67,7 +66,7 @@ class Exporter:
         self._counts, self._observed, self._servers = OperationCounts(run.quorum), Totals(), InfoTotals(run.addresses)
         self._occupancy = Occupancy(time.monotonic_ns())
         self._stop = threading.Event()
-        self._failure, self._written, self._not_kept = "", 0, 0
+        self._written = self._not_kept = 0
         self._thread = threading.Thread(target=self._follow, name="telemetry", daemon=True)
 
     def start(self) -> None:
@@ -80,6 +79,7 @@ class Exporter:
         `safety`: that section of the result. Returns warnings, each one sentence. The folder must still be there.
         """
         self._stop_looking()
+        failure = []
         try:
             self._look(time.monotonic_ns(), last=True)
             notes = read_workers(self._folder)
@@ -89,8 +89,10 @@ class Exporter:
             known = (self._counts.leases, _violations(safety)) if safety and judged else self._judged()
             self._offer(notes, known, ended=True)
         except Exception as error:  # noqa: BLE001 - telemetry never fails a run
-            self._failure = f"{type(error).__name__}: {error}"
-        return self._close(within_s)
+            failure = [f"telemetry stopped: {type(error).__name__}: {error}"]
+        self._close(within_s)
+        missed = [f"telemetry: {number} {what}" for kind, what in _LOST.items() if (number := self._dropped()[kind])]
+        return [*failure, *(self._otlp.complaints() if self._otlp else self._settings.warnings), *missed]
 
     def abort(self) -> None:
         """There is no result: end at once."""
@@ -102,18 +104,13 @@ class Exporter:
     def _follow(self) -> None:
         with suppress(OSError):  # of this thread alone: the load goes first
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
-        offered_s, failures = time.monotonic(), 0
-        while failures < TRIES and not self._stop.wait(min(self._settings.interval_s, LOOK_S)):
-            try:
+        offered_s = time.monotonic()
+        while not self._stop.wait(min(self._settings.interval_s, LOOK_S)):
+            with suppress(Exception):  # a file may go while it is read; telemetry never fails a run
                 self._look(time.monotonic_ns())
                 if time.monotonic() - offered_s >= self._settings.interval_s - LOOK_S / 2:
                     offered_s = time.monotonic()
-                    notes = read_workers(self._folder)
-                    self._offer(notes, self._judged())
-                failures = 0
-            except Exception as error:  # noqa: BLE001 - telemetry never fails a run
-                failures += 1  # a file may go while it is read
-                self._failure = f"{type(error).__name__}: {error}" if failures == TRIES else ""
+                    self._offer(read_workers(self._folder), self._judged())
 
     def _look(self, now_ns: int, *, last: bool = False) -> None:
         """Read what is new in the folder, and what the servers say. `last`: no vote is patched any more."""
@@ -180,7 +177,7 @@ class Exporter:
             yield point("redlock.telemetry.dropped", number, redlock_telemetry_item=kind)
 
     def _dropped(self) -> dict[str, int]:
-        dropped = dict(self._otlp.dropped) if self._otlp else {"export": 0, "span": 0}
+        dropped = self._otlp.dropped if self._otlp else {}
         missed = max(self._written - self._counts.operations, 0) if self._run.processes == 1 else 0
         return {**dropped, "attempt": self._not_kept, "record": missed}
 
@@ -191,18 +188,11 @@ class Exporter:
         if self._thread.is_alive():
             self._thread.join()
 
-    def _close(self, within_s: float) -> list[str]:
+    def _close(self, within_s: float) -> None:
         if self._otlp is not None:
-            self._otlp.close(2 * within_s if self._otlp.has_arrived else within_s)  # slow is not down
+            self._otlp.close(within_s)
         if self._page is not None:
-            self._page.close(0.0 if not within_s else 4 * within_s)
-        said = [*self._settings.warnings, *([f"telemetry stopped: {self._failure}"] if self._failure else [])]
-        if self._otlp is not None:
-            said += self._otlp.complaints(self._settings.endpoint)
-        for kind, what in _LOST.items():
-            if number := self._dropped()[kind]:
-                said.append(f"telemetry: {number} {what}")
-        return said
+            self._page.close(4 * within_s)
 
 
 def _safety(judged: Judged | None) -> Iterator[DataPoint]:

@@ -27,7 +27,7 @@ from bench.errors import EnvironmentNotReadyError, UsageError, secrets
 from bench.telemetry.points import SCALE, Buckets, DataPoint, Snapshot, by_name
 from bench.telemetry.run import Run
 from bench.telemetry.settings import GRPC, Environ, TelemetrySettings, settings_of
-from bench.telemetry.table import BOUNDS, SCOPE, Instrument, InstrumentKind
+from bench.telemetry.table import BOUNDS, SCOPE, InstrumentKind
 from bench.telemetry.traces import TraceSpan
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Otlp:
 
         Raises EnvironmentNotReadyError when a package is missing, UsageError when a variable cannot be read.
         """
-        self._wall_ns, self._exponential, self._log = wall_ns, settings.exponential, _last_line()
+        self._settings, self._wall_ns, self._log = settings, wall_ns, _last_line()
         self._log.text = ""
         try:
             from opentelemetry.sdk.resources import Resource
@@ -135,21 +135,16 @@ class Otlp:
     @property
     def dropped(self) -> Mapping[str, int]:
         """What was made and did not arrive, by kind."""
-        return {"export": 0, "span": 0} | {kind: line.dropped for kind, line in self._lines.items()}
+        return {kind: line.dropped for kind, line in self._lines.items()}
 
-    @property
-    def has_arrived(self) -> bool:
-        """Whether anything has ever been taken."""
-        return any(line.sent for line in self._lines.values())
-
-    def complaints(self, endpoint: str) -> list[str]:
-        """What the exporters said of their settings, and one sentence if anything did not arrive at `endpoint`."""
-        if not any(self.dropped.values()):
-            return self._before
-        lines = (self._metrics, self._traces)
-        metrics, spans = (f"{line.sent} of {line.sent + line.dropped}" if line else "0 of 0" for line in lines)
-        reason = f"; it said: {self._log.text}" if self._log.text else ""
-        return [*self._before, f"telemetry: {endpoint} took {metrics} metric exports and {spans} spans{reason}"]
+    def complaints(self) -> list[str]:
+        """What is to be said of the settings, by the exporters too, and one sentence if anything did not arrive."""
+        said = [*self._settings.warnings, *self._before]
+        if any(self.dropped.values()):
+            took = [f"{line.sent} of {line.sent + line.dropped} {kind}s" for kind, line in self._lines.items()]
+            reason = f"; it said: {self._log.text}" if self._log.text else ""
+            said.append(f"telemetry: {self._settings.endpoint} took {' and '.join(took)}{reason}")
+        return said
 
     def offer(self, snapshot: Snapshot) -> None:
         """Queue what is so now; never waits, never raises."""
@@ -162,8 +157,9 @@ class Otlp:
             self._traces.put(spans)
 
     def close(self, within_s: float) -> None:
-        """Send what is queued, for at most `within_s` (s), and give up the rest."""
-        deadline_s = time.monotonic() + within_s
+        """Send what is queued, for at most `within_s` (s), and give up the rest. A collector that has ever taken
+        anything is slow and not down: it has twice as long."""
+        deadline_s = time.monotonic() + within_s * (2 if any(line.sent for line in self._lines.values()) else 1)
         for line in self._lines.values():
             line.close(max(deadline_s - time.monotonic(), 0.0))
         said = self._log.text
@@ -176,9 +172,7 @@ class Otlp:
         from opentelemetry.sdk.metrics import export
         from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-        snapshot, exponential = snapshots[-1], self._exponential
-        points = by_name(snapshot.points).items()
-        metrics = [_metric(one, its_points, snapshot, exponential=exponential) for one, its_points in points]
+        metrics = _metrics(snapshots[-1], exponential=self._settings.exponential)
         scope = export.ScopeMetrics(InstrumentationScope(SCOPE), metrics, schema_url="")
         data = export.MetricsData([export.ResourceMetrics(self._resource, [scope], schema_url="")])
         return self._noting(lambda: exporter.export(data))
@@ -234,7 +228,7 @@ def export_once(run: Run, points: Sequence[DataPoint], environ: Environ, within_
     now_ns = time.time_ns()
     otlp.offer(Snapshot(now_ns, now_ns, run.common, points))
     otlp.close(within_s)
-    return [*settings.warnings, *otlp.complaints(settings.endpoint)]
+    return otlp.complaints()
 
 
 def _exporter(signal: str, protocol: str | None) -> Any:
@@ -256,55 +250,52 @@ def _refuse_moved(response: Any, **_: object) -> None:
         raise ConnectionError(f"it answers {response.status_code}: go to {response.headers.get('Location', 'nowhere')}")
 
 
-def _metric(
-    instrument: Instrument, points: Sequence[DataPoint], snapshot: Snapshot, *, exponential: bool
-) -> export.Metric:
+def _metrics(snapshot: Snapshot, *, exponential: bool) -> list[export.Metric]:
     from opentelemetry.sdk.metrics import export
 
     cumulative = export.AggregationTemporality.CUMULATIVE
-    data: export.Histogram | export.ExponentialHistogram | export.Sum | export.Gauge
-    if instrument.kind is InstrumentKind.HISTOGRAM:
-        if exponential:
-            data = export.ExponentialHistogram([_exponential(point, snapshot) for point in points], cumulative)
+    made: list[export.Metric] = []
+    for instrument, points in by_name(snapshot.points).items():
+        data: export.Histogram | export.ExponentialHistogram | export.Sum | export.Gauge
+        if instrument.kind is InstrumentKind.HISTOGRAM:
+            pairs = [(point.value, _explicit(point, snapshot)) for point in points if isinstance(point.value, Buckets)]
+            data = export.Histogram([explicit for _, explicit in pairs], cumulative)
+            if exponential:
+                data = export.ExponentialHistogram([_exponential(*pair) for pair in pairs], cumulative)
         else:
-            data = export.Histogram([_explicit(point, snapshot) for point in points], cumulative)
-    else:
-        numbers = [
-            export.NumberDataPoint(_attributes(point, snapshot), snapshot.began_ns, snapshot.taken_ns, point.value)
-            for point in points
-            if not isinstance(point.value, Buckets)
-        ]
-        is_counter = instrument.kind is InstrumentKind.COUNTER
-        data = export.Sum(numbers, cumulative, is_monotonic=True) if is_counter else export.Gauge(numbers)
-    return export.Metric(instrument.name, instrument.meaning, instrument.unit, data)
+            times_ns = snapshot.began_ns, snapshot.taken_ns
+            numbers = [
+                export.NumberDataPoint(dict((*snapshot.common, *point.attributes)), *times_ns, point.value)
+                for point in points
+                if not isinstance(point.value, Buckets)
+            ]
+            is_counter = instrument.kind is InstrumentKind.COUNTER
+            data = export.Sum(numbers, cumulative, is_monotonic=True) if is_counter else export.Gauge(numbers)
+        made.append(export.Metric(instrument.name, instrument.meaning, instrument.unit, data))
+    return made
 
 
 def _explicit(point: DataPoint, snapshot: Snapshot) -> export.HistogramDataPoint:
     from opentelemetry.sdk.metrics import Exemplar, export
 
-    buckets, attributes = point.value, _attributes(point, snapshot)
+    buckets = point.value
     assert isinstance(buckets, Buckets)
     least, greatest = (end / buckets.unit if buckets.count else 0.0 for end in (buckets.least, buckets.greatest))
     return export.HistogramDataPoint(
-        attributes, snapshot.began_ns, snapshot.taken_ns, buckets.count, buckets.sum, buckets.explicit, BOUNDS, least,
-        greatest, [Exemplar({}, one.value, one.at_ns, one.span_id, one.trace_id) for one in point.exemplars],
+        dict((*snapshot.common, *point.attributes)), snapshot.began_ns, snapshot.taken_ns, buckets.count, buckets.sum,
+        buckets.explicit, BOUNDS, least, greatest,
+        [Exemplar({}, one.value, one.at_ns, one.span_id, one.trace_id) for one in point.exemplars],
     )  # fmt: skip
 
 
-def _exponential(point: DataPoint, snapshot: Snapshot) -> export.ExponentialHistogramDataPoint:
+def _exponential(buckets: Buckets, same: export.HistogramDataPoint) -> export.ExponentialHistogramDataPoint:
     from opentelemetry.sdk.metrics import export
 
-    assert isinstance(point.value, Buckets)
-    zeros, first, counts = point.value.exponential
-    same, none = _explicit(point, snapshot), export.Buckets(0, [])
+    zeros, first, counts = buckets.exponential
     return export.ExponentialHistogramDataPoint(
         same.attributes, same.start_time_unix_nano, same.time_unix_nano, same.count, same.sum, SCALE, zeros,
-        export.Buckets(first, counts), none, 0, same.min, same.max, same.exemplars,
+        export.Buckets(first, counts), export.Buckets(0, []), 0, same.min, same.max, same.exemplars,
     )  # fmt: skip
-
-
-def _attributes(point: DataPoint, snapshot: Snapshot) -> dict[str, str | int]:
-    return dict((*snapshot.common, *point.attributes))
 
 
 def _readable(span: TraceSpan, resource: Resource, wall_ns: int) -> ReadableSpan:

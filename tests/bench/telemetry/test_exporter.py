@@ -3,7 +3,6 @@
 import logging
 import os
 import re
-import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -144,7 +143,7 @@ def test_what_a_worker_forgets_stays_counted_and_what_nobody_saw_is_dropped(
     assert warnings == ["telemetry: 8 operations were forgotten before they were counted"]
 
 
-def test_a_folder_that_is_gone_is_a_warning_and_nothing_else(tmp_path: Path, collector: Collector) -> None:
+def test_a_folder_that_cannot_be_read_is_a_warning_and_nothing_else(tmp_path: Path, collector: Collector) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     recorder, exporter = Recorder(folder, 0), exporter_of(folder)
@@ -153,8 +152,6 @@ def test_a_folder_that_is_gone_is_a_warning_and_nothing_else(tmp_path: Path, col
     recorder.close()
     until(lambda: acquired(collector) == 5)
     (folder / "worker-0-1.json").write_text("{", encoding="utf-8")  # no note, ever
-    until(lambda: not exporter._thread.is_alive())
-    shutil.rmtree(folder)
     (warning,) = exporter.finish()
     assert warning.startswith("telemetry stopped: ")
 
@@ -179,7 +176,7 @@ def test_a_collector_that_refuses_is_named_with_what_it_said(tmp_path: Path, col
     write(recorder, 7)
     recorder.close()
     (warning,) = exporter.finish()
-    assert re.match(rf"telemetry: {collector.endpoint} took 0 of 1 metric exports and 0 of \d+ spans", warning)
+    assert re.match(rf"telemetry: {collector.endpoint} took 0 of 1 exports and 0 of \d+ spans", warning)
     assert "400" in warning
 
 
