@@ -7,7 +7,7 @@ Rules
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -18,13 +18,18 @@ HTTP, GRPC = "http/protobuf", "grpc"
 SIGNALS = ("METRICS", "TRACES")
 INTERVAL_S = 1.0  # the standard's 60 s is longer than most runs
 ONE_IN = 1000
-PAGE_HOST, PAGE_PORT = "127.0.0.1", 9464
-_DEFAULT_PORTS = {HTTP: "http://localhost:4318", GRPC: "http://localhost:4317"}
 
-_TEMPORALITY = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
+_SAMPLERS = ("always_on", "always_off", "traceidratio")
 _AGGREGATION = "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION"
-_EXPLICIT, _EXPONENTIAL = "explicit_bucket_histogram", "base2_exponential_bucket_histogram"
-_KNOWN = {_TEMPORALITY: ("cumulative",), _AGGREGATION: (_EXPLICIT, _EXPONENTIAL)}
+_EXPONENTIAL = "base2_exponential_bucket_histogram"
+_KNOWN = {  # all else is ignored, and that is said
+    "OTEL_METRICS_EXPORTER": ("otlp", "prometheus", "none"),
+    "OTEL_TRACES_EXPORTER": ("otlp", "none"),
+    **{f"OTEL_EXPORTER_OTLP{signal}_PROTOCOL": (HTTP, GRPC) for signal in ("", "_METRICS", "_TRACES")},
+    "OTEL_TRACES_SAMPLER": (*_SAMPLERS, *(f"parentbased_{name}" for name in _SAMPLERS)),
+    "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": ("cumulative",),
+    _AGGREGATION: ("explicit_bucket_histogram", _EXPONENTIAL),
+}
 
 Environ = Mapping[str, str]
 
@@ -59,12 +64,8 @@ def settings_of(environ: Environ) -> TelemetrySettings | None:
     """The settings, None when nothing is wanted. Raises UsageError for a value that cannot be read."""
     if not is_wanted(environ):
         return None
-    warnings: list[str] = []
-    metrics, traces = (_protocol(environ, signal, warnings) for signal in SIGNALS)
-    one_in = _one_in(environ, warnings)
-    for name, known in _KNOWN.items():
-        if _word(environ, name) not in ("", *known):
-            warnings.append(f"telemetry: {name} is ignored, there is only {' and '.join(known)}")
+    metrics, traces = (_protocol(environ, signal) for signal in SIGNALS)
+    one_in = _one_in(environ)
     return TelemetrySettings(
         metrics=metrics,
         traces=None if one_in < 0 else traces,
@@ -75,7 +76,7 @@ def settings_of(environ: Environ) -> TelemetrySettings | None:
         exemplars=_word(environ, "OTEL_METRICS_EXEMPLAR_FILTER") != "always_off",
         service_name=_service_name(environ),
         endpoint=_endpoint(environ, metrics or traces or HTTP),
-        warnings=tuple(dict.fromkeys(warnings)),
+        warnings=tuple(_ignored(environ)),
     )
 
 
@@ -83,40 +84,41 @@ def _word(environ: Environ, name: str) -> str:
     return environ.get(name, "").strip().lower()
 
 
+def _words(environ: Environ, name: str) -> set[str]:
+    return {word.strip() for word in _word(environ, name).split(",")} - {""}
+
+
+def _ignored(environ: Environ) -> Iterator[str]:
+    for name, known in _KNOWN.items():
+        if unknown := _words(environ, name) - set(known):
+            yield f"telemetry: {name} names {', '.join(sorted(unknown))}; there is only {', '.join(known)}"
+
+
 def _exporters(environ: Environ, signal: str) -> set[str]:
     """What is named for a signal; `otlp` when nothing is and there is an endpoint."""
-    named = _word(environ, f"OTEL_{signal}_EXPORTER")
-    if named:
-        return {word.strip() for word in named.split(",")} - {"none", ""}
+    if named := _words(environ, f"OTEL_{signal}_EXPORTER"):
+        return named - {"none"}
     endpoints = ("OTEL_EXPORTER_OTLP_ENDPOINT", f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT")
-    return {"otlp"} if any(environ.get(name, "").strip() for name in endpoints) else set()
+    return {"otlp"} if any(_word(environ, name) for name in endpoints) else set()
 
 
-def _protocol(environ: Environ, signal: str, warnings: list[str]) -> str | None:
-    exporters = _exporters(environ, signal)
-    if unknown := exporters - ({"otlp", "prometheus"} if signal == "METRICS" else {"otlp"}):
-        warnings.append(f"telemetry: OTEL_{signal}_EXPORTER names {', '.join(sorted(unknown))}, which is not here")
-    if "otlp" not in exporters:
+def _protocol(environ: Environ, signal: str) -> str | None:
+    if "otlp" not in _exporters(environ, signal):
         return None
-    named = environ.get(f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL") or environ.get("OTEL_EXPORTER_OTLP_PROTOCOL") or HTTP
-    if named not in (HTTP, GRPC):
-        warnings.append(f"telemetry: the protocol {named} is not here, {HTTP} is used")
-        return HTTP
-    return named
+    names = (f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+    named = next(filter(None, (_word(environ, name) for name in names)), HTTP)
+    return GRPC if named == GRPC else HTTP
 
 
 def _endpoint(environ: Environ, protocol: str) -> str:
     names = ["OTEL_EXPORTER_OTLP_ENDPOINT", *(f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT" for signal in SIGNALS)]
-    given = next((environ[name] for name in names if environ.get(name)), _DEFAULT_PORTS[protocol])
-    return shown(given).partition("?")[0]
+    usual = f"http://localhost:{4317 if protocol == GRPC else 4318}"
+    return shown(next((environ[name] for name in names if environ.get(name)), usual)).partition("?")[0]
 
 
-def _one_in(environ: Environ, warnings: list[str]) -> int:
+def _one_in(environ: Environ) -> int:
     """1 in how many ordinary operations; −1 = no traces at all."""
-    sampler = environ.get("OTEL_TRACES_SAMPLER", "").removeprefix("parentbased_")
-    match sampler:
-        case "":
-            return ONE_IN
+    match _word(environ, "OTEL_TRACES_SAMPLER").removeprefix("parentbased_"):
         case "always_on":
             return 1
         case "always_off":
@@ -124,9 +126,6 @@ def _one_in(environ: Environ, warnings: list[str]) -> int:
         case "traceidratio":
             ratio = _number(environ, "OTEL_TRACES_SAMPLER_ARG", 1.0)
             return round(1 / ratio) if ratio > 0 else 0
-    warnings.append(
-        f"telemetry: OTEL_TRACES_SAMPLER={sampler} is not here; one ordinary operation in {ONE_IN} is traced"
-    )
     return ONE_IN
 
 
@@ -138,10 +137,10 @@ def _service_name(environ: Environ) -> str | None:
 
 
 def _page(environ: Environ) -> tuple[str, int]:
-    port = _number(environ, "OTEL_EXPORTER_PROMETHEUS_PORT", PAGE_PORT)
+    port = _number(environ, "OTEL_EXPORTER_PROMETHEUS_PORT", 9464)
     if not 0 <= port <= 65535:
         raise UsageError(f"OTEL_EXPORTER_PROMETHEUS_PORT is {port:g}, which is no port; use 1 … 65535, or 0 for any")
-    return environ.get("OTEL_EXPORTER_PROMETHEUS_HOST") or PAGE_HOST, int(port)
+    return environ.get("OTEL_EXPORTER_PROMETHEUS_HOST") or "127.0.0.1", int(port)
 
 
 def _number(environ: Environ, name: str, default: float) -> float:
