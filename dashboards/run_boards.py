@@ -169,13 +169,11 @@ _INSTANCES = row(
 )
 _errors = total("redlock.instance.errors", (*INSTANCE, "error_type"))
 _errors = _errors.named("{{server_address}}:{{server_port}} {{error_type}}")
-_uptime = now("redis.uptime", INSTANCE, function="min")
 _TROUBLES = row(
     "Troubles",
     7,
     lines("Errors", "Met by the load since the run began, by instance and kind.", _errors),
     lines("Reconnects", "Connections made anew, by instance.", rate("redlock.instance.reconnects", INSTANCE)),
-    lines("Uptime", "A fall is a restart: the instance may have forgotten its locks.", _uptime),
 )
 
 

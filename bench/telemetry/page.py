@@ -3,8 +3,7 @@
 Rules
 - On loopback unless somebody asks for more. Names and buckets are those that OTLP leads to, with the run id as a label
   of every series.
-- The last snapshot stays up until whoever scraped before has come once more, but not longer than it ever stayed away
-  and half of that, nor than `LINGER_S`.
+- The last snapshot stays up until whoever has come again and again comes once more, for `LINGER_S` at most.
 
 Source: prometheus_client; OpenTelemetry's specification, "Prometheus compatibility".
 """
@@ -12,9 +11,8 @@ Source: prometheus_client; OpenTelemetry's specification, "Prometheus compatibil
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from bench.errors import EnvironmentNotReadyError
@@ -43,7 +41,7 @@ class MetricsPage:
         self._resource = resource
         self._snapshot: Snapshot | None = None
         self._scraped = threading.Condition()
-        self._scrapes_s: list[float] = []
+        self._scrapes = 0
         self._read: Snapshot | None = None
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self)
@@ -64,9 +62,8 @@ class MetricsPage:
     def close(self, within_s: float = LINGER_S) -> None:
         """Wait until the last snapshot has been scraped, if any was, and end."""
         with self._scraped:
-            if len(self._scrapes_s) > 1:
-                period_s = max(after_s - before_s for before_s, after_s in pairwise(self._scrapes_s))
-                self._scraped.wait_for(lambda: self._read is self._snapshot, min(1.5 * period_s + 0.5, within_s))
+            if self._scrapes > 1:
+                self._scraped.wait_for(lambda: self._read is self._snapshot, within_s)
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(1.0)
@@ -82,7 +79,7 @@ class MetricsPage:
                 yield self._family(instrument, points, snapshot)
         with self._scraped:
             self._read = snapshot  # which may be no longer the last
-            self._scrapes_s.append(time.monotonic())
+            self._scrapes += 1
             self._scraped.notify_all()
 
     def _family(self, instrument: Instrument, points: list[DataPoint], snapshot: Snapshot) -> Metric:
@@ -109,12 +106,10 @@ def _add_histogram(
 ) -> None:
     from prometheus_client import samples
 
-    shown = {
-        bucket_of(one.value): samples.Exemplar(
-            {"trace_id": f"{one.trace_id:032x}", "span_id": f"{one.span_id:016x}"}, one.value, one.at_ns / 1e9
-        )
-        for one in exemplars
-    }
+    shown: dict[int, samples.Exemplar] = {}
+    for one in exemplars:
+        ids = {"trace_id": f"{one.trace_id:032x}", "span_id": f"{one.span_id:016x}"}
+        shown[bucket_of(one.value)] = samples.Exemplar(ids, one.value, one.at_ns / 1e9)
     for index, (text, total) in enumerate(zip(_BOUNDS, accumulate(buckets.explicit), strict=True)):
         family.add_sample(f"{name}_bucket", {**labels, "le": text}, total, exemplar=shown.get(index))
     family.add_sample(f"{name}_count", labels, buckets.count)

@@ -80,7 +80,7 @@ class Buckets:
     @property
     def sum(self) -> float:
         """Their sum in exported units."""
-        return self.total / self.unit if self.unit != 1 else self.total
+        return self.total / self.unit
 
 
 def bucket_of(value: float) -> int:
@@ -124,47 +124,40 @@ class Snapshot:
 def point(name: str, value: float | Buckets, /, **attributes: str | int) -> DataPoint:
     """A point of the instrument `name`; attributes are given with `_` for `.` in their names. Buckets are copied.
 
-    Raises ValueError for what is not in the table.
+    Raises KeyError or ValueError for what is not in the table.
     """
-    instrument = BY_NAME.get(name)
-    if instrument is None:
-        raise ValueError(f"{name} is not in the instrument table")
+    instrument = BY_NAME[name]
     known = {attribute.label: attribute for attribute in instrument.attributes}
-    pairs: list[tuple[str, str | int]] = []
     for label, text in attributes.items():
-        attribute = known.get(label)
-        if attribute is None or (attribute.values and text not in attribute.values):
+        if known[label].values and text not in known[label].values:
             raise ValueError(f"{name} has no attribute {label}={text!r} in the instrument table")
-        pairs.append((attribute.name, text))
     if isinstance(value, Buckets) != (instrument.kind is InstrumentKind.HISTOGRAM):
         raise ValueError(f"{name} is a {instrument.kind.value}, not {type(value).__name__}")
     if isinstance(value, Buckets):
         value = replace(value, counts=value.counts.copy())
-    return DataPoint(instrument, tuple(sorted(pairs)), value)
+    return DataPoint(instrument, tuple(sorted((known[label].name, text) for label, text in attributes.items())), value)
 
 
 class Totals:
     """What was counted since the run began: points of counters and histograms."""
 
     def __init__(self) -> None:
-        self._counted: dict[tuple[str, tuple[tuple[str, str | int], ...]], float | Buckets] = {}
+        self._numbers: dict[tuple[str, Attributes], float] = {}
+        self._buckets: dict[tuple[str, Attributes], Buckets] = {}
 
     def count(self, name: str, values: NDArray[np.int64] | float, /, **attributes: str | int) -> None:
         """Add a number to a counter, or each of some integers to a histogram. A 0, or none, makes a point, too."""
         key = name, tuple(attributes.items())
         if isinstance(values, np.ndarray):
             unit = NS_PER_S if BY_NAME[name].unit == "s" else 1
-            buckets = self._counted.setdefault(key, Buckets(unit))
-            assert isinstance(buckets, Buckets)
-            buckets.add(values)
+            self._buckets.setdefault(key, Buckets(unit)).add(values)
         else:
-            before = self._counted.get(key, 0)
-            assert not isinstance(before, Buckets)
-            self._counted[key] = before + values
+            self._numbers[key] = self._numbers.get(key, 0) + values
 
     def points(self) -> Iterator[DataPoint]:
         """All of it."""
-        for (name, attributes), value in self._counted.items():
+        counted: dict[tuple[str, Attributes], float | Buckets] = {**self._buckets, **self._numbers}
+        for (name, attributes), value in counted.items():
             yield point(name, value, **dict(attributes))
 
 

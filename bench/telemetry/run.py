@@ -12,7 +12,6 @@ Rules
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Self
 
 import numpy as np
@@ -42,7 +41,6 @@ _SILENT_OR_ERROR = ("errored", "silent")
 FSYNCS = "lockbench_fsyncs"  # no field of INFO: put there by whoever has the shim, which outlives its server
 
 _FIELDS = {
-    "redis.uptime": "uptime_in_seconds",
     "redis.commands.processed": "total_commands_processed",
     "redis.keys.expired": "expired_keys",
     "redis.aof.fsyncs": FSYNCS,
@@ -52,8 +50,10 @@ _FIELDS = {
     "redis.aof.rewrite_in_progress": "aof_rewrite_in_progress",
 }
 _GAUGES = {name: field for name, field in _FIELDS.items() if BY_NAME[name].kind is InstrumentKind.GAUGE}
-_COUNTERS = [(name, field, "") for name, field in _FIELDS.items() if name not in _GAUGES]
-_COUNTERS += [("redis.cpu.time", f"used_cpu_{state}", state) for state in CPU_STATES]
+_COUNTERS: list[tuple[str, str, dict[str, str]]] = [
+    *((name, field, {}) for name, field in _FIELDS.items() if name not in _GAUGES),
+    *(("redis.cpu.time", f"used_cpu_{state}", {"state": state}) for state in CPU_STATES),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +77,14 @@ class Run:
     started: str = ""
 
     @classmethod
-    def of(cls, scenario: Scenario, run_id: str, processes: int, name: str = "", started: str = "") -> Self:
-        """The run of a scenario, as far as it is known before its servers are asked."""
+    def of(
+        cls, scenario: Scenario, run_id: str, processes: int, name: str = "", started: str = "", *, shares: int = 1
+    ) -> Self:
+        """The run of a scenario, as far as it is known before its servers are asked; `shares`: so many export it, each
+        its share of the rate."""
         return cls(
-            run_id, scenario.recipe, users=scenario.users, processes=processes, rate_per_s=scenario.rate_per_s,
+            run_id, scenario.recipe, users=scenario.users, processes=processes,
+            rate_per_s=scenario.rate_per_s and scenario.rate_per_s / shares,
             instance_timeout_ms=scenario.instance_timeout_ms, name=name, started=started,
         )  # fmt: skip
 
@@ -92,11 +96,6 @@ class Run:
             addresses.append((host.strip("[]"), int(port)) if colon and port.isdigit() else (fact.address, 0))
         policy = policies.pop() if len(policies) == 1 else "mixed" if policies else "unknown"
         return replace(self, addresses=addresses, fsync=policy, part=part)
-
-    def share_of(self, workers: int) -> Self:
-        """What one of so many `workers` that export for themselves is due: the shares add up to the whole."""
-        rate_per_s = self.rate_per_s / workers if self.rate_per_s is not None else None
-        return replace(self, rate_per_s=rate_per_s)
 
     @property
     def quorum(self) -> int:
@@ -129,7 +128,6 @@ def where(address: Address) -> dict[str, str | int]:
     return {"server_address": address[0], "server_port": address[1]}
 
 
-@cache
 def _version() -> str:
     return version_of("lockbench") or "unknown"
 
@@ -142,7 +140,7 @@ def run_points(run: Run, notes: Sequence[WorkerNote], *, ended: bool) -> Iterato
     yield point(
         "redlock.run.info", 1, redlock_users=run.users, redlock_instances=len(run.addresses),
         redlock_processes=run.processes, redlock_loop="closed" if run.rate_per_s is None else "open",
-        service_version=_version(), redlock_run_name=run.name, redlock_run_started=run.started,
+        redlock_run_name=run.name, redlock_run_started=run.started, service_version=_version(),
     )  # fmt: skip
     yield point("redlock.quorum.size", run.quorum)
     if run.rate_per_s is not None:
@@ -313,16 +311,12 @@ class InfoTotals(Totals):
                 continue
             restarted = bool(before) and before.get("run_id") != info.get("run_id")
             self.count("redis.restarts", int(restarted), **here)
-            for name, field, state in _COUNTERS:
+            for name, field, attributes in _COUNTERS:
                 if (value := info.get(field)) is not None:
                     now, last = float(value), float(before.get(field, value))
                     if field != FSYNCS and (restarted or now < last):
                         last = 0
-                    more = max(now - last, 0)
-                    if state:
-                        self.count(name, more, state=state, **here)
-                    else:
-                        self.count(name, int(more), **here)
+                    self.count(name, max(now - last, 0), **attributes, **here)
             before.update(info)
 
     def points(self) -> Iterator[DataPoint]:

@@ -175,7 +175,6 @@ INSTRUMENTS: tuple[Instrument, ...] = (
     _counter("redlock.instance.commands", "{command}", "commands the load sent to it", *_INSTANCE),
     _counter("redlock.instance.errors", "{error}", "errors the load met there", ERROR, *_INSTANCE),
     _counter("redlock.instance.reconnects", "{connection}", "connections made anew", *_INSTANCE),
-    _gauge("redis.uptime", "s", "INFO uptime_in_seconds", *_INSTANCE),
     _counter("redis.restarts", "{restart}", "starts since the run began: INFO has another run_id", *_INSTANCE),
     _counter("redis.cpu.time", "s", "INFO used_cpu_*", CPU_STATE, *_INSTANCE),
     _counter("redis.commands.processed", "{command}", "INFO total_commands_processed", *_INSTANCE),

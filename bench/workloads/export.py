@@ -46,7 +46,7 @@ def export_beside(plan: Plan, index: int, folder: Path, workers: int) -> Callabl
             logger.warning(line)
         child.close()
 
-    run = Run.of(plan.scenario, plan.run_id, 1).share_of(workers)
+    run = Run.of(plan.scenario, plan.run_id, 1, shares=workers)
     with suppress(BenchError):
         child.tell(ExportOrder(folder, index, tuple(plan.targets), run))
     return finish

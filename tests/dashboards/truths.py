@@ -164,7 +164,6 @@ class Truths:
             "Commands A": [self.rate(one["commands"], server_port=port) for port, one in instances],
             "Errors A": [near(number, server_port=port, error_type=kind) for port, kind, number in errors],
             "Reconnects A": [self.rate(one["reconnects"], server_port=port) for port, one in instances],
-            "Uptime A": [Right(self.result["duration_s"] - 2, 600, {"server_port": port}) for port in self.ports],
         }
 
     def fsync(self) -> Rights:

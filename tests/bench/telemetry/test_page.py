@@ -82,7 +82,6 @@ def test_a_scrape_that_began_before_the_last_snapshot_is_not_taken_for_one_of_it
     page.offer(snapshot())
     read(page)
     read(page)
-    page._scrapes_s[:] = [0.0, 100.0]  # a period that a slow machine may take
     slow = Slow()
     page.offer(Snapshot(1, 2, COMMON, slow))
     early = threading.Thread(target=read, args=(page,))
@@ -99,11 +98,16 @@ def test_a_scrape_that_began_before_the_last_snapshot_is_not_taken_for_one_of_it
     assert not closing.is_alive()
 
 
-def test_one_scrape_that_came_soon_after_another_shortens_no_wait() -> None:
+def test_who_came_twice_is_waited_for_and_who_came_once_is_not() -> None:
     page = MetricsPage(("127.0.0.1", 0), RESOURCE)
     page.offer(snapshot())
     read(page)
-    page._scrapes_s[:] = [0.0, 100.0, 100.1]
+    page.offer(snapshot())
+    page.close(3600.0)
+    page = MetricsPage(("127.0.0.1", 0), RESOURCE)
+    page.offer(snapshot())
+    read(page)
+    read(page)
     page.offer(snapshot())
     closing = threading.Thread(target=page.close, args=(60.0,))
     closing.start()

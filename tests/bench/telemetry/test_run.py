@@ -2,15 +2,14 @@
 
 from typing import Any
 
-import pytest
-
+from bench.scenario import load
 from bench.telemetry.run import Info, InfoTotals, Run, run_points
 
 ADDRESSES = [("10.0.0.1", 6379), ("10.0.0.2", 6379)]
 
 
 def said(**fields: Any) -> Info:
-    return {"run_id": "a", "uptime_in_seconds": 9000, "total_commands_processed": 0, **fields}
+    return {"run_id": "a", "total_commands_processed": 0, **fields}
 
 
 def told(*answers: Info) -> dict[str, float]:
@@ -35,15 +34,13 @@ def test_a_server_that_has_been_up_for_long_begins_at_zero_with_the_run() -> Non
     )
     assert later["redis.commands.processed"] == 300
     assert later["redis.aof.delayed_fsyncs"] == 2
-    assert later["redis.uptime"] == 9000
 
 
-@pytest.mark.parametrize("uptime_s", [0, 1, 2, 60])
-def test_a_restart_is_seen_whatever_uptime_is_told_afterwards(uptime_s: int) -> None:
+def test_a_restart_is_another_run_id() -> None:
     points = told(
-        said(uptime_in_seconds=1, total_commands_processed=100),
-        said(uptime_in_seconds=1, total_commands_processed=400),
-        said(run_id="b", uptime_in_seconds=uptime_s, total_commands_processed=1000),
+        said(total_commands_processed=100),
+        said(total_commands_processed=400),
+        said(run_id="b", total_commands_processed=1000),
     )
     assert points["redis.restarts"] == 1
     assert points["redis.commands.processed"] == 300 + 1000
@@ -58,7 +55,7 @@ def test_the_same_server_is_not_restarted_though_it_was_silent_for_a_while() -> 
 def test_while_it_is_silent_counters_stay_and_gauges_are_left_out() -> None:
     points = told(said(aof_current_size=1), said(aof_current_size=2, total_commands_processed=8), None)
     assert points["redis.commands.processed"] == 8
-    assert not {"redis.uptime", "redis.aof.size"} & set(points)
+    assert "redis.aof.size" not in points
 
 
 def test_counters_that_somebody_reset_are_no_restart_and_never_fall() -> None:
@@ -72,10 +69,10 @@ def points_of(run: Run) -> dict[str, tuple[float, dict[str, str | int]]]:
 
 
 def test_the_shares_of_the_workers_of_a_plain_locust_add_up_to_the_schedules_rate() -> None:
-    run = Run("plain", "redlock", rate_per_s=200.0)
-    assert points_of(run)["redlock.load.offered"][0] == 200
-    assert sum(points_of(run.share_of(2))["redlock.load.offered"][0] for _ in range(2)) == 200
-    assert "redlock.load.offered" not in points_of(Run("plain", "redlock").share_of(2))
+    scenario = load(options={"rate": "200"})
+    assert points_of(Run.of(scenario, "plain", 2))["redlock.load.offered"][0] == 200
+    assert points_of(Run.of(scenario, "plain", 1, shares=2))["redlock.load.offered"][0] == 100
+    assert "redlock.load.offered" not in points_of(Run.of(load(), "plain", 1, shares=2))
 
 
 def test_a_run_says_when_it_began_and_what_it_is_called() -> None:
