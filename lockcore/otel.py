@@ -91,15 +91,13 @@ def instrument(
         raise ValueError(f"slow_s must be a number of seconds, 0 to {MOST_SLOW_S}, not {slow_s!r}")
     if not isinstance(lock, Redlock | AsyncRedlock):
         raise TypeError(f"lock must be a Redlock or an AsyncRedlock, not {type(lock).__name__}")
-    if class_of is not None and not callable(class_of):
-        raise TypeError(f"class_of must take a resource and return its class, not {class_of!r}")
     # The global one by its module: what it was before set_meter_provider becomes what it is after, and is not another.
     provider: Provider = metrics
     if meter_provider is not None and meter_provider is not metrics.get_meter_provider():
         provider = meter_provider
-    exported = _EXPORTED.get(provider)
-    if exported is None:
-        exported = _EXPORTED[provider] = _Exported(provider)
+    if provider not in _EXPORTED:
+        _EXPORTED[provider] = _Exported(provider)
+    exported = _EXPORTED[provider]
     tracer = trace.get_tracer(SCOPE, tracer_provider=tracer_provider)
     observe_every = partial(_observe_every, weakref.ref(lock))
     watch = Tallied(_Recording(exported.histograms, tracer), int(slow_s * NS_PER_S), class_of, observe_every)
@@ -170,12 +168,29 @@ class _Recording:
 
 @dataclass(eq=False, slots=True)
 class _Source:
-    """A lock whose numbers are exported; `exchanged`: its instances' counters when they were looked at last."""
+    """A lock whose numbers are exported; `instances`: what there was to say of its instances at the last look."""
 
     lock: weakref.ref[Lock]
     watch: Tallied
     fleet: str
-    exchanged: dict[Point, int] = field(default_factory=dict)
+    instances: dict[Point, int] = field(default_factory=dict)
+
+    def counters(self) -> Iterator[tuple[Point, int]]:
+        """What never falls, also when the lock is closed or collected."""
+        for name, counts in list(self.watch.counts.items()):
+            named = tuple(_attributes(name).items())
+            yield ("redlock.acquire.outcomes", (*named, ("redlock.outcome", "acquired"))), counts.acquired
+            for (metric, outcome), number in list(counts.numbers.items()):
+                yield (metric, (*named, ("redlock.outcome", outcome)) if outcome else named), number
+        yield from ((point, number) for point, number in self.instances.items() if point[0] in COUNTERS)
+
+    def standing(self, now_ns: int) -> Iterator[tuple[Point, int]]:
+        """How its callers stand."""
+        yield ("redlock.callers.waiting", ()), self.watch.waiting
+        for name, counts in list(self.watch.counts.items()):
+            named, (held, overdue) = tuple(_attributes(name).items()), counts.standing(now_ns)
+            yield ("redlock.leases.held", named), held
+            yield ("redlock.leases.overdue", named), overdue
 
 
 class _Exported:
@@ -218,31 +233,26 @@ class _Exported:
         """All points by now: counts of several locks add up; an instance votes if it does for all of them."""
         counts, states = Counter[Point](), dict[Point, int]()
         for source in list(self._locks):
-            lock, watch, fleet = source.lock(), source.watch, source.fleet
+            lock, watch = source.lock(), source.watch
             if lock is None:
-                self._bury(source)
+                with suppress(ValueError):  # another reader did
+                    self._locks.remove(source)
+                    self._past.update(dict(source.counters()))
                 continue
-            counts.update(dict(_counted(watch)))
-            counts.update(dict(_standing(watch, now_ns)))
             statuses = lock.instances
-            source.exchanged = dict(_exchanged(statuses, fleet))  # also of one that is closed: counters never fall
-            counts.update(source.exchanged)
+            source.instances = dict(_of_instances(statuses, source.fleet))
+            counts.update(dict(source.counters()))
+            counts.update(dict(source.standing(now_ns)))
             if not lock.closed:
                 watch.pace(now_ns)
-                for point, number in _states(statuses, fleet):
-                    states[point] = (max if "abstaining" in point[0] else min)(number, states.get(point, number))
-                self._collect(watch, [_where(status, fleet) for status in statuses])
+                for point, number in source.instances.items():
+                    if point[0] in GAUGES:
+                        states[point] = (max if "abstaining" in point[0] else min)(number, states.get(point, number))
+                self._collect(watch, [dict(_where(status, source.fleet)) for status in statuses])
         counts.update(self._past)
         return {**counts, **states}
 
-    def _bury(self, source: _Source) -> None:
-        """Keep the numbers of a lock that was collected."""
-        with suppress(ValueError):  # another reader did
-            self._locks.remove(source)
-            self._past.update(dict(_counted(source.watch)))
-            self._past.update(source.exchanged)
-
-    def _collect(self, watch: Tallied, places: list[dict[str, str | int]]) -> None:
+    def _collect(self, watch: Tallied, places: Sequence[dict[str, str | int]]) -> None:
         """Count the votes of observed attempts, and how long each instance took."""
         while watch.attempts:
             record = watch.attempts.popleft()
@@ -273,48 +283,27 @@ def _attributes(name: str, outcome: Outcome | None = None) -> dict[str, str]:
     return named if outcome is None else {**named, "redlock.outcome": outcome.value}
 
 
-def _counted(watch: Tallied) -> Iterator[tuple[Point, int]]:
-    for name, counts in list(watch.counts.items()):
-        named = tuple(_attributes(name).items())
-        yield ("redlock.acquire.outcomes", (*named, ("redlock.outcome", "acquired"))), counts.acquired
-        for (metric, outcome), number in list(counts.numbers.items()):
-            yield (metric, (*named, ("redlock.outcome", outcome)) if outcome else named), number
-
-
-def _standing(watch: Tallied, now_ns: int) -> Iterator[tuple[Point, int]]:
-    yield ("redlock.callers.waiting", ()), watch.waiting
-    for name, counts in list(watch.counts.items()):
-        named, (held, overdue) = tuple(_attributes(name).items()), counts.standing(now_ns)
-        yield ("redlock.leases.held", named), held
-        yield ("redlock.leases.overdue", named), overdue
-
-
-def _where(status: InstanceStatus, fleet: str) -> dict[str, str | int]:
+def _where(status: InstanceStatus, fleet: str) -> Attributes:
     """Host and port; a unix socket's path has port 0."""
     host, _, port = status.address.rpartition(":")
     place = (host.strip("[]"), int(port)) if host and port.isdigit() else (status.address, 0)
-    return {**_fleet(fleet), "server.address": place[0], "server.port": place[1]}
+    return (*_fleet(fleet), ("server.address", place[0]), ("server.port", place[1]))
 
 
-def _fleet(name: str) -> dict[str, str]:
-    return {"redlock.fleet": name} if name else {}
+def _fleet(name: str) -> Attributes:
+    return (("redlock.fleet", name),) if name else ()
 
 
-def _exchanged(statuses: Sequence[InstanceStatus], fleet: str) -> Iterator[tuple[Point, int]]:
+def _of_instances(statuses: Sequence[InstanceStatus], fleet: str) -> Iterator[tuple[Point, int]]:
+    yield ("redlock.quorum.size", _fleet(fleet)), len(statuses) // 2 + 1
     for status in statuses:
-        where = tuple(_where(status, fleet).items())
+        where = _where(status, fleet)
+        yield ("redlock.instance.voting", where), int(status.state == "voting")
+        yield ("redlock.instance.abstaining", where), int(status.state == "abstaining")
         yield ("redlock.instance.commands", where), status.commands
         yield ("redlock.instance.reconnects", where), status.reconnects
         for kind, number in {**_NO_ERRORS, **dict(status.errors)}.items():
             yield ("redlock.instance.errors", (*where, ("error.type", kind))), number
-
-
-def _states(statuses: Sequence[InstanceStatus], fleet: str) -> Iterator[tuple[Point, int]]:
-    yield ("redlock.quorum.size", tuple(_fleet(fleet).items())), len(statuses) // 2 + 1
-    for status in statuses:
-        where = tuple(_where(status, fleet).items())
-        yield ("redlock.instance.voting", where), int(status.state == "voting")
-        yield ("redlock.instance.abstaining", where), int(status.state == "abstaining")
 
 
 _EXPORTED: weakref.WeakKeyDictionary[Provider, _Exported] = weakref.WeakKeyDictionary()
