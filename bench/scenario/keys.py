@@ -8,7 +8,7 @@ file, the file over the default; every refusal names its place (file and key, or
 
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Self, get_type_hints
@@ -35,6 +35,7 @@ from bench.scenario.quantity import (
     duration_text,
     nearest,
     says,
+    toml_value,
     whole,
 )
 from lockcore.mask import shown
@@ -179,21 +180,6 @@ KEYS = tuple(_keys_of(Scenario))
 BY_NAME = {key.name: key for key in KEYS}
 
 
-@dataclass(slots=True)
-class _Given:
-    """What was written so far: parsed values by key name, and where each stands."""
-
-    values: dict[str, Any] = field(default_factory=dict)
-    places: dict[str, str] = field(default_factory=dict)
-
-    def put(self, key: ScenarioKey, raw: object, place: str) -> None:
-        try:
-            self.values[key.name] = key.kind.parse(raw)
-        except ValueError as error:
-            raise UsageError(f"{place}: {error}") from None
-        self.places[key.name] = place
-
-
 def load(
     path: Path | None = None,
     options: Mapping[str, object] | None = None,
@@ -204,31 +190,34 @@ def load(
 
     Raises UsageError with the place for an unreadable file, an unknown key, a wrong type or range, a contradiction.
     """
-    given = _Given()
-    if path is not None:
-        _read_file(path, given)
-    for name, raw in (options or {}).items():
-        key = BY_NAME[name]
-        for replaced in _REPLACES.get(name, ()):
-            if replaced not in (options or {}):
-                given.values.pop(replaced, None)
-        given.put(key, _from_option(key, raw), f"option {key.option}")
-    if usual_instances and not {"instances", "targets"} & given.values.keys():
-        given.values["instances"] = usual_instances(given.values.get("recipe", BY_NAME["recipe"].default))
-    scenario = _resolve(given.values)
+    given: dict[str, Any] = {}
+    places: dict[str, str] = {}
+    for name, raw, place in (*(_of_file(path) if path else ()), *_of_options(options or {})):
+        try:
+            given[name], places[name] = BY_NAME[name].kind.parse(raw), place
+        except ValueError as error:
+            raise UsageError(f"{place}: {error}") from None
+    for name in options or {}:
+        for replaced in {*_REPLACES.get(name, ())} - {*(options or {})}:
+            given.pop(replaced, None)
+    if usual_instances and not {"instances", "targets"} & given.keys():
+        given["instances"] = usual_instances(given.get("recipe", BY_NAME["recipe"].default))
+    scenario = _resolve(given)
     wrong = (_server_contradictions, _load_contradictions, _fault_contradictions)
-    for name, sentence in chain.from_iterable(one(scenario, given.values) for one in wrong):
-        raise UsageError(f"{given.places.get(name, f'key `{name}`')}: {sentence}")
+    for name, sentence in chain.from_iterable(one(scenario, given) for one in wrong):
+        raise UsageError(f"{places.get(name, f'key `{name}`')}: {sentence}")
     return scenario
 
 
-def _from_option(key: ScenarioKey, raw: object) -> object:
-    if isinstance(raw, list | tuple):
-        return [key.kind.from_text(str(text)) for text in raw]
-    return key.kind.from_text(raw) if isinstance(raw, str) else raw
+def _of_options(options: Mapping[str, object]) -> Iterator[tuple[str, object, str]]:
+    """Key name, value as TOML would have it, and place of each option."""
+    for name, raw in options.items():
+        value = [toml_value(str(text)) for text in raw] if isinstance(raw, list | tuple) else raw
+        yield name, toml_value(value) if isinstance(value, str) else value, f"option {BY_NAME[name].option}"
 
 
-def _read_file(path: Path, given: _Given) -> None:
+def _of_file(path: Path) -> Iterator[tuple[str, object, str]]:
+    """Key name, value and place of each key of a file."""
     try:
         document = tomllib.loads(place_of(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -240,10 +229,14 @@ def _read_file(path: Path, given: _Given) -> None:
         raise UsageError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'it is not UTF-8'})") from None
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path}: is not TOML: {error}") from None
-    for name, raw in _flatten(document, path):
+    retry = document.pop("retry", {})
+    if not isinstance(retry, dict):
+        raise UsageError(f'{path}, key `retry`: {retry!r} is not a table (write retry = {{ policy = "full-jitter" }})')
+    for name, raw in (document | {f"retry.{inner}": value for inner, value in retry.items()}).items():
+        place = f"{path}, key `{name}`"
         if name not in BY_NAME:
-            raise UsageError(f"{path}, key `{name}`: there is no such key{nearest(name, BY_NAME)}")
-        given.put(BY_NAME[name], raw, f"{path}, key `{name}`")
+            raise UsageError(f"{place}: there is no such key{nearest(name, BY_NAME)}")
+        yield name, raw, place
 
 
 def place_of(path: Path) -> Path:
@@ -251,19 +244,6 @@ def place_of(path: Path) -> Path:
     ready = READY / f"{path.name.removesuffix('.toml')}.toml"
     by_name = path.parent in (Path(), Path("bench", "scenarios"))
     return ready if by_name and not path.is_file() and ready.exists() else path
-
-
-def _flatten(document: Mapping[str, object], path: Path) -> Iterator[tuple[str, object]]:
-    tables = {name.partition(".")[0] for name in BY_NAME if "." in name}
-    for name, raw in document.items():
-        if name not in tables:
-            yield name, raw
-        elif isinstance(raw, dict):
-            yield from ((f"{name}.{inner}", value) for inner, value in raw.items())
-        else:
-            raise UsageError(
-                f'{path}, key `{name}`: {raw!r} is not a table (write {name} = {{ policy = "full-jitter" }})'
-            )
 
 
 def _resolve(given: Mapping[str, Any]) -> Scenario:

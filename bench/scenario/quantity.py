@@ -9,7 +9,6 @@ import math
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -193,8 +192,8 @@ def parse_target(raw: object) -> str:
     return str(raw)
 
 
-def inline_table(text: str) -> object:
-    """Return the TOML value in `text`, or the text itself when it is none (the key's own parser then refuses it)."""
+def toml_value(text: str) -> object:
+    """Return the TOML value that an option's text is, or the text itself: most need no quotes."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -225,14 +224,10 @@ Parse = Callable[[object], Any]
 
 @dataclass(frozen=True, slots=True)
 class KeyKind:
-    """What values a key takes: `parse` makes a TOML value the resolved one, `from_text` an option a TOML value.
-
-    `words`: the only ones there are, if they are few.
-    """
+    """What values a key takes: `parse` makes a TOML value the resolved one; `words`: the only ones, if they are few."""
 
     metavar: str
     parse: Parse
-    from_text: Callable[[str], object] = str
     many: bool = False
     flag: bool = False
     words: tuple[str, ...] = ()
@@ -248,14 +243,7 @@ def whole(low: int, high: int) -> KeyKind:
             raise ValueError(f"{raw} is outside {low} to {high}")
         return raw
 
-    return KeyKind("N", parse, _number_of)
-
-
-def _number_of(text: str) -> object:
-    for read in (int, float):
-        with suppress(ValueError):
-            return read(text)
-    return text
+    return KeyKind("N", parse)
 
 
 def duration(low_ms: float, high_ms: float, *, whole: bool = False) -> KeyKind:
@@ -275,7 +263,7 @@ def duration(low_ms: float, high_ms: float, *, whole: bool = False) -> KeyKind:
 
 def auto_or(kind: KeyKind) -> KeyKind:
     """`auto`, resolved to None, or what `kind` takes."""
-    return KeyKind(f"auto|{kind.metavar}", lambda raw: None if raw == "auto" else kind.parse(raw), kind.from_text)
+    return KeyKind(f"auto|{kind.metavar}", lambda raw: None if raw == "auto" else kind.parse(raw))
 
 
 def choice(*names: str) -> KeyKind:
@@ -289,7 +277,7 @@ def choice(*names: str) -> KeyKind:
     return KeyKind("|".join(names), parse, words=names)
 
 
-def many(metavar: str, item: Parse, from_text: Callable[[str], object] = str) -> KeyKind:
+def many(metavar: str, item: Parse) -> KeyKind:
     """A list of what `item` takes."""
 
     def parse(raw: object) -> tuple[Any, ...]:
@@ -297,7 +285,7 @@ def many(metavar: str, item: Parse, from_text: Callable[[str], object] = str) ->
             raise ValueError(f"{raw!r} is not a list (write it in [ ])")
         return tuple(item(entry) for entry in raw)
 
-    return KeyKind(metavar, parse, from_text, many=True)
+    return KeyKind(metavar, parse, many=True)
 
 
 def _rate(raw: object) -> float:
@@ -321,7 +309,7 @@ def _truth(raw: object) -> bool:
 
 
 WORD, FLAG = KeyKind("NAME", _word), KeyKind("", _truth, flag=True)
-RATE, TIME = KeyKind("NUMBER", _rate, _number_of), KeyKind("TIME", parse_delay)
+RATE, TIME = KeyKind("NUMBER", _rate), KeyKind("TIME", parse_delay)
 SKEW, LIMITS = KeyKind("SKEW", parse_skew), many("EXPR", parse_threshold)
 TARGETS, PAUSES = many("URL", parse_target), many("P:D:S", parse_pause)
-FAULTS = many("TABLE", parse_fault, inline_table)
+FAULTS = many("TABLE", parse_fault)

@@ -25,6 +25,7 @@ from bench.measure.section import decoded
 from bench.recipes.protocol import RecipeSettings
 from bench.recipes.registry import find_recipe
 from bench.scenario import KEYS, Scenario, ScenarioKey, load
+from bench.scenario.quantity import toml_value
 from lockcore import RetryPolicy
 from lockcore.clock import NS_PER_MS
 from lockcore.mask import is_secretive
@@ -229,9 +230,9 @@ def _checked(key: ScenarioKey) -> Callable[[str], str]:
     def check(text: str) -> str:
         try:
             if key.kind.many:
-                key.kind.parse([key.kind.from_text(item) for item in _items(key, text)])
+                key.kind.parse([toml_value(item) for item in _items(key, text)])
             elif text:
-                key.kind.parse(key.kind.from_text(text))
+                key.kind.parse(toml_value(text))
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
         return text
