@@ -70,13 +70,9 @@ class Retry:
     policy: Annotated[
         str, choice("full-jitter", "poll", "push", "fixed", "none"), "full-jitter", says("how a refused acquire waits")
     ] = "full-jitter"
-    window_ms: Annotated[
-        float, duration(0.1, 3_600_000), "5ms", says("U(0, window) or the fixed wait before a retry")
-    ] = 5.0
+    window_ms: Annotated[float, duration(0.1, 3_600_000), "5ms", says("U(0, window) or the fixed wait")] = 5.0
     attempts: Annotated[int, whole(1, 1_000_000), 1000, says("attempts of one acquire at most")] = 1000
-    unreachable: Annotated[
-        bool, FLAG, False, says("try again, within wait, when a quorum was unreachable; else it fails at once")
-    ] = False
+    unreachable: Annotated[bool, FLAG, False, says("try again when a quorum was unreachable; else it fails")] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,46 +80,28 @@ class Scenario:
     """What one run does, every default filled in. `rate_per_s` None means closed loop."""
 
     recipe: Annotated[str, WORD, "redlock", says("which lock to load (`lockbench recipes` lists them)")]
-    instances: Annotated[
-        int, whole(1, 64), 5, says("servers to start (the recipe may want another number); running ones: targets")
-    ]
-    targets: Annotated[
-        tuple[str, ...], TARGETS, (), says("a running instance, once for each: redis://, rediss:// or unix://")
-    ]
+    instances: Annotated[int, whole(1, 64), 5, says("servers to start (the recipe may want another number)")]
+    targets: Annotated[tuple[str, ...], TARGETS, (), says("each running instance: redis://, rediss:// or unix://")]
     fsync: Annotated[
         str, choice("none", "no", "everysec", "always"), "everysec", says("AOF policy of started servers; none: no AOF")
     ]
     users: Annotated[int, whole(1, 100_000), 64, says("concurrent callers over all processes")]
     processes: Annotated[int, whole(1, 256), 1, says("Locust worker processes")]
-    rate_per_s: Annotated[
-        float | None, RATE, None, says("operations per second in all: open loop; absent: closed loop")
-    ]
+    rate_per_s: Annotated[float | None, RATE, None, says("operations per second in all: open loop; absent: closed")]
     arrivals: Annotated[str, choice("poisson", "fixed"), "poisson", says("how open-loop operations are spaced")]
     duration_ms: Annotated[float, duration(100, _DAY_MS), "20s", says("measured time; the warm-up comes before it")]
-    warmup_ms: Annotated[
-        float, auto_or(duration(0, _DAY_MS)), "auto", says("time left out before measuring; auto = max(2s, 10 %)")
-    ]
+    warmup_ms: Annotated[float, auto_or(duration(0, _DAY_MS)), "auto", says("not measured; auto = max(2s, 10 %)")]
     resources: Annotated[int, whole(1, 10_000_000), 1000, says("how many different things are locked")]
-    skew: Annotated[
-        Skew,
-        SKEW,
-        "uniform",
-        says("uniform, own (each caller its own), zipf:1.1, or hot:0.9 (that share on one key)"),
-    ]
+    skew: Annotated[Skew, SKEW, "uniform", says("uniform, own (each caller its own), zipf:1.1, hot:0.9 (on one key)")]
     hold: Annotated[Delay, TIME, "0", says("work under the lock: 0, fixed:5ms, exp:5ms, lognormal:5ms,1.0")]
     think: Annotated[Delay, TIME, "0", says("a caller's rest between two operations, closed loop only")]
     ttl_ms: Annotated[int, duration(5, _DAY_MS, whole=True), "10s", says("time to live of a lock, the PX argument")]
     wait_ms: Annotated[int, duration(0, _DAY_MS, whole=True), "1s", says("how long one acquire may wait")]
     instance_timeout_ms: Annotated[
-        float,
-        auto_or(duration(0.1, _DAY_MS)),
-        "auto",
-        says("how long one instance may take to answer; auto = min(50ms, ttl / 4), never above ttl / 4"),
+        float, auto_or(duration(0.1, _DAY_MS)), "auto", says("how long one instance may take; auto: min(50ms, ttl / 4)")
     ]
     retry: Annotated[Retry, says("how a refused acquire waits")]
-    max_ttl_ms: Annotated[
-        int, duration(5, _DAY_MS, whole=True), "10s", says("largest TTL of the whole fleet; larger are refused")
-    ]
+    max_ttl_ms: Annotated[int, duration(5, _DAY_MS, whole=True), "10s", says("largest TTL of the whole fleet")]
     rejoin: Annotated[
         str,
         choice("trust-first", "delay", "trust"),
@@ -138,27 +116,12 @@ class Scenario:
     ] = False
     events: Annotated[str, choice("fast", "stock"), "fast", says("stock = one Locust event per operation")]
     seed: Annotated[int, whole(0, 2**63 - 1), 1, says("drives every random choice of the load")]
-    fencing: Annotated[
-        bool,
-        FLAG,
-        False,
-        says("holders write to a register that rejects stale writes, by fencing token or owner token"),
-    ]
-    thresholds: Annotated[
-        tuple[str, ...], LIMITS, (), says("a limit that the result must keep, like 'acquire.p99 < 10ms'")
-    ]
+    fencing: Annotated[bool, FLAG, False, says("holders write to a register that rejects stale writes, by token")]
+    thresholds: Annotated[tuple[str, ...], LIMITS, (), says("the result must keep it, like 'acquire.p99 < 10ms'")]
     pause: Annotated[
-        tuple[Pause, ...],
-        PAUSES,
-        (),
-        says("stretch a recipe's pause point (`lockbench recipes --json` lists them): point:how long:share of passes"),
+        tuple[Pause, ...], PAUSES, (), says("a pause point (`lockbench recipes --json`):how long:share of passes")
     ]
-    faults: Annotated[
-        tuple[Fault, ...],
-        FAULTS,
-        (),
-        says("a fault as an inline TOML table: at, for, kind, target, phase, params"),
-    ]
+    faults: Annotated[tuple[Fault, ...], FAULTS, (), says("an inline TOML table: at, for, kind, target, phase, params")]
 
     def shown(self) -> Self:
         """Return it with targets that hold no secrets."""
@@ -302,11 +265,8 @@ def _fault_contradictions(scenario: Scenario, _: Collection[str]) -> Iterator[tu
     counts = {"instance": scenario.instances, "worker": scenario.processes}
     for fault in scenario.faults:
         if fault.at_ms >= scenario.duration_ms:
-            last = duration_text(scenario.duration_ms)
-            yield (
-                "faults",
-                f"{fault.kind} at {duration_text(fault.at_ms)} comes after the end of the run ({last})",
-            )
+            at, last = duration_text(fault.at_ms), duration_text(scenario.duration_ms)
+            yield "faults", f"{fault.kind} at {at} comes after the end of the run ({last})"
         for target in fault.target:
             noun, _, index = target.partition(":")
             if int(index) >= counts[noun]:
