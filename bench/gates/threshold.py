@@ -7,21 +7,20 @@ Rules, beside those of README ("Which side is judged")
 - VALID is said of a generator by the p99: a timer too late for the very percentile of the limit puts that in doubt.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
 from math import inf
 from operator import attrgetter, eq, ge, gt, le, lt, ne
-from typing import cast, get_type_hints
+from typing import cast, get_args, get_type_hints
 
 from bench.errors import UsageError
 from bench.measure.histogram import Histogram
-from bench.measure.latency import PERCENTILES, AllAcquires, Latency
+from bench.measure.latency import PERCENTILES, AllAcquires, Figure, Latency
 from bench.measure.run_result import Figures, JudgedThreshold, Measured, Operator, Unit
 from bench.measure.workers import IN_DOUBT, LATENESS_SHARE
-from bench.scenario.quantity import nearest, parse_threshold
+from bench.scenario.quantity import THRESHOLD, nearest, parse_threshold
 
 SECTIONS = (
     *("rate", "outcomes", "outcome_shares", "totals", "releases", "latency_s", "attempts", "votes", "split_votes"),
@@ -40,7 +39,7 @@ USUAL = (  # the figures of a run that are kept when it is one of several
     *("cost.client_cpu_us_per_cycle", "cost.server_cpu_us_per_cycle"),
 )
 OF_ACQUIRED = (("latency_s", "acquire_service"), ("latency_s", "wait"))
-OVER_ALL = ("p50", "p90", "p99", "p999", "p9999", "max")  # of `acquire`: read from `acquire_all`
+OVER_ALL = get_args(Figure)  # of `acquire`: read from `acquire_all`
 FOREVER_S = 3600.0  # what infinity is in a ratio: the longest time that a histogram can tell
 _MORE_IS_BETTER = ("rate.achieved_per_s", "rate.completed_per_s", "outcome_shares.acquired", "outcomes.acquired")
 
@@ -60,7 +59,7 @@ class Metric:
 
     def value(self, result: Figures) -> float | None:
         """What `result` has of it, inf included; None when that is unknown."""
-        section = self._section(result)
+        section = attrgetter(".".join(self.path[:-1]))(result) if len(self.path) > 1 else result
         if isinstance(section, AllAcquires) and self.path[-1] in section.infinite:
             return inf
         found = getattr(section, self.path[-1])
@@ -68,12 +67,8 @@ class Metric:
 
     def samples(self, result: Figures) -> int | None:
         """How many samples a figure of a distribution rests on; None for other figures."""
-        section = self._section(result) if self.path[0] == "latency_s" else None
+        section = getattr(result.latency_s, self.path[1]) if self.path[0] == "latency_s" else None
         return section.count if isinstance(section, Latency | AllAcquires) else None
-
-    def _section(self, result: Figures) -> object:
-        """What the figure stands in."""
-        return attrgetter(".".join(self.path[:-1]))(result) if len(self.path) > 1 else result
 
 
 def find_metric(name: str) -> Metric:
@@ -134,7 +129,6 @@ def _unit(path: Sequence[str]) -> Unit:
 # -- limits -----------------------------------------------------------------------------------------------------------
 
 OPERATORS: dict[Operator, Callable[[float, float], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge, "==": eq, "!=": ne}
-_PARTS = re.compile(r"(?P<name>[a-z0-9_.]+)\s*(?P<operator>[<>=!]+)\s*(?P<number>[\d.]+)\s*(?P<unit>\S*)")
 _SECONDS = {"us": Decimal("1e-6"), "µs": Decimal("1e-6"), "ms": Decimal("1e-3"), "s": Decimal(1)}
 _SCALES: dict[str, dict[str, Decimal]] = {  # what may be written for a figure stored in this unit
     "s": _SECONDS,
@@ -165,7 +159,6 @@ class Threshold:
             doubt = self._doubt(result, value, kept=kept)
         endless = f"∞: {_failed_share(result)} of acquires failed" if value == inf else ""
         value = None if value == inf else value
-        room = None if value is None else self._room(value)
         return JudgedThreshold(
             expression=self.expression,
             metric=self.metric.name,
@@ -175,8 +168,7 @@ class Threshold:
             unit=self.metric.unit,
             value=value,
             infinite=bool(endless),
-            margin=room,
-            margin_ratio=room / self.limit if room is not None and self.limit else None,
+            margin=None if value is None else self._room(value),
             status="inconclusive" if doubt else "pass" if kept else "fail",
             reason=doubt or endless or None,
         )
@@ -184,7 +176,7 @@ class Threshold:
     def _room(self, value: float) -> float:
         """How far the value may still go until the limit; negative: how far beyond it is."""
         room = self.limit - value
-        return {"<": room, "<=": room, ">": -room, ">=": -room, "!=": abs(room)}.get(self.operator, -abs(room))
+        return {"<": room, ">": -room, "!": abs(room), "=": -abs(room)}[self.operator[0]]
 
     def _doubt(self, result: Figures, value: float | None, *, kept: bool) -> str:
         """Why this cannot be answered from `result`; nothing when it can."""
@@ -226,16 +218,17 @@ def read_threshold(text: str) -> Threshold:
         expression = parse_threshold(text)
     except ValueError as error:
         raise UsageError(f"threshold: {error}") from None
-    parts = _PARTS.fullmatch(expression)
+    parts = THRESHOLD.fullmatch(expression)
     assert parts is not None  # parse_threshold takes nothing else
     try:
         metric = find_metric(parts["name"])
     except UsageError as error:
         raise UsageError(f"threshold {expression!r}: {error}") from None
-    scale = _SCALES[metric.unit].get(parts["unit"])
+    unit = parts["unit"] or ""
+    scale = _SCALES[metric.unit].get(unit)
     if scale is None:
         wanted = f"{metric.name} {parts['operator']} {_EXAMPLES[metric.unit]}"
-        wrong = f"{parts['unit']!r} is not a unit of {metric.name}" if parts["unit"] else "the limit needs a unit"
+        wrong = f"{unit!r} is not a unit of {metric.name}" if unit else "the limit needs a unit"
         raise UsageError(f"threshold {expression!r}: {wrong} (write it like {wanted})")
     return Threshold(expression, metric, cast("Operator", parts["operator"]), float(Decimal(parts["number"]) * scale))
 

@@ -299,7 +299,6 @@ class JudgedThreshold(Section, frozen=True, kw_only=True):
     value: Annotated[float | None, says("what was measured; null: no samples, or infinite")]
     infinite: Annotated[bool, says("whether the value is infinite, as so many acquires failed")] = False
     margin: Annotated[float | None, says("how far the value may go until the limit; negative: how far beyond it is")]
-    margin_ratio: Annotated[float | None, says("margin ÷ limit; null when the limit is 0")]
     status: Annotated[Literal["pass", "fail", "inconclusive"], says("inconclusive: this run cannot answer it")]
     reason: Annotated[str | None, says("why it is inconclusive, or why the value is infinite, else null")]
 

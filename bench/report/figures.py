@@ -87,8 +87,8 @@ def threshold_text(entry: JudgedThreshold) -> str:
         value = entry.reason
     parts = [f"measured {value}", f"limit {limit}"]
     if entry.margin is not None:
-        ratio, sign = entry.margin_ratio, "-" if entry.margin < 0 else "+" if entry.margin else ""
-        size = in_unit(abs(entry.margin), entry.unit) if ratio is None else percent(abs(ratio))
+        margin, sign = abs(entry.margin), "-" if entry.margin < 0 else "+" if entry.margin else ""
+        size = percent(margin / abs(entry.limit)) if entry.limit else in_unit(margin, entry.unit)
         parts.append(f"margin {sign}{size}")
     if entry.reason and entry.reason != value:
         parts.append(entry.reason)

@@ -18,7 +18,10 @@ from bench.errors import UsageError, secrets
 
 _UNIT_MS = {"us": 0.001, "µs": 0.001, "ms": 1.0, "s": 1000.0, "m": 60_000.0, "h": 3_600_000.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(us|µs|ms|s|m|h)")
-_THRESHOLD = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)*\s*(<=|>=|==|!=|<|>)\s*\d+(\.\d+)?\s*(%|us|µs|ms|s|/s)?")
+THRESHOLD = re.compile(
+    r"(?P<name>[a-z][a-z0-9_]*(\.[a-z0-9_]+)*)\s*(?P<operator><=|>=|==|!=|<|>)"
+    r"\s*(?P<number>\d+(\.\d+)?)\s*(?P<unit>%|us|µs|ms|s|/s)?"
+)
 FAULT_KINDS = (
     *("kill", "stop", "restart", "proxy", "client-pause", "client-kill", "script-flush", "maxmemory", "readonly"),
     *("loading", "misconf", "fsync-latency", "fsync-error", "clock-jump", "clock-rate", "power-cut", "drop"),
@@ -147,7 +150,7 @@ def parse_pause(raw: object) -> Pause:
 
 def parse_threshold(raw: object) -> str:
     """Return the expression as written, such as `acquire.p99 < 10ms`."""
-    if not isinstance(raw, str) or not _THRESHOLD.fullmatch(raw.strip()):
+    if not isinstance(raw, str) or not THRESHOLD.fullmatch(raw.strip()):
         raise ValueError(f"{raw!r} is not a threshold (write it like acquire.p99 < 10ms or safety.violations == 0)")
     return raw.strip()
 

@@ -26,5 +26,5 @@ def limit(status: Any, value: float | None = None, path: str = "latency_s.acquir
     """A limit `x` of a run, judged."""
     return JudgedThreshold(
         expression="x", metric="acquire.p99", path=path, operator="<", limit=1.0, unit="s", value=value, margin=None,
-        margin_ratio=None, status=status, reason="why" if status == "inconclusive" else None,
+        status=status, reason="why" if status == "inconclusive" else None,
     )  # fmt: skip

@@ -63,11 +63,6 @@ def test_a_limit_is_kept_or_not_and_the_margin_says_by_how_much(
     assert judged["expression"] == text
 
 
-def test_the_margin_is_also_a_share_of_the_limit_where_there_is_one(result: Result) -> None:
-    assert read_threshold("acquire.p99 < 5ms").judge(run_of(result))["margin_ratio"] == pytest.approx(0.2)
-    assert read_threshold("safety.violations == 0").judge(run_of(result))["margin_ratio"] is None
-
-
 UNKNOWN_SAFETY = ("safety", {"verdict": "UNKNOWN", "reason": "a worker died"})
 NOT_TESTED = ("safety", {"verdict": "NOT TESTED", "tested_leases": 99, "reason": "99 of 500 leases"})
 NOT_SUSTAINED = ("rate", {"sustained": False})

@@ -36,7 +36,7 @@ DROPPED = {  # figures that nobody reads any more
     *(f".planner.options[].crash.{name}" for name in (
         "kinds", "asked", "double_grants_abstaining", "double_grant_upper_bound_95",
     )),
-    ".safety.holders[].held_ratio", ".rows[].safety",
+    ".safety.holders[].held_ratio", ".rows[].safety", ".thresholds[].margin_ratio", ".runs[].thresholds[].margin_ratio",
     *(f"{where}fleet.instances[].{name}" for where in (".", ".points[].", ".sides[].") for name in (
         "process_id", "uptime_s",
     )),
