@@ -18,7 +18,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from grafana_foundation_sdk.builders import bargauge, common, dashboard, heatmap, prometheus, stat, timeseries
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
@@ -45,9 +45,8 @@ COLUMNS = 24
 SOURCE = shared.DataSourceRef(type_val="prometheus", uid="${datasource}")
 _UNITS = {"s": "s", "By": "bytes", RATIO: "percentunit", "x": "suffix: ×"}
 Builder = Any  # each panel type of the SDK has a builder of its own, without a common interface
-Built = TypeVar("Built")
 Variable = dashboard.QueryVariable | dashboard.CustomVariable | dashboard.DatasourceVariable
-PanelRow = tuple[str, Sequence[tuple[int, Sequence[Builder]]]]  # its heading, and its lines
+Shelf = tuple[str, int, Sequence[Builder]]  # its heading, if any; its height; the panels that stand side by side
 
 
 # -- queries ----------------------------------------------------------------------------------------------------------
@@ -200,21 +199,7 @@ def ratio(upper: Query, lower: Query, unit: str = RATIO) -> Query:
 # -- panels ----------------------------------------------------------------------------------------------------------
 
 
-def row(title: str, *cells: int | Builder) -> PanelRow:
-    """A heading and its lines, each a height and the panels side by side that are so high; those at the end are wider
-    where 24 columns cannot be shared evenly."""
-    shelves: list[tuple[int, list[Builder]]] = []
-    for cell in cells:
-        if isinstance(cell, int):
-            shelves.append((cell, []))
-        else:
-            shelves[-1][1].append(cell)
-    return title, shelves
-
-
-def lines(
-    title: str, description: str, *queries: Query, stacked: bool = False, exemplars: bool = False
-) -> timeseries.Panel:
+def lines(title: str, description: str, *queries: Query, stacked: bool = False, exemplars: bool = False) -> Builder:
     """Values over time."""
     panel = timeseries.Panel().line_width(1).fill_opacity(30 if stacked else 8).show_points(shared.VisibilityMode.AUTO)
     if stacked:
@@ -225,7 +210,7 @@ def lines(
     return _filled(panel.min(0), title, description, queries, exemplars=exemplars)
 
 
-def number(title: str, description: str, query: Query, *, red_above: float | None = None) -> stat.Panel:
+def number(title: str, description: str, query: Query, *, red_above: float | None = None) -> Builder:
     """One number, now or of the whole range; red above `red_above`."""
     panel = stat.Panel().graph_mode(shared.BigValueGraphMode.NONE).color_mode(shared.BigValueColorMode.VALUE)
     panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
@@ -235,7 +220,7 @@ def number(title: str, description: str, query: Query, *, red_above: float | Non
     return _filled(panel, title, description, (query,), instant=True)
 
 
-def bars(title: str, description: str, query: Query) -> bargauge.Panel:
+def bars(title: str, description: str, query: Query) -> Builder:
     """Values of the whole range side by side."""
     panel = bargauge.Panel().orientation(shared.VizOrientation.HORIZONTAL)
     panel.display_mode(shared.BarGaugeDisplayMode.BASIC)
@@ -243,7 +228,7 @@ def bars(title: str, description: str, query: Query) -> bargauge.Panel:
     return _filled(panel.min(0), title, description, (query,), instant=True)
 
 
-def heat(title: str, description: str, query: Query) -> heatmap.Panel:
+def heat(title: str, description: str, query: Query) -> Builder:
     """A histogram over time, one column a moment, on the histogram's own bounds."""
     panel = heatmap.Panel().calculate(False)
     panel.color(heatmap.HeatmapColorOptions().mode(heat_models.HeatmapColorMode.SCHEME).scheme("Oranges").steps(64))
@@ -260,10 +245,9 @@ def unit_of(unit: str) -> str:
 
 
 def _filled(
-    made: Built, title: str, description: str, queries: Sequence[Query], *,
+    panel: Builder, title: str, description: str, queries: Sequence[Query], *,
     instant: bool = False, exemplars: bool = False, form: PromQueryFormat = PromQueryFormat.TIME_SERIES,
-) -> Built:  # fmt: skip
-    panel: Builder = made
+) -> Builder:  # fmt: skip
     units = {query.unit for query in queries}
     if len(units) != 1 or not description:
         raise ValueError(f"panel {title!r}: one unit and a description are needed, not {sorted(units)}")
@@ -275,14 +259,14 @@ def _filled(
         if exemplars and index == 0:
             target.exemplar(True)
         panel.with_target(target.format(form))
-    return made
+    return panel
 
 
 # -- boards ----------------------------------------------------------------------------------------------------------
 
 
 def board(
-    title: str, name: str, description: str, rows: Sequence[PanelRow], extra: Sequence[Variable] = (),
+    title: str, name: str, description: str, shelves: Sequence[Shelf], extra: Sequence[Variable] = (),
     *, variables: Sequence[Variable] = (),
 ) -> str:  # fmt: skip
     """The board as the JSON text that is committed: of runs, with `extra` variables; or with its own `variables`."""
@@ -296,21 +280,22 @@ def board(
         made.annotation(annotation)
     others = dashboard.DashboardLink("lockbench boards").type(models.DashboardLinkType.DASHBOARDS).tags([TAG])
     made.link(others.as_dropdown(True).include_vars(True).keep_time(True))
-    _place(made, rows)
+    _place(made, shelves)
     return JSONEncoder(sort_keys=True, indent=2, ensure_ascii=False).encode(made.build()) + "\n"
 
 
-def _place(made: dashboard.Dashboard, rows: Sequence[PanelRow]) -> None:
-    """Number the panels and give each its place; a row's heading takes one line."""
+def _place(made: dashboard.Dashboard, shelves: Sequence[Shelf]) -> None:
+    """Number the panels and give each its place; those at a line's end are wider where it cannot be shared evenly."""
     y, numbers = 0, itertools.count(1)
-    for title, shelves in rows:
-        made.with_row(dashboard.Row(title).id(next(numbers)).grid_pos(models.GridPos(h=1, w=COLUMNS, x=0, y=y)))
-        y += 1
-        for height, panels in shelves:
-            edges = [COLUMNS * index // len(panels) for index in range(len(panels) + 1)]
-            for panel, (x, end) in zip(panels, itertools.pairwise(edges), strict=True):
-                made.with_panel(panel.id(next(numbers)).grid_pos(models.GridPos(h=height, w=end - x, x=x, y=y)))
-            y += height
+    for heading, height, panels in shelves:
+        if heading:
+            place = models.GridPos(h=1, w=COLUMNS, x=0, y=y)
+            made.with_row(dashboard.Row(heading).id(next(numbers)).grid_pos(place))
+            y += 1
+        edges = [COLUMNS * index // len(panels) for index in range(len(panels) + 1)]
+        for panel, (x, end) in zip(panels, itertools.pairwise(edges), strict=True):
+            made.with_panel(panel.id(next(numbers)).grid_pos(models.GridPos(h=height, w=end - x, x=x, y=y)))
+        y += height
 
 
 def choice(

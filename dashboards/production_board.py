@@ -7,7 +7,7 @@ the same names has a run id, and is left out. Rates and shares are of the last f
 from functools import partial
 
 from dashboards import panels
-from dashboards.panels import ACQUIRE, INSTANCE, PRODUCTION, Query, board, choice, instances, lines, number, ratio, row
+from dashboards.panels import ACQUIRE, INSTANCE, PRODUCTION, Query, board, choice, instances, lines, number, ratio
 
 _ENDED, _CLASS = "redlock.acquire.outcomes", ("job", "redlock_resource_class")
 _FLEET = ("job", "instance", "redlock_fleet")
@@ -34,29 +34,27 @@ _over, _gone = partial(_now, "redlock.leases.overdue"), partial(_rate, "redlock.
 _holding = Query(_now("redlock.leases.held").expr, "{caller}", "holding")
 _waiting = _now("redlock.callers.waiting").named("waiting")
 _outcomes = _rate(_ENDED, ("redlock_outcome",))
-_GLANCE = row(
-    "Is locking fine?",
-    4,
+_GLANCE = (
     number("Failed", "Acquires without a quorum, with a split vote, or too late: see the instances.", _failed()),
     number("Slow", "Leases that took longer than slow_s: see for whom.", _slow()),
     number("Acquire p99", "Of samples. High with many waiting: a hot resource; else: an instance.", _acquire[1]),
     number("Instances beyond the quorum", "For the process that has fewest. Below 0 nothing can be locked.", _spare),
     number("Leases overdue", "Ran out, not given back: hold shorter, or keep_alive.", _over(), red_above=1),
     number("Leases gone", "Found gone, per second: somebody worked without its lock.", _gone()),
-    8,
+)
+_COURSE = (
     lines("Outcomes", "Contended is an answer: somebody else holds it.", _outcomes, stacked=True),
     lines("Acquire latency", "Successes, of samples. Points lead to the service's traces.", *_acquire, exemplars=True),
     lines("Callers", "Waiting grows, holding does not: a hot resource, or no quorum answers.", _holding, _waiting),
 )
 _tries, _hold = _p99("redlock.acquire.attempts", ("job",)), _p99("redlock.hold.duration", _CLASS)
-_WHOM = row(
-    "For whom not?",
-    7,
+_WHOM = (
     lines("Failed, by service", "One service: its network or settings; all: the instances.", _failed(("job",))),
     lines("Slow, by class", "By service and class of resource: which lock is waited for.", _slow(_CLASS)),
     lines("Leases gone, by class", "Whose work ran without its lock.", _gone(_CLASS)),
     lines("Leases overdue, by class", "Who works past its lease.", _over(_CLASS)),
-    7,
+)
+_WHY = (
     lines("Hold p99", "Grant to release, of samples. Near the TTL: keep_alive.", _hold),
     lines("Release p99", "Of samples.", _p99("redlock.release.duration", ("job",))),
     lines("Rounds per acquire, p99", "Of samples. Many: contenders collide; widen the retry window.", _tries),
@@ -66,13 +64,12 @@ _voting = _now("redlock.instance.voting", INSTANCE, function="min")
 _abstains = _now("redlock.instance.abstaining", INSTANCE, function="max")
 _replies = _p99("db.client.operation.duration", INSTANCE, db_system_name="redis", db_operation_name="SET")
 _errors = _rate("redlock.instance.errors", (*INSTANCE, "error_type"))
-_INSTANCES = row(
-    "Which instance?",
-    8,
+_INSTANCES = (
     lines("Votes for its clients", "1: for every process. 0: down, lagging or abstaining for one.", _voting),
     lines("Abstaining", "1 while it may have forgotten locks; it votes again after one TTL.", _abstains),
     lines("Reply to a SET, p99", "One above the others: its AOF policy, disk, machine.", _replies),
-    7,
+)
+_TROUBLES = (
     lines("Errors", "By instance and kind: TIMEOUT, CLOSED, or what it answered.", _errors),
     lines("Reconnects", "Restarts, or a network that drops.", _rate("redlock.instance.reconnects", INSTANCE)),
     lines("Commands", "What applications send there.", _rate("redlock.instance.commands", INSTANCE)),
@@ -86,4 +83,6 @@ def production() -> str:
     service = choice("service", "Service", "who locks", "job", apps, of="redlock.leases.held")
     variables = (service, *instances(f'{apps}, job=~"$service"'))
     about = "Applications with lockcore.otel.instrument: is locking fine, for whom not, which instance, what to do."
-    return board("Locks in production", "production", about, (_GLANCE, _WHOM, _INSTANCES), variables=variables)
+    whom = ("For whom not?", 7, _WHOM), ("", 7, _WHY)
+    shelves = ("Is locking fine?", 4, _GLANCE), ("", 8, _COURSE), *whom, ("Which instance?", 8, _INSTANCES)
+    return board("Locks in production", "production", about, (*shelves, ("", 7, _TROUBLES)), variables=variables)

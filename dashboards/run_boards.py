@@ -11,94 +11,62 @@ from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.models.dashboard import VariableOption
 
 from bench.telemetry.table import BY_NAME
-from dashboards.panels import (
-    ACQUIRE,
-    INSTANCE,
-    NAME,
-    POLICY,
-    RUN,
-    Query,
-    acquire_quantile,
-    bars,
-    below,
-    board,
-    buckets,
-    choice,
-    count,
-    heat,
-    lines,
-    mean,
-    now,
-    number,
-    quantile,
-    rate,
-    ratio,
-    row,
-    total,
-    voting,
-    whole_rate,
-)
+from dashboards import panels
+from dashboards.panels import ACQUIRE, INSTANCE, Query, bars, board, lines, now, number, quantile, rate, ratio, total
 
 SLO_S = ("0.001", "0.0022", "0.0047", "0.01", "0.022", "0.047", "0.1", "0.22", "0.47")  # bounds of every histogram
-_MARGIN, _REPLY = "redlock.vote.margin", "db.client.operation.duration"
-_leases = partial(total, "redlock.acquire.outcomes", redlock_outcome="acquired")
+_MARGIN, _REPLY, _ENDED = "redlock.vote.margin", "db.client.operation.duration", "redlock.acquire.outcomes"
+_leases = partial(total, _ENDED, redlock_outcome="acquired")
 _broken = partial(total, "redlock.safety.violations", redlock_violation_kind="service_fault")
 _UNSAFE = "Leases on one resource valid at the same time. Must be 0; no data: no oracle ran."
 _WHOLE_RUN = "Leases over the time its users ran, warm-up and drain included; averaged over the runs in view."
-_HALF_AND_MOST = ((0.5, "p50"), (0.99, "p99"))
+
+
+def _half_and_most(name: str) -> list[Query]:
+    return [quantile(q, name).named(legend) for q, legend in ((0.5, "p50"), (0.99, "p99"))]
+
 
 # -- run overview ------------------------------------------------------------------------------------------------------
 
-_p99_of_all = acquire_quantile(0.99, whole=True)
-_in_time = ratio(below(ACQUIRE, "$slo", redlock_outcome="acquired"), total("redlock.acquire.outcomes"))
-_GLANCE = row(
-    "At a glance",
-    4,
+_p99_of_all = panels.acquire_quantile(0.99, whole=True)
+_in_time = ratio(panels.below(ACQUIRE, "$slo", redlock_outcome="acquired"), total(_ENDED))
+_GLANCE = (
     number("Safety violations", _UNSAFE, _broken(), red_above=1),
     number("Leases judged", "By the oracle, for violations.", total("redlock.safety.judged_leases")),
     number("Leases", "Acquired in the runs in view, warm-up and drain included: `totals` of result.json.", _leases()),
-    number("Rate of the whole run", _WHOLE_RUN, whole_rate()),
+    number("Rate of the whole run", _WHOLE_RUN, panels.whole_rate()),
     number("Acquire p99", "Of all acquires in view, from the intended start; 100 s: over 1 % failed.", _p99_of_all),
     number("Within the SLO", "Acquired within the chosen time, of all acquires; failures are misses.", _in_time),
 )
-_percentiles = [acquire_quantile(q).named(f"p{100 * q:g}") for q in (0.5, 0.9, 0.99, 0.999)]
-_others = [
-    quantile(0.99, f"redlock.{name}.duration").named(f"{legend} p99")
-    for name, legend in (("release", "release"), ("hold", "hold"), ("handoff", "hand-off"))
-]
+_PERCENTILES = "From the intended start, of all acquires: 100 s where too many failed. Points are exemplars: click one."
+_percentiles = [panels.acquire_quantile(q).named(f"p{100 * q:g}") for q in (0.5, 0.9, 0.99, 0.999)]
 _rates = [now(f"redlock.load.{name}").named(name) for name in ("achieved", "offered")]
-_buckets = buckets(ACQUIRE, redlock_outcome="acquired")
-_LATENCY = row(
-    "Rate and latency",
-    9,
+_RATE = (
     lines("Rate offered and achieved", "Leases per second; in open loop the schedule. A gap: not sustained.", *_rates),
-    lines(
-        "Acquire latency, percentiles",
-        "From the intended start, of all acquires: 100 s where too many failed. Points are exemplars: click one.",
-        *_percentiles,
-        exemplars=True,
-    ),
-    9,
-    heat("Acquire latency, heatmap", "Acquires per second that ended in each bucket, successes only.", _buckets),
-    lines(
-        "Release, hold and hand-off, p99",
-        "Release: send to answer. Hold: grant to release. Hand-off: a holder's release to the next grant there.",
-        *_others,
-    ),
+    lines("Acquire latency, percentiles", _PERCENTILES, *_percentiles, exemplars=True),
 )
+_OTHERS = "Release: send to answer. Hold: grant to release. Hand-off: a holder's release to the next grant there."
+_others = [
+    quantile(0.99, f"redlock.{legend.replace('-', '')}.duration").named(f"{legend} p99")
+    for legend in ("release", "hold", "hand-off")
+]
+_buckets = panels.buckets(ACQUIRE, redlock_outcome="acquired")
+_LATENCY = (
+    panels.heat("Acquire latency, heatmap", "Acquires per second by bucket, successes only.", _buckets),
+    lines("Release, hold and hand-off, p99", _OTHERS, *_others),
+)
+_outcomes = rate(_ENDED, ("redlock_outcome",))
 _held = Query(now("redlock.leases.held").expr, "{caller}", "holding")
 _waiting = now("redlock.callers.waiting").named("waiting")
-_gone = Query(rate("redlock.leases.gone").expr, "{lock}/s", "leases gone")
-_expired = Query(rate("redis.keys.expired").expr, "{lock}/s", "keys expired")
-_outcomes = rate("redlock.acquire.outcomes", ("redlock_outcome",))
-_validity = mean("redlock.lease.validity").named("mean")
-_faults = now("redlock.fault.active", ("redlock_fault_kind", "redlock_fault_target"))
-_OUTCOMES = row(
-    "Outcomes and callers",
-    8,
+_OUTCOMES = (
     lines("Outcomes", "Acquires that returned, by how they ended.", _outcomes, stacked=True),
     lines("Callers", "Callers that hold a lease and callers that wait for one.", _held, _waiting, stacked=True),
-    7,
+)
+_gone = Query(rate("redlock.leases.gone").expr, "{lock}/s", "leases gone")
+_expired = Query(rate("redis.keys.expired").expr, "{lock}/s", "keys expired")
+_validity = panels.mean("redlock.lease.validity").named("mean")
+_faults = now("redlock.fault.active", ("redlock_fault_kind", "redlock_fault_target"))
+_LEASES = (
     lines("Validity left at the grant", "Of a lease: TTL minus the time taken minus drift.", _validity),
     lines("Leases gone and keys expired", "Found gone at their release; not released in time.", _gone, _expired),
     lines("Faults", "1 while an injected fault is in force.", _faults),
@@ -111,67 +79,61 @@ def overview() -> str:
     slo.current(VariableOption(selected=True, text="0.01", value="0.01"))
     slo.values(",".join(("0.01", *(bound for bound in SLO_S if bound != "0.01"))))
     about = "One run as it goes: rate, latency from the intended start, outcomes, callers. Start here."
-    return board("Run overview", "run-overview", about, (_GLANCE, _LATENCY, _OUTCOMES), (slo,))
+    latency = ("Rate and latency", 9, _RATE), ("", 9, _LATENCY)
+    shelves = ("At a glance", 4, _GLANCE), *latency, ("Outcomes and callers", 8, _OUTCOMES), ("", 7, _LEASES)
+    return board("Run overview", "run-overview", about, shelves, (slo,))
 
 
 # -- quorum and split-brain retries ------------------------------------------------------------------------------------
 
-_splits = ratio(total("redlock.split_votes"), total("redlock.acquire.outcomes"))
+_splits = ratio(total("redlock.split_votes"), total(_ENDED))
 _needed = now("redlock.quorum.size", function="max").named("quorum")
-_spare = Query(f"{voting().expr} - {_needed.expr}", "{instance}", "spare")
-_bare = ratio(below(_MARGIN, "0.1"), count(_MARGIN))  # margins are whole numbers: what is not above 0.1 is 0
+_spare = Query(f"{panels.voting().expr} - {_needed.expr}", "{instance}", "spare")
+_bare = ratio(panels.below(_MARGIN, "0.1"), panels.count(_MARGIN))  # whole numbers: what is not above 0.1 is 0
 _restarts = total("redis.restarts")
-_MARGINS = row(
-    "At a glance",
-    4,
+_MARGINS = (
     number("Split-brain retries per acquire", "Rounds that nobody could win (split votes), per acquire.", _splits),
     number("Leases without reserve", "Granted by exactly a quorum: an instance that forgets loses the lock.", _bare),
     number("Instances beyond the quorum", "Voting now, minus the quorum. Below 0 nothing can be locked.", _spare),
     number("Restarts", "During the runs in view: each may have forgotten its locks.", _restarts, red_above=1),
 )
-_attempts = mean("redlock.acquire.attempts").named("mean"), quantile(0.99, "redlock.acquire.attempts").named("p99")
 _votes, _split = rate("redlock.votes", ("redlock_vote",)), rate("redlock.split_votes").named("split votes")
-_margin = mean(_MARGIN).named("mean")
-_dead = (quantile(q, "redlock.split_vote.dead_time").named(name) for q, name in _HALF_AND_MOST)
-_VOTES = row(
-    "Votes",
-    8,
+_margin = panels.mean(_MARGIN).named("mean")
+_VOTES = (
     lines("Votes", "Of each acquire's last round, once it has closed, by what was said.", _votes, stacked=True),
     lines("Vote margin", "Granted votes beyond the quorum: so many instances may fail, and the lock holds.", _margin),
     lines("Split-brain retries (split votes)", "Rounds per second that nobody could win.", _split),
-    8,
-    lines("Dead time of split votes", "From an acquire's start, where one was met, to the round that won.", *_dead),
+)
+_DEAD = "From an acquire's start, where one was met, to the round that won."
+_attempts = panels.mean("redlock.acquire.attempts").named("mean"), _half_and_most("redlock.acquire.attempts")[1]
+_ROUNDS = (
+    lines("Dead time of split votes", _DEAD, *_half_and_most("redlock.split_vote.dead_time")),
     lines("Rounds per acquire", "1 = the first round decided it.", *_attempts),
 )
 _jain = now("redlock.callers.fairness", function="min")
-_WAITING = row(
-    "Waiting",
-    7,
+_WAITING = (
     lines("Polls", "Attempts beyond an acquire's first, and looks at who holds.", rate("redlock.acquire.polls")),
     lines("Wakeups", "Turns passed between processes (retry policy push).", rate("redlock.handoff.turns")),
     lines("Longest acquire", "So far, failed ones included.", now("redlock.acquire.longest", function="max")),
     lines("Fairness among callers", "Jain's index of their leases: 1 is even, 1 ÷ callers is one for all.", _jain),
 )
-_median, _slow = (quantile(q, _REPLY, INSTANCE) for q, _ in _HALF_AND_MOST)
+_median, _slow = (quantile(q, _REPLY, INSTANCE) for q in (0.5, 0.99))
 _skew = Query(f"max({_median.expr}) / min({_median.expr})", "x", "slowest ÷ fastest")
 _TIMED = "By instance; of about 250 acquires a second, and of at least one in 64."
-_abstains = now("redlock.instance.abstaining", INSTANCE, function="max")
-_INSTANCES = row(
-    "Instances",
-    8,
+_REPLIES = (
     lines("Reply to a SET, p50", _TIMED, _median),
     lines("Reply to a SET, p99", _TIMED, _slow),
     lines("Latency skew", "Median reply of the slowest instance over that of the fastest.", _skew),
-    7,
-    lines("Voting instances", "Below the quorum nothing can be locked.", voting().named("voting"), _needed),
+)
+_abstains = now("redlock.instance.abstaining", INSTANCE, function="max")
+_INSTANCES = (
+    lines("Voting instances", "Below the quorum nothing can be locked.", panels.voting().named("voting"), _needed),
     lines("Abstaining", "1 while an instance does not vote, as it may have forgotten locks.", _abstains),
     lines("Commands", "What the load sent, by instance.", rate("redlock.instance.commands", INSTANCE)),
 )
 _errors = total("redlock.instance.errors", (*INSTANCE, "error_type"))
 _errors = _errors.named("{{server_address}}:{{server_port}} {{error_type}}")
-_TROUBLES = row(
-    "Troubles",
-    7,
+_TROUBLES = (
     lines("Errors", "Met by the load since the run began, by instance and kind.", _errors),
     lines("Reconnects", "Connections made anew, by instance.", rate("redlock.instance.reconnects", INSTANCE)),
 )
@@ -180,13 +142,14 @@ _TROUBLES = row(
 def quorum() -> str:
     """The board as JSON."""
     about = "Votes, margins, split-brain retries (split votes: rounds nobody wins), and the instances behind them."
-    rows = (_MARGINS, _VOTES, _WAITING, _INSTANCES, _TROUBLES)
-    return board("Quorum and split-brain retries", "quorum", about, rows)
+    votes = ("At a glance", 4, _MARGINS), ("Votes", 8, _VOTES), ("", 8, _ROUNDS), ("Waiting", 7, _WAITING)
+    servers = ("Instances", 8, _REPLIES), ("", 7, _INSTANCES), ("Troubles", 7, _TROUBLES)
+    return board("Quorum and split-brain retries", "quorum", about, (*votes, *servers))
 
 
 # -- fsync trade-off ---------------------------------------------------------------------------------------------------
 
-_BY = (POLICY,)
+_BY = (panels.POLICY,)
 
 
 def _each_lease(name: str) -> Query:
@@ -194,12 +157,10 @@ def _each_lease(name: str) -> Query:
     return ratio(total(name, _BY), _leases(_BY), BY_NAME[name].unit + "/lease")
 
 
-_p50, _p99 = (acquire_quantile(q, _BY, whole=True) for q, _ in _HALF_AND_MOST)
+_p50, _p99 = (panels.acquire_quantile(q, _BY, whole=True) for q in (0.5, 0.99))
 _reply, _stalls = quantile(0.99, _REPLY, _BY, whole=True), _each_lease("redis.aof.delayed_fsyncs")
-_PRICE = row(
-    "The price, by policy",
-    6,
-    bars("Rate of the whole run", _WHOLE_RUN, whole_rate(_BY)),
+_PRICE = (
+    bars("Rate of the whole run", _WHOLE_RUN, panels.whole_rate(_BY)),
     bars("Acquire p50", "Of all leases of the runs, from the intended start.", _p50),
     bars("Acquire p99", "Of all leases of the runs, from the intended start.", _p99),
     bars("Fsyncs per lease", "Of all instances, where the fault shim counts them.", _each_lease("redis.aof.fsyncs")),
@@ -208,19 +169,15 @@ _PRICE = row(
 )
 _lost, _doubled = total("redlock.crash.lost_locks", _BY), total("redlock.crash.double_grants", _BY)
 _window = quantile(0.99, "redlock.crash.lost_window", _BY, whole=True)
-_LOSS = row(
-    "The loss, by policy",
-    6,
+_LOSS = (
     bars("Locks lost in crashes", "Acknowledged locks that an instance forgot.", _lost),
     bars("Lost window, p99", "How far back before a crash acknowledged locks were lost.", _window),
     bars("Double grants", "Leases valid beside another one after a crash.", _doubled),
     bars("Safety violations", _UNSAFE, _broken(_BY)),
 )
 _of_command = ratio(total("redis.cpu.time", _BY), total("redis.commands.processed", _BY), "s")
-_size, _rewrites = (now(f"redis.aof.{name}", (*INSTANCE, POLICY)) for name in ("size", "rewrite_in_progress"))
-_SERVERS = row(
-    "Servers",
-    7,
+_size, _rewrites = (now(f"redis.aof.{name}", (*INSTANCE, *_BY)) for name in ("size", "rewrite_in_progress"))
+_SERVERS = (
     bars("CPU per command", "Server CPU time over commands processed, of whole runs.", _of_command),
     lines("AOF size", "By instance.", _size),
     lines("AOF rewrites", "1 while an instance rewrites its AOF.", _rewrites),
@@ -230,24 +187,22 @@ _SERVERS = row(
 def fsync() -> str:
     """The board as JSON."""
     about = "What each AOF policy costs and what it loses. Run the same scenario with --fsync none, everysec, always."
-    return board("Fsync trade-off", "fsync", about, (_PRICE, _LOSS, _SERVERS))
+    shelves = ("The price, by policy", 6, _PRICE), ("The loss, by policy", 6, _LOSS), ("Servers", 7, _SERVERS)
+    return board("Fsync trade-off", "fsync", about, shelves)
 
 
 # -- generator health and comparison -----------------------------------------------------------------------------------
 
-_lag = [quantile(q, "redlock.scheduler.lag").named(name) for q, name in _HALF_AND_MOST]
+_DROPPED = "Attempts and spans cost replies and traces, exports moments, counts nothing."
 _lag_of_all = quantile(0.99, "redlock.scheduler.lag", whole=True)
-_dropped, _cpu = total("redlock.telemetry.dropped"), rate("redlock.client.cpu", ("redlock_worker",))
-_HEALTH = row(
-    "Health",
-    4,
+_HEALTH = (
     number("Scheduler lag p99", "How late a load process wakes, over the runs in view.", _lag_of_all, red_above=0.01),
     number("Late starts", "Operations that the timer started late.", total("redlock.load.late_starts")),
     number("Queued starts", "Operations that were due while no caller was free.", total("redlock.load.queued_starts")),
-    number(
-        "Telemetry dropped", "Attempts and spans cost replies and traces, exports moments, counts nothing.", _dropped
-    ),
-    8,
+    number("Telemetry dropped", _DROPPED, total("redlock.telemetry.dropped")),
+)
+_cpu, _lag = rate("redlock.client.cpu", ("redlock_worker",)), _half_and_most("redlock.scheduler.lag")
+_LOAD = (
     lines("CPU of the load", "Of one core, by load process. From 90 % on the rate is a lower bound.", _cpu),
     lines("Scheduler lag", "How late a load process wakes; probed every 10 ms.", *_lag),
 )
@@ -257,7 +212,8 @@ _against = partial(ratio, unit="x")
 
 
 def _latency(q: float) -> Query:
-    return _against(acquire_quantile(q, whole=True), acquire_quantile(q, whole=True, run="$baseline"))
+    both = (panels.acquire_quantile(q, whole=True, run=run) for run in ("$run", "$baseline"))
+    return _against(*both)
 
 
 def _per_lease(name: str) -> Query:
@@ -265,10 +221,8 @@ def _per_lease(name: str) -> Query:
     return _against(*(Query(f"({expr})", "") for expr in each))
 
 
-_speed = _against(whole_rate(), whole_rate(run="$baseline"))
-_RATIOS = row(
-    "Chosen run ÷ baseline",
-    4,
+_speed = _against(panels.whole_rate(), panels.whole_rate(run="$baseline"))
+_RATIOS = (
     number("Rate", "Leases per second of the whole run; above 1 the chosen run is faster.", _speed),
     number("Acquire p50", "Below 1 the chosen run is faster.", _latency(0.5)),
     number("Acquire p99", "Below 1 the chosen run is faster.", _latency(0.99)),
@@ -280,7 +234,9 @@ _RATIOS = row(
 def generator() -> str:
     """The board as JSON."""
     about = "Whether the load generator was good enough to be believed, and the chosen run against a baseline."
-    named = choice("baseline_name", "Baseline's name", "its --name", NAME)
-    within = f'{NAME}=~"$baseline_name"'
-    baseline = choice("baseline", "Baseline", "the run that is 1.0 in the ratios", RUN, within, multi=False)
-    return board("Generator health and comparison", "generator", about, (_HEALTH, _RATIOS), (named, baseline))
+    named = panels.choice("baseline_name", "Baseline's name", "its --name", panels.NAME)
+    within = f'{panels.NAME}=~"$baseline_name"'
+    asked = "baseline", "Baseline", "the run that is 1.0 in the ratios", panels.RUN
+    baseline = panels.choice(*asked, within, multi=False)
+    shelves = ("Health", 4, _HEALTH), ("", 8, _LOAD), ("Chosen run ÷ baseline", 4, _RATIOS)
+    return board("Generator health and comparison", "generator", about, shelves, (named, baseline))
