@@ -15,7 +15,7 @@ Rules
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -134,9 +134,8 @@ def below(name: str, bound: str, **labels: str) -> Query:
     """How many values of whole runs do not exceed `bound`, one of the histogram's own."""
     classic = summed(grown(name, "bucket", whole=True, le=bound, **labels))
     whole = summed(grown(name, NATIVE, whole=True, **labels))
-    return Query(
-        either(classic, f"histogram_fraction(-Inf, {bound}, {whole}) * histogram_count({whole})"), "{operation}"
-    )
+    native = f"histogram_fraction(-Inf, {bound}, {whole}) * histogram_count({whole})"
+    return Query(either(classic, native), "{operation}")
 
 
 def voting() -> Query:
@@ -333,17 +332,14 @@ def _variables() -> tuple[Variable, ...]:
     )
 
 
-def _annotations() -> tuple[dashboard.AnnotationQuery, ...]:
-    faults, active = metric("redlock.fault.active"), metric("redlock.run.active")
-    kind, target, run = "redlock_fault_kind", "redlock_fault_target", f"run {{{{{RUN}}}}}"
-    runs = f"sum by ({RUN}, redlock_recipe, redlock_fsync) ({active}) > 0"
-    return (
-        _annotation("Faults", f"{faults} > 0", "red", f"{{{{{kind}}}}} on {{{{{target}}}}}", f"{kind},{target}"),
-        _annotation("Run start and end", runs, "blue", f"{run}: {{{{redlock_recipe}}}}, {{{{redlock_fsync}}}}", RUN),
-    )
-
-
-def _annotation(name: str, expr: str, color: str, title: str, tags: str) -> dashboard.AnnotationQuery:
-    query = dashboard.AnnotationQuery().name(name).datasource(SOURCE).enable(True).icon_color(color).expr(expr)
-    target = prometheus.Dataquery().expr(expr).ref_id("A").range()
-    return query.target(target).title_format(title).tag_keys(tags).step("5s")
+def _annotations() -> Iterator[dashboard.AnnotationQuery]:
+    kind, target, what = "redlock_fault_kind", "redlock_fault_target", ("redlock_recipe", POLICY)
+    runs = summed(metric("redlock.run.active"), (RUN, *what))
+    for name, expr, color, title, tags in (
+        ("Faults", metric("redlock.fault.active"), "red", f"{{{{{kind}}}}} on {{{{{target}}}}}", f"{kind},{target}"),
+        ("Run start and end", runs, "blue", f"run {{{{{RUN}}}}}: {{{{{what[0]}}}}}, {{{{{what[1]}}}}}", RUN),
+    ):
+        query = dashboard.AnnotationQuery().name(name).datasource(SOURCE).enable(True).icon_color(color)
+        target_of = prometheus.Dataquery().expr(f"{expr} > 0").ref_id("A").range()
+        query.expr(f"{expr} > 0").target(target_of).title_format(title).tag_keys(tags).step("5s")
+        yield query
