@@ -28,16 +28,14 @@ from bench.measure.workers import WorkerNote, added
 from bench.scenario import Scenario
 from bench.telemetry.load_log import Extension, ObservedAttempt
 from bench.telemetry.points import NS_PER_S, Buckets, DataPoint, Exemplar, Totals, point
-from bench.telemetry.table import BY_NAME, CPU_STATES, EXTEND_OUTCOMES, RELEASE_OUTCOMES, InstrumentKind
+from bench.telemetry.table import BY_NAME, CPU_STATES, EXTEND_OUTCOMES, RELEASE_OUTCOMES, VOTE_ERROR, InstrumentKind
 from lockcore.clock import NS_PER_MS
 
 Address = tuple[str, int]
 PATCHED_WITHIN_NS = 2_000 * NS_PER_MS  # the workers patch votes once a second
 
-Fields = Mapping[str, str | float]  # of INFO
-Info = Fields | None  # one instance's INFO; None: it did not say
+Info = Mapping[str, str | float] | None  # one instance's INFO; None: it did not say
 Exemplars = Mapping[str, Sequence[Exemplar]]  # of acquires, by outcome
-_SILENT_OR_ERROR = ("errored", "silent")
 FSYNCS = "lockbench_fsyncs"  # no field of INFO: put there by whoever has the shim, which outlives its server
 
 _FIELDS = {
@@ -46,7 +44,6 @@ _FIELDS = {
     "redis.aof.fsyncs": FSYNCS,
     "redis.aof.delayed_fsyncs": "aof_delayed_fsync",
     "redis.aof.size": "aof_current_size",
-    "redis.aof.rewrites": "aof_rewrites",
     "redis.aof.rewrite_in_progress": "aof_rewrite_in_progress",
 }
 _GAUGES = {name: field for name, field in _FIELDS.items() if BY_NAME[name].kind is InstrumentKind.GAUGE}
@@ -68,7 +65,6 @@ class Run:
     recipe: str
     fsync: str = "unknown"
     addresses: Sequence[Address] = ()
-    users: int = 1
     processes: int = 1
     rate_per_s: float | None = None
     instance_timeout_ms: float = 0.0
@@ -83,9 +79,9 @@ class Run:
         """The run of a scenario, as far as it is known before its servers are asked; `shares`: so many export it, each
         its share of the rate."""
         return cls(
-            run_id, scenario.recipe, users=scenario.users, processes=processes,
+            run_id, scenario.recipe, processes=processes, name=name, started=started,
             rate_per_s=scenario.rate_per_s and scenario.rate_per_s / shares,
-            instance_timeout_ms=scenario.instance_timeout_ms, name=name, started=started,
+            instance_timeout_ms=scenario.instance_timeout_ms,
         )  # fmt: skip
 
     def seen(self, facts: Sequence[InstanceFacts], part: str = "") -> Self:
@@ -112,7 +108,7 @@ class Run:
         return {
             "service.name": service_name or "lockbench",
             "service.instance.id": self.id + self.part,
-            "service.version": _version(),
+            "service.version": version_of("lockbench") or "unknown",
             "redlock.run.id": self.id,
             **dict(self.common),
         }
@@ -128,20 +124,12 @@ def where(address: Address) -> dict[str, str | int]:
     return {"server_address": address[0], "server_port": address[1]}
 
 
-def _version() -> str:
-    return version_of("lockbench") or "unknown"
-
-
 def run_points(run: Run, notes: Sequence[WorkerNote], *, ended: bool) -> Iterator[DataPoint]:
     """What it is, whether its users are at it, and what its load processes say of themselves and the instances."""
     spawned = sum(note.spawned_ns > 0 for note in notes)
     at_it = spawned >= run.processes and any(note.phase == "running" for note in notes)  # all have users, or had some
     yield point("redlock.run.active", int(at_it and not ended))
-    yield point(
-        "redlock.run.info", 1, redlock_users=run.users, redlock_instances=len(run.addresses),
-        redlock_processes=run.processes, redlock_loop="closed" if run.rate_per_s is None else "open",
-        redlock_run_name=run.name, redlock_run_started=run.started, service_version=_version(),
-    )  # fmt: skip
+    yield point("redlock.run.info", 1, redlock_run_name=run.name, redlock_run_started=run.started)
     yield point("redlock.quorum.size", run.quorum)
     if run.rate_per_s is not None:
         yield point("redlock.load.offered", run.rate_per_s)
@@ -238,15 +226,11 @@ def count_observed(
     for attempt in attempts:
         for index, ask in enumerate(attempt.asks):
             if ask.sent_ns:
-                error = ask.vote if ask.vote in _SILENT_OR_ERROR else ""
-                took_ns[index, error].append(max((ask.replied_ns or attempt.closed_ns) - ask.sent_ns, 0))
-    for (index, error), times in took_ns.items():
-        host, port = addresses[index]
-        failed: dict[str, str | int] = {"error_type": error} if error else {}
-        totals.count(
-            "db.client.operation.duration", np.array(times, np.int64), db_system_name="redis", db_operation_name="SET",
-            server_address=host, server_port=port, **failed,
-        )  # fmt: skip
+                took_ns[index, ask.vote].append(max((ask.replied_ns or attempt.closed_ns) - ask.sent_ns, 0))
+    for (index, vote), times in took_ns.items():
+        failed = {"error_type": vote} if vote in VOTE_ERROR.values else {}
+        set_ = {"db_system_name": "redis", "db_operation_name": "SET", **where(addresses[index]), **failed}
+        totals.count("db.client.operation.duration", np.array(times, np.int64), **set_)
 
 
 class Occupancy:
@@ -312,8 +296,8 @@ class InfoTotals(Totals):
             restarted = bool(before) and before.get("run_id") != info.get("run_id")
             self.count("redis.restarts", int(restarted), **here)
             for name, field, attributes in _COUNTERS:
-                if (value := info.get(field)) is not None:
-                    now, last = float(value), float(before.get(field, value))
+                if field in info:
+                    now, last = float(info[field]), float(before.get(field, info[field]))
                     if field != FSYNCS and (restarted or now < last):
                         last = 0
                     self.count(name, max(now - last, 0), **attributes, **here)
@@ -324,8 +308,8 @@ class InfoTotals(Totals):
         yield from super().points()
         for here, info in zip(self._where, self._now, strict=False):
             for name, field in _GAUGES.items():
-                if info is not None and (value := info.get(field)) is not None:
-                    yield point(name, int(value), **here)
+                if info is not None and field in info:
+                    yield point(name, int(info[field]), **here)
 
 
 def _instance_points(notes: Sequence[WorkerNote], addresses: Sequence[Address]) -> Iterator[DataPoint]:

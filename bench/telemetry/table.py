@@ -60,17 +60,12 @@ VOTE_ERROR = Attribute("error.type", "why there was no good answer", ("errored",
 ERROR = Attribute(
     "error.type", "why there was no good answer", origin="TIMEOUT, CLOSED, or an error reply's first word"
 )
-USERS = Attribute("redlock.users", "callers over all processes", origin="the scenario")
-INSTANCES = Attribute("redlock.instances", "N", origin="the scenario")
-PROCESSES = Attribute("redlock.processes", "load processes", origin="the scenario")
 FLEET = Attribute(
     "redlock.fleet", "which instances, in a process that locks on several fleets", origin="the application"
 )
 CLASS = Attribute("redlock.resource.class", "one of a few classes of resources", origin="the application's mapping")
-LOOP = Attribute("redlock.loop", "closed: callers at once again; open: a schedule", ("closed", "open"))
 RUN_NAME = Attribute("redlock.run.name", "what its user calls the run", origin="--name")
 STARTED = Attribute("redlock.run.started", "when the run began, UTC", origin="the run")
-VERSION = Attribute("service.version", "of lockbench", origin="the installation")
 
 _DECADES = [f"{digits}e{exponent}" for exponent in range(-5, 2) for digits in (1, 1.5, 2.2, 3.3, 4.7, 6.8)]
 BOUNDS: tuple[float, ...] = (*map(float, _DECADES), 100.0)  # 43 upper bounds, six a decade: 10 µs … 100 s
@@ -159,10 +154,7 @@ INSTRUMENTS: tuple[Instrument, ...] = (
     _counter("redlock.client.cpu", "s", "CPU time of each load process since its users ran", WORKER),
     _gauge("redlock.fault.active", "{fault}", "1 if it was in force in the last interval", FAULT, FAULT_TARGET),
     _gauge("redlock.run.active", "{run}", "1 while its users run, 0 once they have ended"),
-    _gauge(
-        "redlock.run.info", "{run}", "1; what the run is, in its attributes",
-        USERS, INSTANCES, PROCESSES, LOOP, VERSION, RUN_NAME, STARTED,
-    ),
+    _gauge("redlock.run.info", "{run}", "1; what the run is called, in its attributes", RUN_NAME, STARTED),
     _counter("redlock.telemetry.dropped", "{item}", "telemetry that was made and did not arrive", DROPPED_KIND),
     # the instances
     _histogram(
@@ -182,7 +174,6 @@ INSTRUMENTS: tuple[Instrument, ...] = (
     _counter("redis.aof.fsyncs", "{fsync}", "fsync calls, where the fault shim counts them", *_INSTANCE),
     _counter("redis.aof.delayed_fsyncs", "{fsync}", "INFO aof_delayed_fsync: writes stalled behind a sync", *_INSTANCE),
     _gauge("redis.aof.size", "By", "INFO aof_current_size", *_INSTANCE),
-    _counter("redis.aof.rewrites", "{rewrite}", "INFO aof_rewrites", *_INSTANCE),
     _gauge("redis.aof.rewrite_in_progress", "{rewrite}", "INFO aof_rewrite_in_progress", *_INSTANCE),
 )  # fmt: skip
 IN_APPLICATIONS: tuple[Instrument, ...] = (

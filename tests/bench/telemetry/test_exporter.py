@@ -26,7 +26,7 @@ from tests.doubles.collector import Collector
 MS = 1_000_000
 WON = OUTCOME_CODES["acquired"] | OUTCOME_CODES["released"] << 8
 OPEN, CLOSED = 2 | 1 << 40, 2 | 1 << 24
-RUN = Run("ab12", "redlock", "always", [("127.0.0.1", 7001 + index) for index in range(3)], 4, 1, None, 50.0)
+RUN = Run("ab12", "redlock", "always", [("127.0.0.1", 7001 + index) for index in range(3)], 1, None, 50.0)
 DEADLINE_S = 30.0
 
 
