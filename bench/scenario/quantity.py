@@ -221,7 +221,6 @@ def nearest(wrong: object, names: Iterable[str]) -> str:
 
 # -- what values a key takes -------------------------------------------------------------------------------------------
 
-MOST_PER_S = 10_000_000
 Parse = Callable[[object], Any]
 
 
@@ -236,17 +235,21 @@ class KeyKind:
     words: tuple[str, ...] = ()
 
 
+def of_type(metavar: str, kind: object, *, flag: bool = False) -> KeyKind:
+    """What msgspec takes for this type."""
+
+    def parse(raw: object) -> object:
+        try:
+            return convert(raw, kind)
+        except ValidationError as error:
+            raise ValueError(f"{raw!r} does not fit: {error}") from None
+
+    return KeyKind(metavar, parse, flag=flag)
+
+
 def whole(low: int, high: int) -> KeyKind:
     """A whole number from `low` to `high`."""
-
-    def parse(raw: object) -> int:
-        if isinstance(raw, bool) or not isinstance(raw, int):
-            raise ValueError(f"{raw!r} is not a whole number")
-        if not low <= raw <= high:
-            raise ValueError(f"{raw} is outside {low} to {high}")
-        return raw
-
-    return KeyKind("N", parse)
+    return of_type("N", Annotated[int, Meta(ge=low, le=high)])
 
 
 def duration(low_ms: float, high_ms: float, *, whole: bool = False) -> KeyKind:
@@ -291,28 +294,8 @@ def many(metavar: str, item: Parse) -> KeyKind:
     return KeyKind(metavar, parse, many=True)
 
 
-def _rate(raw: object) -> float:
-    if isinstance(raw, bool) or not isinstance(raw, int | float):
-        raise ValueError(f"{raw!r} is not a number")
-    if not 0 < raw <= MOST_PER_S:
-        raise ValueError(f"{raw:g} is not above 0 and up to {MOST_PER_S:g}")
-    return float(raw)
-
-
-def _word(raw: object) -> str:
-    if not isinstance(raw, str) or not raw.strip():
-        raise ValueError(f"{raw!r} is not a name")
-    return raw
-
-
-def _truth(raw: object) -> bool:
-    if not isinstance(raw, bool):
-        raise ValueError(f"{raw!r} is not true or false")
-    return raw
-
-
-WORD, FLAG = KeyKind("NAME", _word), KeyKind("", _truth, flag=True)
-RATE, TIME = KeyKind("NUMBER", _rate), KeyKind("TIME", parse_delay)
+WORD, FLAG = of_type("NAME", Annotated[str, Meta(min_length=1)]), of_type("", bool, flag=True)
+RATE, TIME = of_type("NUMBER", Annotated[float, Meta(gt=0, le=10_000_000)]), KeyKind("TIME", parse_delay)
 SKEW, LIMITS = KeyKind("SKEW", parse_skew), many("EXPR", parse_threshold)
 TARGETS, PAUSES = many("URL", parse_target), many("P:D:S", parse_pause)
 FAULTS = many("TABLE", parse_fault)
