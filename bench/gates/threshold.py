@@ -220,11 +220,7 @@ def read_threshold(text: str) -> Threshold:
         raise UsageError(f"threshold: {error}") from None
     parts = THRESHOLD.fullmatch(expression)
     assert parts is not None  # parse_threshold takes nothing else
-    try:
-        metric = find_metric(parts["name"])
-    except UsageError as error:
-        raise UsageError(f"threshold {expression!r}: {error}") from None
-    unit = parts["unit"] or ""
+    metric, unit = find_metric(parts["name"]), parts["unit"] or ""
     scale = _SCALES[metric.unit].get(unit)
     if scale is None:
         wanted = f"{metric.name} {parts['operator']} {_EXAMPLES[metric.unit]}"

@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 from bench.recipes.fencing import COUNTER, FENCED_SET, FencedLease
 from bench.recipes.plain import DEFINITE, DRIFT_FACTOR, FOREVER_NS, GRANTED, HELD, PlainInstance, PlainRecipe, Refusal
 from bench.recipes.protocol import About, RecipeSettings
-from bench.telemetry.load_log import ExtensionLog
+from bench.telemetry.load_log import Extension, LineLog
 from lockcore import Lease, Outcome
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns, monotonic_ns
 from lockcore.commands import COMPARE_AND_EXTEND
@@ -288,7 +288,9 @@ class Watchdog(PlainRecipe):
         self._due: dict[bytes, tuple[int, Lease]] = {}  # by owner token: when to renew (ns)
         self._awake_ns: float = inf  # until when the watchdog sleeps
         self._closed = False
-        self._log = ExtensionLog(settings.attempts, settings.process) if settings.attempts is not None else None
+        self._log = (
+            LineLog(settings.attempts, "extensions", settings.process) if settings.attempts is not None else None
+        )
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._thread.start()
 
@@ -344,7 +346,7 @@ class Watchdog(PlainRecipe):
             except RedisError:
                 renewed = None
             if self._log is not None:
-                self._log.note(lease, sent_ns, monotonic_ns(), renewed)
+                self._log.keep(Extension.of(lease, sent_ns, monotonic_ns(), renewed))
             self._note(lease, renewed, sent_ns)
 
     def _next_due(self) -> Lease | None:

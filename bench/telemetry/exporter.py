@@ -29,10 +29,6 @@ from bench.telemetry.traces import Tracing
 
 LOOK_S = 1.0  # at most between two looks: files do not stay for ever
 ALL_TIME = Window(0, 1 << 62)
-_LOST = {
-    "record": "operations were forgotten before they were counted",
-    "attempt": "observed attempts were too many to keep",
-}
 Fault = tuple[str, str, bool]  # kind, target, in force
 Judged = tuple[int, Mapping[str, int]]  # leases judged by now, violations by kind
 
@@ -91,8 +87,10 @@ class Exporter:
         except Exception as error:  # noqa: BLE001 - telemetry never fails a run
             failure = [f"telemetry stopped: {type(error).__name__}: {error}"]
         self._close(within_s)
-        missed = [f"telemetry: {number} {what}" for kind, what in _LOST.items() if (number := self._dropped()[kind])]
-        return [*failure, *(self._otlp.complaints() if self._otlp else self._settings.warnings), *missed]
+        said = [*failure, *(self._otlp.complaints() if self._otlp else self._settings.warnings)]
+        if missed := self._missed():
+            said.append(f"telemetry: {missed} operations were forgotten before they were counted")
+        return said
 
     def abort(self) -> None:
         """There is no result: end at once."""
@@ -160,8 +158,7 @@ class Exporter:
             *self._occupancy.points(notes),
             *run_points(run, notes, ended=ended),
             *self._servers.points(),
-            *_safety(judged),
-            *self._others(),
+            *self._others(judged),
         ]
         self._tracing.exemplars.clear()
         taken_ns = time.monotonic_ns() + self._wall_ns  # a step of the wall clock moves no point of the run
@@ -170,16 +167,22 @@ class Exporter:
             if sink is not None:
                 sink.offer(snapshot)
 
-    def _others(self) -> Iterator[DataPoint]:
+    def _others(self, judged: Judged | None) -> Iterator[DataPoint]:
+        """Of an oracle nothing, not even a zero, where none runs."""
+        if judged is not None:
+            leases, violations = judged
+            yield point("redlock.safety.judged_leases", leases)
+            for kind in VIOLATIONS:
+                yield point("redlock.safety.violations", violations.get(kind, 0), redlock_violation_kind=kind)
         for kind, target, active in self._faults():
             yield point("redlock.fault.active", int(active), redlock_fault_kind=kind, redlock_fault_target=target)
-        for kind, number in self._dropped().items():
+        dropped = {**(self._otlp.dropped if self._otlp else {}), "attempt": self._not_kept, "record": self._missed()}
+        for kind, number in dropped.items():
             yield point("redlock.telemetry.dropped", number, redlock_telemetry_item=kind)
 
-    def _dropped(self) -> dict[str, int]:
-        dropped = self._otlp.dropped if self._otlp else {}
-        missed = max(self._written - self._counts.operations, 0) if self._run.processes == 1 else 0
-        return {**dropped, "attempt": self._not_kept, "record": missed}
+    def _missed(self) -> int:
+        """Operations that nobody read before their file was gone."""
+        return max(self._written - self._counts.operations, 0) if self._run.processes == 1 else 0
 
     # -- ending -------------------------------------------------------------------------------------------------------
 
@@ -193,15 +196,6 @@ class Exporter:
             self._otlp.close(within_s)
         if self._page is not None:
             self._page.close(4 * within_s)
-
-
-def _safety(judged: Judged | None) -> Iterator[DataPoint]:
-    """What an oracle has found; nothing, not even a zero, where none runs."""
-    if judged is not None:
-        leases, violations = judged
-        yield point("redlock.safety.judged_leases", leases)
-        for kind in VIOLATIONS:
-            yield point("redlock.safety.violations", violations.get(kind, 0), redlock_violation_kind=kind)
 
 
 def _violations(safety: SafetyReport) -> dict[str, int]:

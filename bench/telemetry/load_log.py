@@ -6,7 +6,7 @@ Rules
 - An observed cycle costs the load 1.6 times a plain one: about `PER_SECOND` acquires a second are, all of them at low
   rates, at least one in `MOST`. Before the rate is known `AT_ONCE` are, then one in `MOST`.
 - A line holds a resource's checksum: with the time when the round began enough to find the operation in the history.
-- Of the attempts of a caller that waits for a hot resource a sample is kept. What is too much is counted.
+- Of an acquire the first `FIRST` attempts are kept, and the one that won. What is too much is counted.
 """
 
 import os
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 from zlib import crc32
 
 from msgspec import Struct, json
@@ -23,7 +23,7 @@ from lockcore import AttemptRecord, Lease, Outcome
 
 PER_SECOND, MOST, AT_ONCE = 250, 64, 400
 KEPT = 5000  # attempts a second; what is more is dropped
-CROWDED, FIRST, LATER = KEPT // 2, 32, 64  # with so many: the first attempts of an acquire, then one in so many
+FIRST = 16
 
 Line = TypeVar("Line")
 
@@ -63,18 +63,28 @@ class Extension(Struct, frozen=True, array_like=True):
     replied_ns: int
     outcome: str
 
+    @classmethod
+    def of(cls, lease: Lease, sent_ns: int, replied_ns: int, ours: bool | None) -> Self:
+        """An extension that came back: `ours` None = nobody said."""
+        outcome = "unreachable" if ours is None else "extended" if ours else "gone"
+        return cls(checksum(lease.resource), lease.started_ns, sent_ns, replied_ns, outcome)
+
 
 def checksum(resource: str) -> int:
     """What stands for a resource in a line."""
     return crc32(resource.encode())
 
 
-class _LineLog:
-    """The writing side of the load process `process` (this one)."""
+class LineLog:
+    """The writing side of the load process `process` (this one): lines of one kind."""
 
     def __init__(self, folder: Path, kind: str, process: int) -> None:
         self._path = folder / f"{kind}-{process}-{os.getpid()}.json"
         self._lines: list[bytes] = []
+
+    def keep(self, line: Struct) -> None:
+        """Write it at the next flush."""
+        self._lines.append(json.encode(line))
 
     def flush(self) -> None:
         """Write what was kept."""
@@ -84,7 +94,7 @@ class _LineLog:
                 file.write(b"\n".join(lines) + b"\n")
 
 
-class AttemptLog(_LineLog):
+class AttemptLog(LineLog):
     """The attempts of a process. `observe_every` is told of how many acquires to observe one."""
 
     def __init__(self, folder: Path, process: int, observe_every: Callable[[int], None]) -> None:
@@ -96,23 +106,21 @@ class AttemptLog(_LineLog):
 
     def observe(self, record: AttemptRecord) -> None:
         """Keep one attempt."""
-        number, waiting = record.attempt, len(self._lines)
+        number = record.attempt
         if number == 1:
             self._seen += 1
             self._acquires += self._every
             if self._seen == AT_ONCE:
                 self._pace(MOST)
-        if number > FIRST and number % LATER and waiting >= CROWDED and record.outcome is not Outcome.ACQUIRED:
+        if number > FIRST and record.outcome is not Outcome.ACQUIRED:
             return
-        if waiting >= KEPT:
+        if len(self._lines) >= KEPT:
             self._dropped += 1
             return
-        attempt = ObservedAttempt(
-            checksum(record.resource), number, record.acquire_ns, record.started_ns, record.decided_ns,
-            record.closed_ns, record.outcome.value,
-            tuple(map(Ask, [vote.value for vote in record.votes], record.sent_ns, record.replied_ns)), self._dropped,
-        )  # fmt: skip
-        self._lines.append(json.encode(attempt))
+        asks = tuple(map(Ask, [vote.value for vote in record.votes], record.sent_ns, record.replied_ns))
+        times_ns = record.acquire_ns, record.started_ns, record.decided_ns, record.closed_ns
+        resource, outcome = checksum(record.resource), record.outcome.value
+        self.keep(ObservedAttempt(resource, number, *times_ns, outcome, asks, self._dropped))
         self._dropped = 0  # told
 
     def flush(self) -> None:
@@ -127,19 +135,6 @@ class AttemptLog(_LineLog):
     def _pace(self, every: int) -> None:
         self._every = every
         self._observe_every(every)
-
-
-class ExtensionLog(_LineLog):
-    """The extensions of a process."""
-
-    def __init__(self, folder: Path, process: int) -> None:
-        super().__init__(folder, "extensions", process)
-
-    def note(self, lease: Lease, sent_ns: int, replied_ns: int, ours: bool | None) -> None:
-        """An extension came back: `ours` None = nobody said."""
-        outcome = "unreachable" if ours is None else "extended" if ours else "gone"
-        extension = Extension(checksum(lease.resource), lease.started_ns, sent_ns, replied_ns, outcome)
-        self._lines.append(json.encode(extension))
 
 
 class LineTail(Generic[Line]):

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
-from functools import cache, partial
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -104,7 +104,7 @@ class Otlp:
 
         Raises EnvironmentNotReadyError when a package is missing, UsageError when a variable cannot be read.
         """
-        self._settings, self._wall_ns, self._log = settings, wall_ns, _last_line()
+        self._settings, self._wall_ns, self._log = settings, wall_ns, _LOG
         self._log.text = ""
         try:
             from opentelemetry.sdk.resources import Resource
@@ -204,10 +204,7 @@ class _LastLine(logging.Handler):
         self.text = text.partition(":")[0] if "header" in text.lower() else text
 
 
-@cache
-def _last_line() -> _LastLine:
-    """This process's; it stays, as an exporter that was given up still logs why, in the middle of the summary."""
-    return _LastLine()
+_LOG = _LastLine()  # it stays, as an exporter that was given up still logs why, in the middle of the summary
 
 
 def _shown(text: str) -> str:

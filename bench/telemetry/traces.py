@@ -36,7 +36,6 @@ from bench.telemetry.run import Run
 Value = str | int | float | bool
 
 PER_REASON = 10  # a look
-MOST_ATTEMPTS = 16  # an acquire
 REMEMBERED = 50_000  # acquires whose attempts are kept
 ROUTINE = ("acquired", "contended")  # what is no error: a held lock is an answer
 _FAILED = {"silent": "no reply before the round closed", "errored": "an error reply"}  # an instance without a vote
@@ -171,8 +170,6 @@ class Tracing:
         self, chosen: Chosen, attempts: Sequence[ObservedAttempt], extensions: Sequence[Extension]
     ) -> Iterator[TraceSpan]:
         """All spans of an operation. `attempts`: the observed ones of its acquire; `extensions`: of its lease."""
-        if len(attempts) > MOST_ATTEMPTS:
-            attempts = (*attempts[: MOST_ATTEMPTS // 2], *attempts[-MOST_ATTEMPTS // 2 :])
         lease_id = self._rng.getrandbits(64)
         if held := list(self._held(chosen, lease_id, extensions)):
             ended_ns = max(chosen.number("ended_ns"), *(one.ended_ns for one in held))
