@@ -197,22 +197,22 @@ def ratio(upper: Query, lower: Query, unit: str = RATIO) -> Query:
 
 # -- panels ----------------------------------------------------------------------------------------------------------
 
+_LAST = common.ReduceDataOptions().calcs(["lastNotNull"])
+
 
 def lines(title: str, description: str, *queries: Query, stacked: bool = False, exemplars: bool = False) -> Builder:
     """Values over time."""
-    panel = timeseries.Panel().line_width(1).fill_opacity(30 if stacked else 8).show_points(shared.VisibilityMode.AUTO)
+    panel = timeseries.Panel().fill_opacity(30 if stacked else 8)
     if stacked:
         panel.stacking(common.StackingConfig().mode(shared.StackingMode.NORMAL))
-    legend = common.VizLegendOptions().display_mode(shared.LegendDisplayMode.LIST)
-    panel.legend(legend.placement(shared.LegendPlacement.BOTTOM).show_legend(True))
+    panel.legend(common.VizLegendOptions().show_legend(True))
     panel.tooltip(common.VizTooltipOptions().mode(shared.TooltipDisplayMode.MULTI).sort(shared.SortOrder.DESCENDING))
     return _filled(panel.min(0), title, description, queries, exemplars=exemplars)
 
 
 def number(title: str, description: str, query: Query, *, red_above: float | None = None) -> Builder:
     """One number, now or of the whole range; red above `red_above`."""
-    panel = stat.Panel().graph_mode(shared.BigValueGraphMode.NONE).color_mode(shared.BigValueColorMode.VALUE)
-    panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
+    panel = stat.Panel().graph_mode(shared.BigValueGraphMode.NONE).reduce_options(_LAST)
     if red_above is not None:
         steps = [models.Threshold(color="green"), models.Threshold(value=red_above, color="red")]
         panel.thresholds(dashboard.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps))
@@ -221,17 +221,16 @@ def number(title: str, description: str, query: Query, *, red_above: float | Non
 
 def bars(title: str, description: str, query: Query) -> Builder:
     """Values of the whole range side by side."""
-    panel = bargauge.Panel().orientation(shared.VizOrientation.HORIZONTAL)
-    panel.display_mode(shared.BarGaugeDisplayMode.BASIC)
-    panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
-    return _filled(panel.min(0), title, description, (query,), instant=True)
+    panel = (
+        bargauge.Panel().orientation(shared.VizOrientation.HORIZONTAL).display_mode(shared.BarGaugeDisplayMode.BASIC)
+    )
+    return _filled(panel.reduce_options(_LAST).min(0), title, description, (query,), instant=True)
 
 
 def heat(title: str, description: str, query: Query) -> Builder:
     """A histogram over time, one column a moment, on the histogram's own bounds."""
-    panel = heatmap.Panel().calculate(False)
+    panel = heatmap.Panel().y_axis(heatmap.YAxisConfig().unit(unit_of(query.unit)))
     panel.color(heatmap.HeatmapColorOptions().mode(heat_models.HeatmapColorMode.SCHEME).scheme("Oranges").steps(64))
-    panel.y_axis(heatmap.YAxisConfig().unit(unit_of(query.unit)))
     return _filled(panel, title, description, (query,), form=PromQueryFormat.HEATMAP, exemplars=True)
 
 
@@ -271,7 +270,6 @@ def board(
     """The board as the JSON text that is committed: of runs, with `extra` variables; or with its own `variables`."""
     made = dashboard.Dashboard(f"{TAG}: {title}").uid(f"{TAG}-{name}").description(description).tags([TAG])
     made.timezone("browser").time("now-15m", "now").refresh("5s").tooltip(models.DashboardCursorSync.CROSSHAIR)
-    made.editable()
     source = dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus")
     for variable in (source, *(variables or (*_variables(), *extra))):
         made.with_variable(variable)
