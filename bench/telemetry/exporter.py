@@ -22,7 +22,7 @@ from bench.telemetry.load_log import Extension, LineTail, ObservedAttempt
 from bench.telemetry.otlp import CLOSE_S, Otlp
 from bench.telemetry.page import MetricsPage
 from bench.telemetry.points import DataPoint, Snapshot, Totals, point
-from bench.telemetry.run import Info, InfoTotals, Occupancy, OperationCounts, Run, count_observed, run_points
+from bench.telemetry.run import Info, InfoTotals, OperationCounts, Run, count_observed, run_points
 from bench.telemetry.settings import TelemetrySettings
 from bench.telemetry.table import VIOLATIONS
 from bench.telemetry.traces import Tracing
@@ -50,17 +50,16 @@ class Exporter:
         self._began_ns = time.monotonic_ns() + self._wall_ns
         self._otlp: Otlp | None = None
         self._page: MetricsPage | None = None
-        resource = run.resource(settings.service_name)
         if settings.metrics or settings.traces:
-            self._otlp = Otlp(settings, resource, self._wall_ns)
+            self._otlp = Otlp(settings, run.resource(settings.service_name), self._wall_ns)
         if settings.page:
-            self._page = MetricsPage(settings.page, resource)
+            self._page = MetricsPage(settings.page, run.id)
         self._tracing = Tracing(run, settings.one_in, self._wall_ns, random.SystemRandom())
         self._fresh, self._settled = HistoryTail(folder), HistoryTail(folder)
         self._attempts = LineTail(folder, "attempts", ObservedAttempt)
         self._extensions = LineTail(folder, "extensions", Extension)
-        self._counts, self._observed, self._servers = OperationCounts(run.quorum), Totals(), InfoTotals(run.addresses)
-        self._occupancy = Occupancy(time.monotonic_ns())
+        self._counts = OperationCounts(run.quorum, time.monotonic_ns())
+        self._observed, self._servers = Totals(), InfoTotals(run.addresses)
         self._stop = threading.Event()
         self._written = self._not_kept = 0
         self._thread = threading.Thread(target=self._follow, name="telemetry", daemon=True)
@@ -80,7 +79,7 @@ class Exporter:
             self._look(time.monotonic_ns(), last=True)
             notes = read_workers(self._folder)
             self._count_all()
-            self._occupancy = Occupancy(time.monotonic_ns())  # nobody is at it any more
+            self._counts.rest()
             judged = safety is not None and safety.verdict != "UNKNOWN"  # else what was judged before counts
             known = (self._counts.leases, _violations(safety)) if safety and judged else self._judged()
             self._offer(notes, known, ended=True)
@@ -116,7 +115,7 @@ class Exporter:
         records = self._fresh.new_records()
         if len(records):
             self._written = max(self._written, int(records["sequence"].max()))
-        self._counts.add(records)
+        self._counts.look(records, now_ns)
         attempts, extensions = list(self._attempts.new()), list(self._extensions.new())
         self._not_kept += sum(attempt.dropped for attempt in attempts)
         count_observed(self._observed, attempts, extensions, self._run.addresses)
@@ -127,7 +126,6 @@ class Exporter:
         if self._otlp is not None and self._settings.traces:
             self._tracing.note(attempts, extensions)
             self._otlp.offer_spans(list(self._tracing.look(settled)))
-        self._occupancy.look(records, self._counts, now_ns)
 
     def _count_all(self) -> None:
         """The whole history once more, by resources: what late patches and far-apart hand-offs have changed.
@@ -149,20 +147,16 @@ class Exporter:
     # -- telling ------------------------------------------------------------------------------------------------------
 
     def _offer(self, notes: Sequence[WorkerNote], judged: Judged | None, *, ended: bool = False) -> None:
-        run = self._run
-        shown = self._tracing.exemplars if self._settings.exemplars else {}
-        exemplars = {name: list(of.values()) for name, of in shown.items()}
         points = [
-            *self._counts.points(exemplars, notes),
+            *self._counts.points(self._tracing.exemplars, notes),
             *self._observed.points(),
-            *self._occupancy.points(notes),
-            *run_points(run, notes, ended=ended),
+            *run_points(self._run, notes, ended=ended),
             *self._servers.points(),
             *self._others(judged),
         ]
         self._tracing.exemplars.clear()
         taken_ns = time.monotonic_ns() + self._wall_ns  # a step of the wall clock moves no point of the run
-        snapshot = Snapshot(self._began_ns, taken_ns, run.common, points)
+        snapshot = Snapshot(self._began_ns, taken_ns, self._run.common, points)
         for sink in (self._otlp, self._page):
             if sink is not None:
                 sink.offer(snapshot)

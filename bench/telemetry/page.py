@@ -11,13 +11,13 @@ Source: prometheus_client; OpenTelemetry's specification, "Prometheus compatibil
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from bench.errors import EnvironmentNotReadyError
-from bench.telemetry.points import Buckets, DataPoint, Exemplar, Snapshot, bucket_of, by_name
-from bench.telemetry.table import BOUNDS, Instrument
+from bench.telemetry.points import Buckets, Snapshot, by_name
+from bench.telemetry.table import BOUNDS
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -29,7 +29,7 @@ _BOUNDS = (*(f"{bound:g}" if bound < 1e-4 else repr(bound) for bound in BOUNDS),
 class MetricsPage:
     """The served page."""
 
-    def __init__(self, place: tuple[str, int], resource: Mapping[str, str]) -> None:
+    def __init__(self, place: tuple[str, int], run_id: str) -> None:
         """Serve at `place` (host, port; 0 = any). Raises EnvironmentNotReadyError when it cannot be served."""
         try:
             from prometheus_client import CollectorRegistry, start_http_server
@@ -38,7 +38,7 @@ class MetricsPage:
                 f"the metrics page needs {error.name}; pip install 'lockbench[telemetry]', "
                 "or take prometheus out of OTEL_METRICS_EXPORTER"
             ) from None
-        self._resource = resource
+        self._run_id = run_id
         self._snapshot: Snapshot | None = None
         self._scraped = threading.Condition()
         self._scrapes = 0
@@ -70,47 +70,28 @@ class MetricsPage:
 
     def collect(self) -> Iterator[Metric]:
         """What prometheus_client asks for at each scrape."""
-        from prometheus_client.metrics_core import InfoMetricFamily
-
         snapshot = self._snapshot
-        yield InfoMetricFamily("target", "who exports", _labels(self._resource))
         if snapshot is not None:
-            for instrument, points in by_name(snapshot.points).items():
-                yield self._family(instrument, points, snapshot)
+            yield from self._families(snapshot)
         with self._scraped:
             self._read = snapshot  # which may be no longer the last
             self._scrapes += 1
             self._scraped.notify_all()
 
-    def _family(self, instrument: Instrument, points: list[DataPoint], snapshot: Snapshot) -> Metric:
+    def _families(self, snapshot: Snapshot) -> Iterator[Metric]:
         from prometheus_client.metrics_core import Metric
 
-        name = instrument.prometheus
-        family = Metric(name.removesuffix("_total"), instrument.meaning, instrument.kind.value)
-        common = {"redlock.run.id": self._resource["redlock.run.id"], **dict(snapshot.common)}
-        for point in points:
-            labels = _labels({**common, **dict(point.attributes)})
-            if isinstance(point.value, Buckets):
-                _add_histogram(family, name, labels, point.value, point.exemplars)
-            else:
-                family.add_sample(name, labels, point.value)
-        return family
-
-
-def _labels(attributes: Mapping[str, str | int]) -> dict[str, str]:
-    return {name.replace(".", "_"): str(value) for name, value in attributes.items()}
-
-
-def _add_histogram(
-    family: Metric, name: str, labels: dict[str, str], buckets: Buckets, exemplars: Sequence[Exemplar]
-) -> None:
-    from prometheus_client import samples
-
-    shown: dict[int, samples.Exemplar] = {}
-    for one in exemplars:
-        ids = {"trace_id": f"{one.trace_id:032x}", "span_id": f"{one.span_id:016x}"}
-        shown[bucket_of(one.value)] = samples.Exemplar(ids, one.value, one.at_ns / 1e9)
-    for index, (text, total) in enumerate(zip(_BOUNDS, accumulate(buckets.explicit), strict=True)):
-        family.add_sample(f"{name}_bucket", {**labels, "le": text}, total, exemplar=shown.get(index))
-    family.add_sample(f"{name}_count", labels, buckets.count)
-    family.add_sample(f"{name}_sum", labels, buckets.sum)
+        common = (*snapshot.common, ("redlock.run.id", self._run_id))
+        for instrument, points in by_name(snapshot.points).items():
+            name = instrument.prometheus
+            family = Metric(name.removesuffix("_total"), instrument.meaning, instrument.kind.value)
+            for point in points:
+                labels = {key.replace(".", "_"): str(value) for key, value in (*common, *point.attributes)}
+                if not isinstance(point.value, Buckets):
+                    family.add_sample(name, labels, point.value)
+                    continue
+                for text, total in zip(_BOUNDS, accumulate(point.value.explicit), strict=True):
+                    family.add_sample(f"{name}_bucket", {**labels, "le": text}, total)
+                family.add_sample(f"{name}_count", labels, point.value.count)
+                family.add_sample(f"{name}_sum", labels, point.value.sum)
+            yield family

@@ -35,7 +35,7 @@ Address = tuple[str, int]
 PATCHED_WITHIN_NS = 2_000 * NS_PER_MS  # the workers patch votes once a second
 
 Info = Mapping[str, str | float] | None  # one instance's INFO; None: it did not say
-Exemplars = Mapping[str, Sequence[Exemplar]]  # of acquires, by outcome
+Exemplars = Mapping[str, Mapping[int, Exemplar]]  # of acquires, by outcome and bucket
 FSYNCS = "lockbench_fsyncs"  # no field of INFO: put there by whoever has the shim, which outlives its server
 
 _FIELDS = {
@@ -157,13 +157,37 @@ def worker_points(notes: Sequence[WorkerNote]) -> Iterator[DataPoint]:
 
 
 class OperationCounts:
-    """Adds up a run. `quorum`: the votes that win; `operations`: acquires that returned; `leases`: those of them that
-    got the lock."""
+    """Adds up a run, from `now_ns` on. `quorum`: the votes that win; `operations`: acquires that returned; `leases`:
+    those of them that got the lock.
 
-    def __init__(self, quorum: int) -> None:
+    Who holds a lease and who waits is told as an average over the interval before the last look: those who were at it
+    then have been recorded by now.
+    """
+
+    def __init__(self, quorum: int, now_ns: int = 0) -> None:
         self._quorum, self._totals = quorum, Totals()
-        self._waiting = Sums(WAITS)
+        self._waits = Sums(WAITS)
         self.operations = self.leases = 0
+        self._looked_ns = self._before_ns = now_ns
+        self._last = np.empty(0, RECORD_DTYPE)
+        self.rest()
+
+    def rest(self) -> None:
+        """Nobody is at it any more."""
+        self._achieved_per_s = self._held = self._waiting = self._releasing = 0.0
+
+    def look(self, records: Records, now_ns: int) -> None:
+        """Count what is new at `now_ns`, the hand-offs among it, and who was at it."""
+        window, known = Window(self._before_ns, self._looked_ns), np.concatenate([self._last, records])
+        before = self.leases
+        self.add(records)
+        self.add_handoffs(known, window)
+        if window.duration_s > 0:
+            self._held = busy(known, "granted_ns", "release_sent_ns", window)
+            self._waiting = busy(known, "start_ns", "ended_ns", window)
+            self._releasing = busy(known, "release_sent_ns", "release_replied_ns", window)
+        self._achieved_per_s = (self.leases - before) / max((now_ns - self._looked_ns) / NS_PER_S, 1e-3)
+        self._before_ns, self._looked_ns, self._last = self._looked_ns, now_ns, records
 
     def add(self, records: Records) -> None:
         """Count what these operations took and how they ended; of each closed set every member, also with 0."""
@@ -187,7 +211,7 @@ class OperationCounts:
         count("redlock.split_votes", int(split_votes.sum()))
         dead = (records["attempt_ns"] - records["start_ns"])[won & (split_votes > 0)]
         count("redlock.split_vote.dead_time", dead)
-        add_waits(self._waiting, records, records)
+        add_waits(self._waits, records, records)
 
     def add_handoffs(self, records: Records, window: Window) -> None:
         """Count the hand-offs whose release was sent in `window`, among all operations of their resources."""
@@ -201,12 +225,21 @@ class OperationCounts:
         self._totals.count("redlock.vote.margin", outcomes.votes_of(records, "granted")[closed] - self._quorum)
 
     def points(self, exemplars: Exemplars, notes: Sequence[WorkerNote] = ()) -> Iterator[DataPoint]:
-        """All of it, and how those waited who had to, also by what the recipes of the `notes`' workers counted."""
+        """All of it, and how those waited who had to, also by what the recipes of the `notes`' workers counted.
+
+        Who is at it as the records tell, or as the workers saw it last, where holds and waits outlast an interval.
+        """
         for one in self._totals.points():
             timed = one.instrument.name == "redlock.acquire.duration"
-            shown = exemplars.get(str(one.attributes[0][1]), ()) if timed else ()
-            yield replace(one, exemplars=tuple(shown))
-        found = waiting_of(self._waiting, 0, added(note.figures for note in notes))
+            shown = exemplars.get(str(one.attributes[0][1]), {}) if timed else {}
+            yield replace(one, exemplars=tuple(shown.values()))
+        running = [note for note in notes if note.phase == "running"]
+        holding = sum(note.holding for note in running)
+        asking = sum(note.callers - note.idle for note in running) - holding
+        yield point("redlock.leases.held", max(self._held, holding))
+        yield point("redlock.callers.waiting", max(self._waiting, asking - self._releasing, 0.0))
+        yield point("redlock.load.achieved", self._achieved_per_s)
+        found = waiting_of(self._waits, 0, added(note.figures for note in notes))
         yield point("redlock.handoff.turns", found.wakeups)
         yield point("redlock.acquire.polls", found.polls)
         if found.jain is not None and found.longest_s is not None:
@@ -231,40 +264,6 @@ def count_observed(
         failed = {"error_type": vote} if vote in VOTE_ERROR.values else {}
         set_ = {"db_system_name": "redis", "db_operation_name": "SET", **where(addresses[index]), **failed}
         totals.count("db.client.operation.duration", np.array(times, np.int64), **set_)
-
-
-class Occupancy:
-    """Who holds a lease and who waits, on average over an interval; how fast leases are acquired. From `now_ns` on.
-
-    What is told is of the interval before the last: those who were at it then have been recorded by now.
-    """
-
-    def __init__(self, now_ns: int) -> None:
-        self._looked_ns = self._before_ns = now_ns
-        self._last = np.empty(0, RECORD_DTYPE)
-        self._leases = 0
-        self._achieved_per_s = self._held = self._waiting = self._releasing = 0.0
-
-    def look(self, records: Records, counts: OperationCounts, now_ns: int) -> None:
-        """Take the records that are new at `now_ns`, which `counts` has counted; give it the hand-offs among them."""
-        window, known = Window(self._before_ns, self._looked_ns), np.concatenate([self._last, records])
-        counts.add_handoffs(known, window)
-        if window.duration_s > 0:
-            self._held = busy(known, "granted_ns", "release_sent_ns", window)
-            self._waiting = busy(known, "start_ns", "ended_ns", window)
-            self._releasing = busy(known, "release_sent_ns", "release_replied_ns", window)
-        elapsed_s = max((now_ns - self._looked_ns) / NS_PER_S, 1e-3)
-        self._achieved_per_s = (counts.leases - self._leases) / elapsed_s
-        self._before_ns, self._looked_ns, self._last, self._leases = self._looked_ns, now_ns, records, counts.leases
-
-    def points(self, notes: Sequence[WorkerNote]) -> Iterator[DataPoint]:
-        """As the records tell, or as the workers saw it last, where holds and waits outlast an interval."""
-        running = [note for note in notes if note.phase == "running"]
-        holding = sum(note.holding for note in running)
-        asking = sum(note.callers - note.idle for note in running) - holding
-        yield point("redlock.leases.held", max(self._held, holding))
-        yield point("redlock.callers.waiting", max(self._waiting, asking - self._releasing, 0.0))
-        yield point("redlock.load.achieved", self._achieved_per_s)
 
 
 def busy(records: Records, begun: str, ended: str, window: Window) -> float:

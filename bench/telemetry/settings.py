@@ -48,7 +48,6 @@ class TelemetrySettings:
     interval_s: float = INTERVAL_S
     one_in: int = ONE_IN
     exponential: bool = False
-    exemplars: bool = True
     service_name: str | None = None
     endpoint: str = ""
     warnings: tuple[str, ...] = ()
@@ -73,7 +72,6 @@ def settings_of(environ: Environ) -> TelemetrySettings | None:
         interval_s=max(_number(environ, "OTEL_METRIC_EXPORT_INTERVAL", INTERVAL_S * 1000) / 1000, 0.1),
         one_in=max(one_in, 0),
         exponential=_word(environ, _AGGREGATION) == _EXPONENTIAL,
-        exemplars=_word(environ, "OTEL_METRICS_EXEMPLAR_FILTER") != "always_off",
         service_name=_service_name(environ),
         endpoint=_endpoint(environ, metrics or traces or HTTP),
         warnings=tuple(_ignored(environ)),

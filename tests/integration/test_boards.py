@@ -187,7 +187,7 @@ def _a_crash(prometheus: Prometheus) -> str:
     """Serve what a crash experiment exports where a run would, until Prometheus has taken it."""
     run = secrets.token_hex(4)
     port = int(os.environ["OTEL_EXPORTER_PROMETHEUS_PORT"])
-    page = MetricsPage(("127.0.0.1", port), {"redlock.run.id": run})
+    page = MetricsPage(("127.0.0.1", port), run)
     window = Buckets()
     window.add(np.array([WINDOW_NS]))
     points = [

@@ -11,7 +11,7 @@ from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE
 from bench.measure.section import builtins_of
 from bench.telemetry.exporter import ALL_TIME
 from bench.telemetry.points import point
-from bench.telemetry.run import Occupancy, OperationCounts, busy
+from bench.telemetry.run import OperationCounts, busy
 
 MS = 1_000_000
 S = 1_000 * MS
@@ -96,13 +96,12 @@ def test_handoffs_are_the_same_look_by_look_as_all_at_once(records) -> None:
         for number in range(100)
     ]  # fmt: skip
     whole = records(*chain)
-    at_once, growing = OperationCounts(3), OperationCounts(3)
+    at_once, growing, seen = OperationCounts(3), OperationCounts(3), 0
     at_once.add_handoffs(whole, ALL_TIME)
-    occupancy, seen = Occupancy(0), 0
     for second in range(1, 16):
         known = whole[seen:][whole["release_replied_ns"][seen:] <= second * S]
         seen += len(known)
-        occupancy.look(known, growing, second * S)
+        growing.look(known, second * S)
     name = ("redlock.handoff.duration", "")
     assert values_of(at_once)[name] == 99
     assert values_of(growing)[name] == 99
