@@ -99,17 +99,16 @@ def instrument(
         _EXPORTED[provider] = _Exported(provider)
     exported = _EXPORTED[provider]
     tracer = trace.get_tracer(SCOPE, tracer_provider=tracer_provider)
-    observe_every = partial(_observe_every, weakref.ref(lock))
+    own = weakref.ref(lock)
+
+    def observe_every(every: int) -> None:
+        if (alive := own()) is not None:
+            alive.observe_every(every)
+
     watch = Tallied(_Recording(exported.histograms, tracer), int(slow_s * NS_PER_S), class_of, observe_every)
     lock.observe(watch)
     lock.observe_every(watch.every)
-    exported.add(lock, watch, fleet)
-
-
-def _observe_every(of: weakref.ref[Lock], every: int) -> None:
-    lock = of()
-    if lock is not None:
-        lock.observe_every(every)
+    exported.locks.append(_Source(own, watch, fleet))
 
 
 class _Recording:
@@ -121,36 +120,36 @@ class _Recording:
 
     def acquire(self, name: str, result: Lease | Denied, started_ns: int, *, sampled: bool, odd: bool) -> None:
         """See counted.Sink."""
-        ended_ns = result.granted_ns if isinstance(result, Lease) else result.ended_ns
+        times_ns = started_ns, result.granted_ns if isinstance(result, Lease) else result.ended_ns
         if sampled:
             how = _attributes(name, result.outcome)
-            self._record("redlock.acquire.duration", (ended_ns - started_ns) / NS_PER_S, how)
-            self._record("redlock.acquire.attempts", result.attempts, how)
+            self._took("redlock.acquire", times_ns, how)
+            self._histograms["redlock.acquire.attempts"].record(result.attempts, how)
         if odd:
             more = {"redlock.attempts": result.attempts, "redlock.split_votes": result.split_votes}
             votes = {f"redlock.votes.{vote}": count for vote, count in result.tally._asdict().items()}
-            self._span("redlock.acquire", name, result.outcome, (started_ns, ended_ns), {**more, **votes})
+            self._span("redlock.acquire", name, result.outcome, times_ns, {**more, **votes})
 
     def release(self, name: str, lease: Lease, outcome: Outcome, started_ns: int) -> None:
         """See counted.Sink."""
-        ended_ns = monotonic_ns()
-        self._record("redlock.release.duration", (ended_ns - started_ns) / NS_PER_S, _attributes(name, outcome))
+        times_ns = started_ns, monotonic_ns()
+        self._took("redlock.release", times_ns, _attributes(name, outcome))
         if outcome is Outcome.RELEASED:
-            self._record("redlock.hold.duration", (started_ns - lease.granted_ns) / NS_PER_S, _attributes(name))
+            self._took("redlock.hold", (lease.granted_ns, started_ns), _attributes(name))
         else:
-            self._span("redlock.release", name, outcome, (started_ns, ended_ns), {})
+            self._span("redlock.release", name, outcome, times_ns, {})
 
     def extend(self, name: str, result: Lease | Denied) -> None:
         """See counted.Sink."""
         if isinstance(result, Lease):
-            outcome, ended_ns = Outcome.EXTENDED, result.granted_ns
+            outcome, times_ns = Outcome.EXTENDED, (result.started_ns, result.granted_ns)
         else:
-            outcome, ended_ns = result.outcome, result.ended_ns
-            self._span("redlock.extend", name, outcome, (result.started_ns, ended_ns), {})
-        self._record("redlock.extend.duration", (ended_ns - result.started_ns) / NS_PER_S, _attributes(name, outcome))
+            outcome, times_ns = result.outcome, (result.started_ns, result.ended_ns)
+            self._span("redlock.extend", name, outcome, times_ns, {})
+        self._took("redlock.extend", times_ns, _attributes(name, outcome))
 
-    def _record(self, name: str, value: float, attributes: dict[str, str]) -> None:
-        self._histograms[name].record(value, attributes)
+    def _took(self, what: str, times_ns: tuple[int, int], attributes: dict[str, str]) -> None:
+        self._histograms[f"{what}.duration"].record((times_ns[1] - times_ns[0]) / NS_PER_S, attributes)
 
     def _span(self, span: str, name: str, outcome: Outcome, times_ns: tuple[int, int], more: dict[str, int]) -> None:
         second = times_ns[1] // NS_PER_S
@@ -202,7 +201,7 @@ class _Exported:
             name: meter.create_histogram(name, unit, meaning, explicit_bucket_boundaries_advisory=BOUNDS)
             for name, (unit, meaning) in HISTOGRAMS.items()
         }
-        self._locks: list[_Source] = []
+        self.locks: list[_Source] = []
         self._past: Counter[Point] = Counter()  # of locks that are no more, and of collected attempts
         self._looked_ns, self._seen = 0, dict[Point, int]()
         for name, (unit, meaning) in COUNTERS.items():
@@ -210,15 +209,11 @@ class _Exported:
         for name, (unit, meaning) in GAUGES.items():
             meter.create_observable_gauge(name, [partial(self._points, name)], unit, meaning)
 
-    def add(self, lock: Lock, watch: Tallied, fleet: str) -> None:
-        """Export this one, too."""
-        self._locks.append(_Source(weakref.ref(lock), watch, fleet))
-
     def forget(self) -> None:
         """A forked child: all of it is the parent's, also what the SDK has counted into our histograms."""
         for histogram in self.histograms.values():
             _drop_samples(histogram)
-        self._locks.clear()
+        self.locks.clear()
         self._past.clear()
         self._looked_ns, self._seen = 0, {}
 
@@ -232,11 +227,11 @@ class _Exported:
     def _look(self, now_ns: int) -> dict[Point, int]:
         """All points by now: counts of several locks add up; an instance votes if it does for all of them."""
         counts, states = Counter[Point](), dict[Point, int]()
-        for source in list(self._locks):
+        for source in list(self.locks):
             lock, watch = source.lock(), source.watch
             if lock is None:
                 with suppress(ValueError):  # another reader did
-                    self._locks.remove(source)
+                    self.locks.remove(source)
                     self._past.update(dict(source.counters()))
                 continue
             statuses = lock.instances
