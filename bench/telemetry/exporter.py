@@ -51,7 +51,7 @@ class Exporter:
         self._otlp: Otlp | None = None
         self._page: MetricsPage | None = None
         if settings.metrics or settings.traces:
-            self._otlp = Otlp(settings, run.resource(settings.service_name), self._wall_ns)
+            self._otlp = Otlp(settings, run.resource, self._wall_ns)
         if settings.page:
             self._page = MetricsPage(settings.page, run.id)
         self._tracing = Tracing(run, settings.one_in, self._wall_ns, random.SystemRandom())

@@ -103,10 +103,11 @@ class Run:
         """The attributes of every data point."""
         return ("redlock.recipe", self.recipe), ("redlock.fsync", self.fsync)
 
-    def resource(self, service_name: str | None) -> dict[str, str]:
+    @property
+    def resource(self) -> dict[str, str]:
         """What exports, as OpenTelemetry wants it said."""
         return {
-            "service.name": service_name or "lockbench",
+            "service.name": "lockbench",
             "service.instance.id": self.id + self.part,
             "service.version": version_of("lockbench") or "unknown",
             "redlock.run.id": self.id,

@@ -9,7 +9,6 @@ Rules
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from urllib.parse import unquote
 
 from bench.errors import UsageError
 from lockcore.mask import shown
@@ -48,7 +47,6 @@ class TelemetrySettings:
     interval_s: float = INTERVAL_S
     one_in: int = ONE_IN
     exponential: bool = False
-    service_name: str | None = None
     endpoint: str = ""
     warnings: tuple[str, ...] = ()
 
@@ -72,7 +70,6 @@ def settings_of(environ: Environ) -> TelemetrySettings | None:
         interval_s=max(_number(environ, "OTEL_METRIC_EXPORT_INTERVAL", INTERVAL_S * 1000) / 1000, 0.1),
         one_in=max(one_in, 0),
         exponential=_word(environ, _AGGREGATION) == _EXPONENTIAL,
-        service_name=_service_name(environ),
         endpoint=_endpoint(environ, metrics or traces or HTTP),
         warnings=tuple(_ignored(environ)),
     )
@@ -125,13 +122,6 @@ def _one_in(environ: Environ) -> int:
             ratio = _number(environ, "OTEL_TRACES_SAMPLER_ARG", 1.0)
             return round(1 / ratio) if ratio > 0 else 0
     return ONE_IN
-
-
-def _service_name(environ: Environ) -> str | None:
-    """OTEL_SERVICE_NAME, else what OTEL_RESOURCE_ATTRIBUTES says; None where neither does."""
-    pairs = (pair.partition("=") for pair in environ.get("OTEL_RESOURCE_ATTRIBUTES", "").split(","))
-    named = {name.strip(): value.strip() for name, _, value in pairs}
-    return environ.get("OTEL_SERVICE_NAME") or unquote(named.get("service.name", "")) or None
 
 
 def _page(environ: Environ) -> tuple[str, int]:

@@ -10,6 +10,7 @@ import pytest
 
 from bench.telemetry.otlp import Otlp, SendQueue
 from bench.telemetry.points import Snapshot, point
+from bench.telemetry.run import Run
 from bench.telemetry.settings import HTTP, TelemetrySettings
 from tests.doubles.collector import Collector
 
@@ -92,3 +93,21 @@ def test_a_collector_that_is_down_is_said_once_and_off_the_screen(monkeypatch: p
     assert "0 of 1 exports" in said
     assert said.endswith("; it said: Connection refused")
     assert past == [], "nothing went past our handler"
+
+
+@pytest.mark.parametrize(
+    "variables, name",
+    [
+        ({}, "lockbench"),
+        ({"OTEL_SERVICE_NAME": "mine"}, "mine"),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "team=a, service.name=of%20us"}, "of us"),
+        ({"OTEL_SERVICE_NAME": "mine", "OTEL_RESOURCE_ATTRIBUTES": "service.name=theirs"}, "mine"),
+    ],
+)
+def test_the_service_is_named_by_the_standard_variables(
+    variables: dict[str, str], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value)
+    attributes = Otlp(TelemetrySettings(), Run("ab12", "redlock").resource, 0)._resource.attributes
+    assert (attributes["service.name"], attributes["redlock.run.id"]) == (name, "ab12")
