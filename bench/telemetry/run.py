@@ -159,11 +159,7 @@ def worker_points(notes: Sequence[WorkerNote]) -> Iterator[DataPoint]:
 
 class OperationCounts:
     """Adds up a run, from `now_ns` on. `quorum`: the votes that win; `operations`: acquires that returned; `leases`:
-    those of them that got the lock.
-
-    Who holds a lease and who waits is told as an average over the interval before the last look: those who were at it
-    then have been recorded by now.
-    """
+    those of them that got the lock."""
 
     def __init__(self, quorum: int, now_ns: int = 0) -> None:
         self._quorum, self._totals = quorum, Totals()
@@ -175,19 +171,17 @@ class OperationCounts:
 
     def rest(self) -> None:
         """Nobody is at it any more."""
-        self._achieved_per_s = self._held = self._waiting = self._releasing = 0.0
+        self._achieved_per_s = self._releasing = 0.0
 
     def look(self, records: Records, now_ns: int) -> None:
-        """Count what is new at `now_ns`, the hand-offs among it, and who was at it."""
-        window, known = Window(self._before_ns, self._looked_ns), np.concatenate([self._last, records])
-        before = self.leases
+        """Count what is new at `now_ns`, the hand-offs whose release was sent in the interval before the last look (by
+        now the next grant has been recorded), leases a second, and how many callers were releasing on average."""
+        elapsed_s, before = max((now_ns - self._looked_ns) / NS_PER_S, 1e-3), self.leases
         self.add(records)
-        self.add_handoffs(known, window)
-        if window.duration_s > 0:
-            self._held = busy(known, "granted_ns", "release_sent_ns", window)
-            self._waiting = busy(known, "start_ns", "ended_ns", window)
-            self._releasing = busy(known, "release_sent_ns", "release_replied_ns", window)
-        self._achieved_per_s = (self.leases - before) / max((now_ns - self._looked_ns) / NS_PER_S, 1e-3)
+        self.add_handoffs(np.concatenate([self._last, records]), Window(self._before_ns, self._looked_ns))
+        self._achieved_per_s = (self.leases - before) / elapsed_s
+        released = records[records["release_replied_ns"] > 0]
+        self._releasing = (released["release_replied_ns"] - released["release_sent_ns"]).sum() / NS_PER_S / elapsed_s
         self._before_ns, self._looked_ns, self._last = self._looked_ns, now_ns, records
 
     def add(self, records: Records) -> None:
@@ -226,10 +220,8 @@ class OperationCounts:
         self._totals.count("redlock.vote.margin", outcomes.votes_of(records, "granted")[closed] - self._quorum)
 
     def points(self, exemplars: Exemplars, notes: Sequence[WorkerNote] = ()) -> Iterator[DataPoint]:
-        """All of it, and how those waited who had to, also by what the recipes of the `notes`' workers counted.
-
-        Who is at it as the records tell, or as the workers saw it last, where holds and waits outlast an interval.
-        """
+        """All of it, and how those waited who had to, also by what the recipes of the `notes`' workers counted. Who
+        holds a lease and who waits is as the workers saw it last."""
         for one in self._totals.points():
             timed = one.instrument.name == "redlock.acquire.duration"
             shown = exemplars.get(str(one.attributes[0][1]), {}) if timed else {}
@@ -237,8 +229,8 @@ class OperationCounts:
         running = [note for note in notes if note.phase == "running"]
         holding = sum(note.holding for note in running)
         asking = sum(note.callers - note.idle for note in running) - holding
-        yield point("redlock.leases.held", max(self._held, holding))
-        yield point("redlock.callers.waiting", max(self._waiting, asking - self._releasing, 0.0))
+        yield point("redlock.leases.held", holding)
+        yield point("redlock.callers.waiting", max(asking - self._releasing, 0.0))
         yield point("redlock.load.achieved", self._achieved_per_s)
         found = waiting_of(self._waits, 0, added(note.figures for note in notes))
         yield point("redlock.handoff.turns", found.wakeups)
@@ -265,14 +257,6 @@ def count_observed(
         failed = {"error_type": vote} if vote in VOTE_ERROR.values else {}
         set_ = {"db_system_name": "redis", "db_operation_name": "SET", **where(addresses[index]), **failed}
         totals.count("db.client.operation.duration", np.array(times, np.int64), **set_)
-
-
-def busy(records: Records, begun: str, ended: str, window: Window) -> float:
-    """How many operations were between the times `begun` and `ended` of their records, on average over `window`."""
-    start, stop = records[begun], records[ended]
-    rows = (start > 0) & (stop > 0)
-    overlap = np.minimum(stop[rows], window.stop_ns) - np.maximum(start[rows], window.start_ns)
-    return float(np.maximum(overlap, 0).sum()) / (window.duration_s * NS_PER_S)
 
 
 # -- instances ---------------------------------------------------------------------------------------------------------

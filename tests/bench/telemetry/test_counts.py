@@ -11,7 +11,7 @@ from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE
 from bench.measure.section import builtins_of
 from bench.telemetry.exporter import ALL_TIME
 from bench.telemetry.points import point
-from bench.telemetry.run import OperationCounts, busy
+from bench.telemetry.run import OperationCounts
 
 MS = 1_000_000
 S = 1_000 * MS
@@ -107,12 +107,17 @@ def test_handoffs_are_the_same_look_by_look_as_all_at_once(records) -> None:
     assert values_of(growing)[name] == 99
 
 
-def test_busy_is_how_many_were_at_it_on_average(records) -> None:
-    both = records({"start": 0, "ended": 500, "release_sent": 900}, {"start": 500, "ended": 1_000})
-    window = Window(0, S)
-    assert busy(both, "granted_ns", "release_sent_ns", window) == pytest.approx(0.4)
-    assert busy(both[:1], "start_ns", "ended_ns", window) == 0  # a start at 0 has not happened
-    assert busy(both[1:], "start_ns", "ended_ns", window) == pytest.approx(0.5)
+def test_who_asks_and_is_not_releasing_waits(records, report: Any) -> None:
+    counts = OperationCounts(3)
+    counts.look(records({"start": 100, "ended": 200, "release_sent": 300, "release_replied": 800}), S)
+    notes = [report(callers=9, idle=2, holding=3, phase="running"), report(callers=9, phase="stopped")]
+    values = {one.instrument.name: one.value for one in counts.points({}, notes)}
+    assert values["redlock.leases.held"] == 3
+    assert values["redlock.callers.waiting"] == pytest.approx(3.5), "of four half a caller releases"
+    assert values["redlock.load.achieved"] == 1
+    counts.rest()
+    values = {one.instrument.name: one.value for one in counts.points({}, [])}
+    assert values["redlock.callers.waiting"] == values["redlock.load.achieved"] == 0
 
 
 @pytest.mark.parametrize(
