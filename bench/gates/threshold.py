@@ -235,22 +235,17 @@ def read_thresholds(texts: Iterable[str]) -> tuple[Threshold, ...]:
 
 
 def _one_sided_doubt(metric: Metric, operator: str, result: Figures, *, kept: bool) -> str:
-    """Return why a limit on `metric`, `kept` or broken as measured, is not decided; nothing where it is."""
+    """Return why a limit on `metric`, `kept` or broken as measured, is not decided, as the generator's delay is in the
+    figure; nothing where it is, or that delay is little."""
+    figure, value, lateness = metric.path[-1], metric.value(result), result.histograms.get("timer_lateness")
     if metric.path[0] != "latency_s" or metric.unit != "s":
         return ""
-    upper = operator in ("<", "<=")
-    decided = kept or metric.value(result) == inf if upper else operator in (">", ">=") and not kept
-    why = "" if decided else _delay(metric, result)
-    return why and f"the latency is an upper bound: {why}"
-
-
-def _delay(metric: Metric, result: Figures) -> str:
-    """What the generator adds to this figure, in words; nothing when that is little."""
-    figure, value = metric.path[-1], metric.value(result)
+    if kept or value == inf if operator in ("<", "<=") else operator in (">", ">=") and not kept:
+        return ""
     if result.generator.verdict in IN_DOUBT:
-        return str(result.generator.reason)
-    lateness = result.histograms.get("timer_lateness")
+        return f"the latency is an upper bound: {result.generator.reason}"
     if result.rate.offered_per_s is None or not lateness or figure not in PERCENTILES or value is None:
         return ""
     late_s = (Histogram.decode(lateness).percentile(PERCENTILES[figure]) or 0) / 1e9
-    return f"the timer was late by {late_s * 1e3:.3g} ms ({figure})" if late_s > LATENESS_SHARE * value else ""
+    late = f"the latency is an upper bound: the timer was late by {late_s * 1e3:.3g} ms ({figure})"
+    return late if late_s > LATENESS_SHARE * value else ""

@@ -119,9 +119,7 @@ class Exporter:
         attempts, extensions = list(self._attempts.new()), list(self._extensions.new())
         self._not_kept += sum(attempt.dropped for attempt in attempts)
         count_observed(self._observed, attempts, extensions, self._run.addresses)
-        settled = self._settled.new_records(
-            NEVER_NS if last else now_ns - self._run.settle_ns
-        )  # what is patched no more
+        settled = self._settled.new_records(NEVER_NS if last else now_ns - self._run.settle_ns)
         self._counts.add_votes(settled)
         if self._otlp is not None and self._settings.traces:
             self._tracing.note(attempts, extensions)

@@ -16,12 +16,10 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from enum import Enum
-from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from bench.errors import EnvironmentNotReadyError, UsageError, secrets
 from bench.telemetry.points import SCALE, Buckets, DataPoint, Snapshot, by_name
@@ -34,70 +32,15 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.metrics import export
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import ReadableSpan
-    from opentelemetry.sdk.trace.export import SpanExporter
 
 CLOSE_S = 5.0  # how long the end of a run waits for a collector
 SPANS_KEPT, SPANS_PER_BATCH = 8192, 512
 _CAUSE = re.compile(r"\[Errno -?\d+\] ([^\"')\n]+)")
 
-T = TypeVar("T")
-
-
-class SendQueue(Generic[T]):
-    """A queue to somebody who may be slow, or gone: what is dropped, for want of room or by a failed hand-over, is
-    counted.
-
-    `hand_over` takes a batch of up to `batch` items and returns whether it arrived; it may block.
-    """
-
-    def __init__(self, name: str, hand_over: Callable[[Sequence[T]], bool], *, room: int, batch: int) -> None:
-        self._hand_over, self._room, self._batch = hand_over, room, batch
-        self._queue: deque[T] = deque()
-        self._changed = threading.Condition()
-        self._closing = False
-        self.dropped = self.sent = self._under_way = 0
-        self._thread = threading.Thread(target=self._work, name=f"telemetry-{name}", daemon=True)
-        self._thread.start()
-
-    def put(self, items: Sequence[T]) -> None:
-        """Queue `items`."""
-        with self._changed:
-            self._queue.extend(items)
-            while len(self._queue) > self._room:
-                self._queue.popleft()
-                self.dropped += 1
-            self._changed.notify()
-
-    def close(self, within_s: float) -> None:
-        """Hand over what is queued, for `within_s` at most."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify()
-            self._changed.wait_for(lambda: not self._queue and not self._under_way, within_s)
-            self.dropped += len(self._queue) + self._under_way
-            self._queue.clear()
-            self._room = self._under_way = 0
-
-    def _work(self) -> None:
-        while items := self._next():
-            arrived = self._hand_over(items)
-            with self._changed:
-                under_way, self._under_way = self._under_way, 0  # 0 also when `close` has given it up
-                self.sent += under_way if arrived else 0
-                self.dropped += 0 if arrived else under_way
-                self._changed.notify_all()
-
-    def _next(self) -> Sequence[T]:
-        """The next batch; an empty one is the end."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._queue or self._closing)
-            items = [self._queue.popleft() for _ in range(min(self._batch, len(self._queue)))]
-            self._under_way = len(items)
-            return items
-
 
 class Otlp:
-    """The two lines to the collector."""
+    """The way to a collector that may be slow, or gone: a thread for metrics and one for traces. `dropped`: what was
+    made and did not arrive, for want of room or time or by a failed export, of `export`s (of metrics) and `span`s."""
 
     def __init__(self, settings: TelemetrySettings, resource: Mapping[str, str], wall_ns: int) -> None:
         """Make the exporters that `settings` ask for.
@@ -109,7 +52,7 @@ class Otlp:
         try:
             from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
-            metrics, traces = _exporter("metric", settings.metrics), _exporter("trace", settings.traces)
+            made = {"export": _exporter("metric", settings.metrics), "span": _exporter("trace", settings.traces)}
             self._resource = Resource.create(dict(resource)).merge(OTELResourceDetector().detect())  # OTEL_SERVICE_NAME
         except ImportError as error:
             extra = "telemetry-grpc" if GRPC in (settings.metrics, settings.traces) else "telemetry"
@@ -122,70 +65,93 @@ class Otlp:
                 f"an OTEL_* variable cannot be used ({type(error).__name__}); correct or unset it"
             ) from None
         self._before, self._log.text = ([f"telemetry: {self._log.text}"] if self._log.text else []), ""
-        self._exporters = [exporter for exporter in (metrics, traces) if exporter is not None]
-        self._metrics = self._traces = None
-        if metrics is not None:
-            self._metrics = SendQueue[Snapshot]("metrics", partial(self._send_metrics, metrics), room=1, batch=1)
-        if traces is not None:
-            send = partial(self._send_spans, traces)
-            self._traces = SendQueue[TraceSpan]("traces", send, room=SPANS_KEPT, batch=SPANS_PER_BATCH)
-        lines = {"export": self._metrics, "span": self._traces}
-        self._lines = {kind: line for kind, line in lines.items() if line is not None}
-
-    @property
-    def dropped(self) -> Mapping[str, int]:
-        """What was made and did not arrive, by kind."""
-        return {kind: line.dropped for kind, line in self._lines.items()}
+        self._exporters = {kind: exporter for kind, exporter in made.items() if exporter is not None}
+        self._queues = {kind: deque[Snapshot | TraceSpan]() for kind in self._exporters}
+        self.dropped, self._sent = (dict.fromkeys(self._exporters, 0) for _ in range(2))
+        self._under_way = dict.fromkeys(self._exporters, 0)
+        self._changed, self._closing = threading.Condition(), False
+        for kind in self._exporters:
+            threading.Thread(target=self._work, args=(kind,), name=f"telemetry-{kind}", daemon=True).start()
 
     def complaints(self) -> list[str]:
         """What is to be said of the settings, by the exporters too, and one sentence if anything did not arrive."""
         said = [*self._settings.warnings, *self._before]
         if any(self.dropped.values()):
-            took = [f"{line.sent} of {line.sent + line.dropped} {kind}s" for kind, line in self._lines.items()]
+            took = [f"{sent} of {sent + self.dropped[kind]} {kind}s" for kind, sent in self._sent.items()]
             reason = f"; it said: {self._log.text}" if self._log.text else ""
             said.append(f"telemetry: {self._settings.endpoint} took {' and '.join(took)}{reason}")
         return said
 
     def offer(self, snapshot: Snapshot) -> None:
         """Queue what is so now; never waits, never raises."""
-        if self._metrics is not None:
-            self._metrics.put([snapshot])
+        self._put("export", [snapshot], 1)
 
     def offer_spans(self, spans: Sequence[TraceSpan]) -> None:
         """Queue spans."""
-        if self._traces is not None:
-            self._traces.put(spans)
+        self._put("span", spans, SPANS_KEPT)
+
+    def _put(self, kind: str, items: Sequence[Snapshot | TraceSpan], room: int) -> None:
+        if kind not in self._queues:
+            return
+        with self._changed:
+            queue = self._queues[kind]
+            queue.extend(items)
+            while len(queue) > room:
+                queue.popleft()
+                self.dropped[kind] += 1
+            self._changed.notify_all()
 
     def close(self, within_s: float) -> None:
         """Send what is queued, for at most `within_s` (s), and give up the rest. A collector that has ever taken
         anything is slow and not down: it has twice as long."""
-        deadline_s = time.monotonic() + within_s * (2 if any(line.sent for line in self._lines.values()) else 1)
-        for line in self._lines.values():
-            line.close(max(deadline_s - time.monotonic(), 0.0))
+        within_s *= 2 if any(self._sent.values()) else 1
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not any((*self._queues.values(), *self._under_way.values())), within_s)
+            for kind, queue in self._queues.items():
+                self.dropped[kind] += len(queue) + self._under_way[kind]
+                self._under_way[kind] = 0
+                queue.clear()
         said = self._log.text
-        for exporter in self._exporters:
+        for exporter in self._exporters.values():
             with contextlib.suppress(Exception):  # whatever it is, the run is over
                 exporter.shutdown()
         self._log.text = said or self._log.text  # not that we shut it down
 
-    def _send_metrics(self, exporter: export.MetricExporter, snapshots: Sequence[Snapshot]) -> bool:
-        from opentelemetry.sdk.metrics import export
-        from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+    def _work(self, kind: str) -> None:
+        while items := self._next(kind):
+            counts = self._sent if self._arrives(kind, items) else self.dropped
+            with self._changed:
+                counts[kind] += self._under_way[kind]  # 0 when `close` has given it up
+                self._under_way[kind] = 0
+                self._changed.notify_all()
 
-        metrics = _metrics(snapshots[-1], exponential=self._settings.exponential)
-        scope = export.ScopeMetrics(InstrumentationScope(SCOPE), metrics, schema_url="")
-        data = export.MetricsData([export.ResourceMetrics(self._resource, [scope], schema_url="")])
-        return self._noting(lambda: exporter.export(data))
+    def _next(self, kind: str) -> Sequence[Snapshot | TraceSpan]:
+        """The next batch; an empty one is the end."""
+        queue = self._queues[kind]
+        with self._changed:
+            self._changed.wait_for(lambda: queue or self._closing)
+            items = [queue.popleft() for _ in range(min(SPANS_PER_BATCH, len(queue)))]
+            self._under_way[kind] = len(items)
+            return items
 
-    def _send_spans(self, exporter: SpanExporter, spans: Sequence[TraceSpan]) -> bool:
-        return self._noting(lambda: exporter.export([_readable(span, self._resource, self._wall_ns) for span in spans]))
-
-    def _noting(self, send: Callable[[], Enum]) -> bool:
+    def _arrives(self, kind: str, items: Sequence[Snapshot | TraceSpan]) -> bool:
         try:
-            return send().name == "SUCCESS"
+            spans = [_readable(one, self._resource, self._wall_ns) for one in items if isinstance(one, TraceSpan)]
+            metrics = [self._metrics_of(one) for one in items if isinstance(one, Snapshot)]
+            return bool(self._exporters[kind].export(metrics[0] if metrics else spans).name == "SUCCESS")
         except Exception as error:  # noqa: BLE001 - an exporter's failure is never the run's
             self._log.text = f"{type(error).__name__}: {_shown(str(error))}"
             return False
+
+    def _metrics_of(self, snapshot: Snapshot) -> export.MetricsData:
+        from opentelemetry.sdk.metrics import export
+        from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+        metrics = _metrics(snapshot, exponential=self._settings.exponential)
+        scope = export.ScopeMetrics(InstrumentationScope(SCOPE), metrics, schema_url="")
+        return export.MetricsData([export.ResourceMetrics(self._resource, [scope], schema_url="")])
 
 
 class _LastLine(logging.Handler):

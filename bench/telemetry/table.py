@@ -57,12 +57,8 @@ PORT = Attribute("server.port", "port of the instance", origin="the run's instan
 SYSTEM = Attribute("db.system.name", "what the instance is", ("redis",))
 OPERATION = Attribute("db.operation.name", "the command that was timed", ("SET",))
 VOTE_ERROR = Attribute("error.type", "why there was no good answer", ("errored", "silent"))
-ERROR = Attribute(
-    "error.type", "why there was no good answer", origin="TIMEOUT, CLOSED, or an error reply's first word"
-)
-FLEET = Attribute(
-    "redlock.fleet", "which instances, in a process that locks on several fleets", origin="the application"
-)
+ERROR = Attribute("error.type", "why there was no good answer", origin="TIMEOUT, CLOSED, an error reply's first word")
+FLEET = Attribute("redlock.fleet", "which instances, where a process locks on several", origin="the application")
 CLASS = Attribute("redlock.resource.class", "one of a few classes of resources", origin="the application's mapping")
 RUN_NAME = Attribute("redlock.run.name", "what its user calls the run", origin="--name")
 STARTED = Attribute("redlock.run.started", "when the run began, UTC", origin="the run")

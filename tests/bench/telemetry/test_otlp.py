@@ -4,58 +4,91 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from bench.telemetry.otlp import Otlp, SendQueue
+from bench.telemetry import otlp as module
+from bench.telemetry.otlp import Otlp
 from bench.telemetry.points import Snapshot, point
 from bench.telemetry.run import Run
 from bench.telemetry.settings import HTTP, TelemetrySettings
+from bench.telemetry.traces import TraceSpan
 from tests.doubles.collector import Collector
 
 LONG_S = 30.0
 
 
 class Receiver:
-    """Takes batches when it is let."""
+    """An exporter that takes batches when it is let."""
 
     def __init__(self) -> None:
         self.free, self.asked = threading.Event(), threading.Event()
-        self.taken: list[int] = []
+        self.taken: list[float] = []
 
-    def take(self, items: Sequence[int]) -> bool:
+    def export(self, spans: Sequence[Any]) -> SimpleNamespace:
         self.asked.set()
         assert self.free.wait(LONG_S)
-        self.taken += items
-        return True
+        self.taken += [span.start_time for span in spans]
+        return SimpleNamespace(name="SUCCESS")
+
+    def shutdown(self) -> None:
+        pass
 
 
-def test_a_slow_receiver_costs_the_oldest_and_they_are_counted() -> None:
+@pytest.fixture
+def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
     receiver = Receiver()
-    line = SendQueue("t", receiver.take, room=4, batch=1)
-    line.put([0])
+    monkeypatch.setattr(module, "_exporter", lambda signal, protocol: receiver if protocol else None)
+    monkeypatch.setattr(module, "SPANS_KEPT", 10)
+    monkeypatch.setattr(module, "SPANS_PER_BATCH", 2)
+    yield receiver
+    receiver.free.set()
+
+
+def spans(*begun_ns: int) -> list[TraceSpan]:
+    return [TraceSpan("s", 1, 1, 0, at_ns, at_ns, {}) for at_ns in begun_ns]
+
+
+def test_a_slow_receiver_costs_the_oldest_and_they_are_counted(receiver: Receiver) -> None:
+    otlp = Otlp(TelemetrySettings(traces=HTTP, endpoint="E"), {}, 0)
+    otlp.offer_spans(spans(0))
     assert receiver.asked.wait(LONG_S)  # holds 0
-    line.put(range(1, 11))
-    assert line.dropped == 6
+    otlp.offer_spans(spans(*range(1, 17)))
+    assert otlp.dropped == {"span": 6}
     receiver.free.set()
-    line.close(LONG_S)
-    assert receiver.taken == [0, 7, 8, 9, 10]
-    assert line.sent + line.dropped == 11
+    otlp.close(LONG_S)
+    assert receiver.taken == [0, *range(7, 17)]
+    assert otlp.complaints() == ["telemetry: E took 11 of 17 spans"]
 
 
-def test_closing_gives_up_in_time_and_counts_what_is_left() -> None:
-    receiver = Receiver()
-    line = SendQueue("t", receiver.take, room=10, batch=2)
-    line.put(range(5))
+def test_closing_gives_up_in_time_and_counts_what_is_left(receiver: Receiver) -> None:
+    otlp = Otlp(TelemetrySettings(traces=HTTP, endpoint="E"), {}, 0)
+    otlp.offer_spans(spans(*range(5)))
     assert receiver.asked.wait(LONG_S)
-    line.close(0.01)
-    assert (line.sent, line.dropped) == (0, 5)
-    assert line._thread.is_alive(), "it was given up, not ended"
+    otlp.close(0.01)
+    assert otlp.dropped == {"span": 5}
     receiver.free.set()
-    line._thread.join(LONG_S)
-    assert not line._thread.is_alive()
-    assert (line.sent, line.dropped) == (0, 5)  # what arrives after all was counted as lost, once
+    for thread in threading.enumerate():
+        if thread.name == "telemetry-span":
+            thread.join(LONG_S)
+    assert len(receiver.taken) == 2
+    assert otlp.complaints() == ["telemetry: E took 0 of 5 spans"], "what arrives after all was counted as lost, once"
+
+
+def test_traces_that_nobody_takes_hold_no_metrics_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow, quick = Receiver(), Receiver()
+    monkeypatch.setattr(quick, "export", lambda data: SimpleNamespace(name="SUCCESS"))
+    monkeypatch.setattr(module, "_exporter", lambda signal, protocol: slow if signal == "trace" else quick)
+    otlp = Otlp(TelemetrySettings(metrics=HTTP, traces=HTTP, endpoint="E"), {}, 0)
+    otlp.offer_spans(spans(1))
+    assert slow.asked.wait(LONG_S)
+    otlp.offer(Snapshot(0, 1, (), [point("redlock.split_votes", 1)]))
+    otlp.close(0.5)
+    assert otlp.complaints() == ["telemetry: E took 1 of 1 exports and 0 of 1 spans"]
+    slow.free.set()
 
 
 def test_a_collector_that_has_moved_has_taken_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +121,7 @@ def test_a_collector_that_is_down_is_said_once_and_off_the_screen(monkeypatch: p
         assert otlp.dropped["export"] == 1
         (said,) = otlp.complaints()
     for thread in before:
-        if thread.name == "telemetry-metrics":
+        if thread.name == "telemetry-export":
             thread.join(20)
     assert "0 of 1 exports" in said
     assert said.endswith("; it said: Connection refused")
