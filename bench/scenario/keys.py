@@ -13,37 +13,95 @@ from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Self, get_type_hints
 
+from msgspec import Meta, ValidationError, convert
+
 from bench.errors import UsageError
-from bench.scenario.quantity import (
-    FAULTS,
-    FLAG,
-    LIMITS,
-    PAUSES,
-    RATE,
-    SKEW,
-    TARGETS,
-    TIME,
-    WORD,
-    Delay,
-    Fault,
-    KeyKind,
-    Pause,
-    Skew,
-    auto_or,
-    choice,
-    duration,
-    duration_text,
-    nearest,
-    says,
-    toml_value,
-    whole,
-)
+from bench.scenario import quantity
+from bench.scenario.quantity import Delay, Fault, Pause, Skew, duration_text, nearest, parse_duration, says, toml_value
 from lockcore.mask import shown
 
 READY = Path(__file__).parents[1] / "scenarios"  # shipped with the package, so that they are at hand anywhere
 # A source of instances given as an option takes the place of the file's other one.
 _REPLACES = {"targets": ("instances", "fsync"), "instances": ("targets",)}
 _DAY_MS = 86_400_000.0
+Parse = Callable[[object], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyKind:
+    """What values a key takes: `parse` makes a TOML value the resolved one; `words`: the only ones, if they are few."""
+
+    metavar: str
+    parse: Parse
+    many: bool = False
+    flag: bool = False
+    words: tuple[str, ...] = ()
+
+
+def of_type(metavar: str, kind: object, *, flag: bool = False) -> KeyKind:
+    """What msgspec takes for this type."""
+
+    def parse(raw: object) -> object:
+        try:
+            return convert(raw, kind)
+        except ValidationError as error:
+            raise ValueError(f"{raw!r} does not fit: {error}") from None
+
+    return KeyKind(metavar, parse, flag=flag)
+
+
+def whole(low: int, high: int) -> KeyKind:
+    """A whole number from `low` to `high`."""
+    return of_type("N", Annotated[int, Meta(ge=low, le=high)])
+
+
+def duration(low_ms: float, high_ms: float, *, whole: bool = False) -> KeyKind:
+    """A time such as "2ms", resolved to milliseconds."""
+
+    def parse(raw: object) -> float:
+        ms = parse_duration(raw)
+        if not low_ms <= ms <= high_ms:
+            low, high = duration_text(low_ms), duration_text(high_ms)
+            raise ValueError(f"{raw!r} is outside {low} to {high}")
+        if whole and ms != int(ms):
+            raise ValueError(f"{raw!r} is not a whole number of milliseconds, as Redis counts them")
+        return int(ms) if whole else ms
+
+    return KeyKind("DURATION", parse)
+
+
+def auto_or(kind: KeyKind) -> KeyKind:
+    """`auto`, resolved to None, or what `kind` takes."""
+    return KeyKind(f"auto|{kind.metavar}", lambda raw: None if raw == "auto" else kind.parse(raw))
+
+
+def choice(*names: str) -> KeyKind:
+    """One of some words."""
+
+    def parse(raw: object) -> str:
+        if raw not in names or not isinstance(raw, str):
+            raise ValueError(f"{raw!r} is none of {', '.join(names)}{nearest(raw, names)}")
+        return raw
+
+    return KeyKind("|".join(names), parse, words=names)
+
+
+def many(metavar: str, item: Parse) -> KeyKind:
+    """A list of what `item` takes."""
+
+    def parse(raw: object) -> tuple[Any, ...]:
+        if not isinstance(raw, list | tuple):
+            raise ValueError(f"{raw!r} is not a list (write it in [ ])")
+        return tuple(item(entry) for entry in raw)
+
+    return KeyKind(metavar, parse, many=True)
+
+
+WORD, FLAG = of_type("NAME", Annotated[str, Meta(min_length=1)]), of_type("", bool, flag=True)
+RATE, TIME = of_type("NUMBER", Annotated[float, Meta(gt=0, le=10_000_000)]), KeyKind("TIME", quantity.parse_delay)
+SKEW, LIMITS = KeyKind("SKEW", quantity.parse_skew), many("EXPR", quantity.parse_threshold)
+TARGETS, PAUSES = many("URL", quantity.parse_target), many("P:D:S", quantity.parse_pause)
+FAULTS = many("TABLE", quantity.parse_fault)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import difflib
 import math
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -215,85 +215,3 @@ def nearest(wrong: object, names: Iterable[str]) -> str:
     plain = {name.replace("-", "_"): name for name in names}
     best = difflib.get_close_matches(str(wrong).lower().replace("-", "_"), plain, n=1, cutoff=0.55)
     return f"; did you mean {plain[best[0]]}?" if best else ""
-
-
-# -- what values a key takes -------------------------------------------------------------------------------------------
-
-Parse = Callable[[object], Any]
-
-
-@dataclass(frozen=True, slots=True)
-class KeyKind:
-    """What values a key takes: `parse` makes a TOML value the resolved one; `words`: the only ones, if they are few."""
-
-    metavar: str
-    parse: Parse
-    many: bool = False
-    flag: bool = False
-    words: tuple[str, ...] = ()
-
-
-def of_type(metavar: str, kind: object, *, flag: bool = False) -> KeyKind:
-    """What msgspec takes for this type."""
-
-    def parse(raw: object) -> object:
-        try:
-            return convert(raw, kind)
-        except ValidationError as error:
-            raise ValueError(f"{raw!r} does not fit: {error}") from None
-
-    return KeyKind(metavar, parse, flag=flag)
-
-
-def whole(low: int, high: int) -> KeyKind:
-    """A whole number from `low` to `high`."""
-    return of_type("N", Annotated[int, Meta(ge=low, le=high)])
-
-
-def duration(low_ms: float, high_ms: float, *, whole: bool = False) -> KeyKind:
-    """A time such as "2ms", resolved to milliseconds."""
-
-    def parse(raw: object) -> float:
-        ms = parse_duration(raw)
-        if not low_ms <= ms <= high_ms:
-            low, high = duration_text(low_ms), duration_text(high_ms)
-            raise ValueError(f"{raw!r} is outside {low} to {high}")
-        if whole and ms != int(ms):
-            raise ValueError(f"{raw!r} is not a whole number of milliseconds, as Redis counts them")
-        return int(ms) if whole else ms
-
-    return KeyKind("DURATION", parse)
-
-
-def auto_or(kind: KeyKind) -> KeyKind:
-    """`auto`, resolved to None, or what `kind` takes."""
-    return KeyKind(f"auto|{kind.metavar}", lambda raw: None if raw == "auto" else kind.parse(raw))
-
-
-def choice(*names: str) -> KeyKind:
-    """One of some words."""
-
-    def parse(raw: object) -> str:
-        if raw not in names or not isinstance(raw, str):
-            raise ValueError(f"{raw!r} is none of {', '.join(names)}{nearest(raw, names)}")
-        return raw
-
-    return KeyKind("|".join(names), parse, words=names)
-
-
-def many(metavar: str, item: Parse) -> KeyKind:
-    """A list of what `item` takes."""
-
-    def parse(raw: object) -> tuple[Any, ...]:
-        if not isinstance(raw, list | tuple):
-            raise ValueError(f"{raw!r} is not a list (write it in [ ])")
-        return tuple(item(entry) for entry in raw)
-
-    return KeyKind(metavar, parse, many=True)
-
-
-WORD, FLAG = of_type("NAME", Annotated[str, Meta(min_length=1)]), of_type("", bool, flag=True)
-RATE, TIME = of_type("NUMBER", Annotated[float, Meta(gt=0, le=10_000_000)]), KeyKind("TIME", parse_delay)
-SKEW, LIMITS = KeyKind("SKEW", parse_skew), many("EXPR", parse_threshold)
-TARGETS, PAUSES = many("URL", parse_target), many("P:D:S", parse_pause)
-FAULTS = many("TABLE", parse_fault)

@@ -15,7 +15,8 @@ from typing import Any, Literal
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.measure.run_result import ServerBinary
-from bench.scenario.quantity import KeyKind, nearest
+from bench.scenario.keys import KeyKind
+from bench.scenario.quantity import nearest
 from bench.topology.child import Proxies
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.server import find_server

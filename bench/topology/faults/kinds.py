@@ -10,7 +10,8 @@ from itertools import chain
 
 from bench.errors import UsageError
 from bench.scenario import Fault
-from bench.scenario.quantity import KeyKind, choice, duration, parse_duration
+from bench.scenario.keys import KeyKind, choice, duration
+from bench.scenario.quantity import parse_duration
 from bench.topology.faults import answers, machine
 from bench.topology.faults.answers import commanding
 from bench.topology.faults.injection import FaultKind, FaultOrder, Injection, Need, Params, Table, Workers, read_params
