@@ -72,7 +72,7 @@ def test_an_order_that_is_not_shuffled_is_noticed(fleet: Fleet) -> None:
     with Driver(fleet.urls, PREFIX) as driver:
         rounds = [driver.round(3, number, NoShuffle(1)) for number in range(200)]
     row = calibration_row(5, 3, rounds)
-    assert not row.as_expected
+    assert row.misses
     assert row.split_rate.rate == 0, "the first contender takes all"
 
 
@@ -172,10 +172,10 @@ def test_a_small_run_is_as_expected_stored_and_shown(
     assert result == result_in(tmp_path / "here", SplitVotesResult)
     assert (result["verdict"]["status"], result["verdict"]["reasons"]) == ("pass", [])
     assert [row["rounds"] for row in result["calibration"]] == [1000]
-    assert [(row["contenders"], row["processes"], row["order"]) for row in result["contention"]] == [(4, 4, "random")]
+    assert [(row["contenders"], row["order"]) for row in result["contention"]] == [(4, "random")]
     assert [(row["contenders"], row["granted"]) for row in result["retries"]] == [(6, 5)]
     assert "server" in result["fleet"]
-    assert (result["seed"], result["conditions"]["seats"]) == (1, 6)
+    assert result["seed"] == 1
     assert "### calibration: " in (tmp_path / "shown.md").read_text(encoding="utf-8")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "shown.md"], "no work folder is left"
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from bench.experiments.split_votes.plan import RetrySettings, SplitVotesPlan
 
 ROUNDS, QUICK_ROUNDS = 300, 60
-PARALLEL_RETRY_ROUNDS = 1000  # a p99 wants so many
-BUDGET_S, QUICK_BUDGET_S = 600.0, 36.0
 MOST_CONTENDERS = 64
 SPREADS_MS, QUICK_SPREADS_MS = (0.0, 0.5), (0.0,)
 RETRIES = "fixed:200ms,full-jitter:5ms"
@@ -58,7 +56,7 @@ def _retry(text: str) -> RetrySettings | None:
     "rounds",
     metavar="R",
     type=click.IntRange(1, 100_000),
-    help=f"trials per row  [{ROUNDS}, parallel retries {PARALLEL_RETRY_ROUNDS}; quick {QUICK_ROUNDS}]",
+    help=f"trials per row; of retries in parallel four times as many  [{ROUNDS}; quick {QUICK_ROUNDS}]",
 )
 @click.option(
     "--order",
@@ -90,19 +88,15 @@ def split_votes(**values: Any) -> int:
 
 def plan_of(values: Values) -> SplitVotesPlan:
     """Return what the options ask for."""
-    from bench.experiments.split_votes.plan import LEAST_PROCESSES, ORDERS, RETRY_CONTENDERS, SplitVotesPlan
+    from bench.experiments.split_votes.plan import ORDERS, SplitVotesPlan
 
-    quick, rounds, counts = values["quick"], values["rounds"], sorted(values["contenders"])
-    most = sorted({max(LEAST_PROCESSES, *counts), RETRY_CONTENDERS})
+    quick = values["quick"]
     return SplitVotesPlan(
         instances=values["instances"],
-        contenders=tuple(counts),
+        contenders=tuple(sorted(values["contenders"])),
         spreads_ms=tuple(sorted(values["spread"] or (QUICK_SPREADS_MS if quick else SPREADS_MS))),
         orders=tuple(order for order in ORDERS if order in values["order"]),
         retries=tuple(filter(None, values["retry"])),
-        retry_contenders=tuple(most[-1:] if quick else most),
-        rounds=rounds or (QUICK_ROUNDS if quick else ROUNDS),
-        parallel_retry_rounds=rounds or (QUICK_ROUNDS if quick else PARALLEL_RETRY_ROUNDS),
-        budget_s=QUICK_BUDGET_S if quick else BUDGET_S,
+        rounds=values["rounds"] or (QUICK_ROUNDS if quick else ROUNDS),
         seed=values["seed"],
     )

@@ -6,16 +6,15 @@ clean-up counts as sent as soon as the attempt was lost: a time never too late.
 """
 
 import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from random import Random
 
 import gevent
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from bench.experiments.split_votes.contenders import STOP, StartingGate
-from bench.experiments.split_votes.plan import TTL_MS, Attempt, Block, CastVote, Contest, Enrolment
+from bench.experiments.split_votes.plan import PATIENCE_MS, TTL_MS, Attempt, Block, CastVote, Contest, Enrolment
 from bench.recipes.plain import DEFINITE, PlainInstance
 from bench.recipes.protocol import RecipeSettings
 from bench.recipes.redlock import RedlockRandomOrder, RedlockSequential
@@ -26,14 +25,14 @@ from lockcore.quorum import quorum_of
 
 TIMEOUT_MS = 2000.0  # there may be more contenders than cores: a reply that waits for a core is not lost
 SPIN_NS = 150_000  # before its time a contender stops sleeping
-LOOK_S = 0.0002
+LOOK_S = 0.0002  # between two looks at the gate
 
 
 class ParallelVoter:
     """lockcore's Redlock; an Observer of itself."""
 
     def __init__(self, enrolment: Enrolment) -> None:
-        self._seat, self._records = enrolment.seat, list[AttemptRecord]()
+        self._seat, self._records, self._released_ns = enrolment.seat, list[AttemptRecord](), 0
         self._lock = Redlock.connect(  # noqa: S604 - this shell is a way of waiting
             enrolment.urls,
             shell="gevent",
@@ -51,34 +50,30 @@ class ParallelVoter:
         """See Observer."""
         self._records.append(record)
 
-    def acquire(self, resource: str, win: Callable[[], None]) -> tuple[Lease | Denied, Attempt]:
-        """Make one attempt, `win` at once if it has won; how it went, once all its replies are there."""
+    def acquire(self, resource: str) -> Lease | Denied:
+        """Make one attempt."""
         self._records.clear()
-        result = self._lock.try_acquire(resource, TTL_MS)
-        if isinstance(result, Lease):
-            win()
-        self._wait_for_replies()
+        self._released_ns = 0
+        return self._lock.try_acquire(resource, TTL_MS)
+
+    def release(self, lease: Lease) -> None:
+        """Give the lease back."""
+        self._released_ns = monotonic_ns()
+        self._lock.try_release(lease)
+
+    def attempt(self) -> Attempt:
+        """How the last one went, once all its replies, and those to its release, are there."""
+        while not self._records or any(status.pending for status in self._lock.instances):
+            gevent.sleep(LOOK_S)
         record = self._records[0]
         won = record.outcome is Outcome.ACQUIRED
-        given_back_ns = 0 if won else lost_ns(record)
+        given_back_ns = self._released_ns if won else lost_ns(record)
         votes = [
             CastVote(vote, sent_ns, replied_ns, given_back_ns if sent_ns else 0)
             for vote, sent_ns, replied_ns in zip(record.votes, record.sent_ns, record.replied_ns, strict=True)
         ]
         until_ns = record.decided_ns + record.validity_ns if won else 0
-        times = record.started_ns, record.decided_ns
-        return result, Attempt(self._seat, *times, record.outcome, tuple(votes), until_ns)
-
-    def release(self, lease: Lease, attempt: Attempt) -> Attempt:
-        """Give the lease back; return the attempt with the times of that."""
-        sent_ns = monotonic_ns()
-        self._lock.try_release(lease)
-        self._wait_for_replies()
-        return replace(attempt, votes=tuple(replace(one, release_sent_ns=sent_ns) for one in attempt.votes))
-
-    def _wait_for_replies(self) -> None:
-        while not self._records or any(status.pending for status in self._lock.instances):
-            gevent.sleep(LOOK_S)
+        return Attempt(self._seat, record.started_ns, record.decided_ns, record.outcome, tuple(votes), until_ns)
 
 
 def lost_ns(record: AttemptRecord) -> int:
@@ -124,27 +119,25 @@ class SequentialVoter:
         )
         self._servers = [TimedInstance(index, url, settings) for index, url in enumerate(enrolment.urls)]
         self._lock = recipe(self._servers, settings)
-        self._seat = enrolment.seat
-        self.close = self._lock.close
+        self._seat, self._started_ns, self._ended_ns = enrolment.seat, 0, 0
+        self._result: Lease | Denied
+        self.close, self.release = self._lock.close, self._lock.release
 
-    def acquire(self, resource: str, win: Callable[[], None]) -> tuple[Lease | Denied, Attempt]:
-        """See ParallelVoter. The recipe cleans up before it returns: a lost attempt was decided by its last vote."""
-        started_ns, result, ended_ns = monotonic_ns(), self._lock.acquire(resource, TTL_MS, 0), monotonic_ns()
-        votes, until_ns = self._votes(), 0
-        if isinstance(result, Lease):
-            win()
-            until_ns = result.valid_until_ns
-        else:
-            ended_ns = max(one.replied_ns for one in votes) or ended_ns
-        return result, Attempt(self._seat, started_ns, ended_ns, result.outcome, votes, until_ns)
-
-    def release(self, lease: Lease, attempt: Attempt) -> Attempt:
+    def acquire(self, resource: str) -> Lease | Denied:
         """See ParallelVoter."""
-        self._lock.release(lease)
-        return replace(attempt, votes=self._votes())
+        self._started_ns = monotonic_ns()
+        self._result = self._lock.acquire(resource, TTL_MS, 0)
+        self._ended_ns = monotonic_ns()
+        return self._result
 
-    def _votes(self) -> tuple[CastVote, ...]:
-        return tuple(server.cast for server in self._servers)
+    def attempt(self) -> Attempt:
+        """See ParallelVoter. The recipe cleans up before it returns: a lost attempt was decided by its last vote."""
+        votes = tuple(server.cast for server in self._servers)
+        if isinstance(self._result, Lease):
+            decided_ns, until_ns = self._ended_ns, self._result.valid_until_ns
+        else:
+            decided_ns, until_ns = max(one.replied_ns for one in votes) or self._ended_ns, 0
+        return Attempt(self._seat, self._started_ns, decided_ns, self._result.outcome, votes, until_ns)
 
 
 class Contender:
@@ -162,52 +155,52 @@ class Contender:
     def run(self, block: Block) -> list[tuple[int, Attempt]]:
         """Take part in all trials of a block; every attempt with its trial's number."""
         made: list[tuple[int, Attempt]] = []
-        gate, seat, contest = self._gate, self._seat, block.contest
-        start_ns = gate.start_ns
+        gate, voter = self._gate, self._voters[block.contest.order]
+        start_ns = gate.start[0]
         for trial in block.trials:
-            gate.ready(seat, trial)
-            self._look_until(lambda before=start_ns: gate.start_ns != before)  # type: ignore[misc]
-            start_ns = gate.start_ns
+            gate.ready[self._seat] = trial
+            while gate.start[0] == start_ns != STOP:
+                time.sleep(LOOK_S)
+            start_ns = gate.start[0]
             if start_ns == STOP:
                 break
-            lease, attempts = self._try_for(contest, trial, start_ns)
-            gate.finish(seat, trial)
+            lease, attempts = self._try_for(block.contest, trial, int(start_ns))
+            gate.finished[self._seat] = trial
             if lease is not None:
-                self._look_until(lambda trial=trial: gate.are_finished(contest.contenders, trial))  # type: ignore[misc]
-                attempts[-1] = self._voters[contest.order].release(lease, attempts[-1])
+                while (gate.finished[: block.contest.contenders] < trial).any() and gate.start[0] != STOP:
+                    time.sleep(LOOK_S)
+                voter.release(lease)
+                attempts.append(voter.attempt())
             made += [(trial, attempt) for attempt in attempts]
         return made
 
     def _try_for(self, contest: Contest, trial: int, start_ns: int) -> tuple[Lease | None, list[Attempt]]:
-        """Attempt after attempt, until somebody has won or the policy or the patience is at its end."""
-        voter, gate, resource = self._voters[contest.order], self._gate, f"trial-{trial}"
-        policy = RetryPolicy(**asdict(contest.retry))
-        deadline_ns = start_ns + int(contest.patience_ms * NS_PER_MS)
+        """Attempt after attempt, until somebody has won or the policy or the patience is at its end; the lost ones."""
+        voter, resource = self._voters[contest.order], f"trial-{trial}"
+        policy = RetryPolicy(contest.retry.policy, contest.retry.window_ms)
+        deadline_ns = start_ns + int(PATIENCE_MS * NS_PER_MS)
         _sleep_until(start_ns + int(self._rng.uniform(0, contest.spread_ms) * NS_PER_MS))
-        attempts: list[Attempt] = []
+        lost: list[Attempt] = []
         while True:
-            result, attempt = voter.acquire(resource, lambda: gate.win(trial))
-            attempts.append(attempt)
+            result = voter.acquire(resource)
             if isinstance(result, Lease):
-                return result, attempts
+                self._gate.won[0] = trial
+                return result, lost
+            lost.append(voter.attempt())
             next_ns = policy.next_start_ns(
-                result.outcome, len(attempts), attempts[-1].decided_ns, deadline_ns, self._rng.random()
+                result.outcome, len(lost), lost[-1].decided_ns, deadline_ns, self._rng.random()
             )
             if next_ns is None or not self._rest(next_ns, trial):
-                return None, attempts
+                return None, lost
 
     def _rest(self, until_ns: int, trial: int) -> bool:
         """Wait for the next attempt; False when there is no need for it."""
-        while not self._gate.is_won(trial) and self._gate.start_ns != STOP:
+        while self._gate.won[0] < trial and self._gate.start[0] != STOP:
             left_ns = until_ns - monotonic_ns()
             if left_ns <= 0:
                 return True
             gevent.sleep(min(LOOK_S, left_ns / NS_PER_S))
         return False
-
-    def _look_until(self, seen: Callable[[], bool]) -> None:
-        while not seen() and self._gate.start_ns != STOP:
-            time.sleep(LOOK_S)
 
     def close(self) -> None:
         """Close all connections."""

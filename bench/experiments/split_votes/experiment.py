@@ -1,18 +1,17 @@
 """How often nobody wins, and how long that lasts: *N, K, spreads, orders, retry policies → a judged, written result*.
 
 Rules: own servers on loopback, in memory; blocks of all rows are interleaved in random order, so that what else the
-machine does hits all alike; a time budget ends a section early, after whole passes, and says so.
+machine does hits all alike.
 """
 
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from msgspec.structs import asdict
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
@@ -20,7 +19,7 @@ from bench.errors import EnvironmentNotReadyError
 from bench.experiments.split_votes.contenders import Contenders
 from bench.experiments.split_votes.judge import ContestFigures, Ending, calibration_row, judge_split_votes
 from bench.experiments.split_votes.plan import TTL_MS, Attempt, Block, CastVote, SplitVotesPlan
-from bench.experiments.split_votes.result import CalibrationRow, Conditions, SplitVotesResult
+from bench.experiments.split_votes.result import CalibrationRow, SplitVotesResult
 from bench.measure.run_result import OwnFleet
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 from bench.run.servers import ask
@@ -40,84 +39,73 @@ def run_split_votes(order: ExperimentOrder[SplitVotesPlan], show: Show) -> Done[
 
     Raises BenchError when it cannot be measured here, KeyboardInterrupt when it was cut before anything was measured.
     """
+    plan = order.plan
     with Experiment(order) as experiment:
-        with start_fleet(order.plan.instances, "none", server=find_server(order.server)) as fleet:
-            result = _Measurement(order, fleet, experiment, show).result()
+        with start_fleet(plan.instances, "none", server=find_server(order.server)) as fleet:
+            facts, measured = ask(fleet.urls, allow_missing=False), _Measurement(order, experiment, show)
+            measured.measure(fleet)
+        unreachable = sum(row.endings[Ending.UNREACHABLE] for row in (*measured.contests, *measured.retried))
+        warning = f"in {unreachable:,} rounds fewer than a quorum answered: they are no split votes"
+        contention = tuple(figures.contention_row(plan.instances) for figures in measured.contests if figures.trials)
+        retries = tuple(figures.retry_row() for figures in measured.retried if figures.trials)
+        result = SplitVotesResult(
+            **experiment.header(seed=plan.seed, interrupted=experiment.cut),
+            fleet=OwnFleet(server=fleet.server, fsync=fleet.fsync, instances=facts),
+            conditions=plan,
+            calibration=tuple(measured.calibration),
+            contention=contention,
+            retries=retries,
+            warnings=(warning,) if unreachable else (),
+            verdict=judge_split_votes(measured.calibration, contention, retries, interrupted=experiment.cut),
+        )
         return experiment.store(result)
 
 
 class _Measurement:
-    """One run on a fleet that stands."""
+    """What is measured so far."""
 
-    def __init__(
-        self, order: ExperimentOrder[SplitVotesPlan], fleet: Fleet, experiment: Experiment, show: Show
-    ) -> None:
-        self._plan, self._fleet, self._experiment, self._show = order.plan, fleet, experiment, show
+    def __init__(self, order: ExperimentOrder[SplitVotesPlan], experiment: Experiment, show: Show) -> None:
+        self._plan, self._experiment, self._show = order.plan, experiment, show
         self._prefix = f"lockbench:{order.run_id}:"
-        self._rng = Random(f"{self._plan.seed} split votes")
-        self._next_trial = 1
-        self._warnings: list[str] = []
+        self._rng, self._blocks = Random(f"{order.plan.seed} split votes"), count(1, BLOCK)
+        self.calibration: list[CalibrationRow] = []
+        self.contests = [ContestFigures(contest) for contest in order.plan.contests]
+        self.retried = [ContestFigures(contest) for contest in order.plan.retried]
 
-    def result(self) -> SplitVotesResult:
-        """Measure everything and judge it. Raises KeyboardInterrupt if it was cut before anything was measured."""
-        plan, fleet, experiment, calibration = self._plan, self._fleet, self._experiment, list[CalibrationRow]()
-        facts = ask(fleet.urls, allow_missing=False)
-        contests = [ContestFigures(contest) for contest in plan.contests]
-        retried = [ContestFigures(contest) for contest in plan.retried]
-        seats = max(figures.contest.contenders for figures in [*contests, *retried])
+    def measure(self, fleet: Fleet) -> None:
+        """Measure everything. Raises KeyboardInterrupt if it was cut before anything was measured."""
+        seats = max(figures.contest.contenders for figures in [*self.contests, *self.retried])
         self._show(f"starting {seats} contenders")
         folder = Path(tempfile.mkdtemp(prefix="contenders-", dir=fleet.folder))
-        with Contenders(fleet.urls, seats, folder, self._prefix, plan.seed) as contenders, experiment.cuttable():
-            self._calibrate(calibration)
-            began_s = time.monotonic()
-            self._contend(contenders, "contention", contests, began_s + plan.budget_s / 2)
-            self._contend(contenders, "retries", retried, began_s + plan.budget_s)
-        if experiment.cut:
-            experiment.require(calibration)
-        contests, retried = ([figures for figures in rows if figures.trials] for rows in (contests, retried))
-        if unreachable := sum(figures.endings[Ending.UNREACHABLE] for figures in [*contests, *retried]):
-            self._warnings.append(f"in {unreachable:,} rounds fewer than a quorum answered: they are no split votes")
-        contention = tuple(figures.contention_row(plan.instances) for figures in contests)
-        retries = tuple(figures.retry_row() for figures in retried)
-        return SplitVotesResult(
-            **experiment.header(seed=plan.seed, interrupted=experiment.cut),
-            fleet=OwnFleet(server=fleet.server, fsync=fleet.fsync, instances=facts),
-            conditions=Conditions(**asdict(plan), seats=seats),
-            calibration=tuple(calibration),
-            contention=contention,
-            retries=retries,
-            warnings=tuple(self._warnings),
-            verdict=judge_split_votes(calibration, contention, retries, interrupted=experiment.cut),
-        )
+        with (
+            Contenders(fleet.urls, seats, folder, self._prefix, self._plan.seed) as contenders,
+            self._experiment.cuttable(),
+        ):
+            self._calibrate(fleet.urls)
+            self._contend(contenders, "contention", self.contests)
+            self._contend(contenders, "retries", self.retried)
+        self._experiment.require(self.calibration)
 
-    def _calibrate(self, rows: list[CalibrationRow]) -> None:
-        """Append a row per number of contenders."""
-        count = max(CALIBRATION_ROUNDS, self._plan.rounds)
-        with Driver(self._fleet.urls, self._prefix) as driver:
+    def _calibrate(self, urls: Sequence[str]) -> None:
+        """Make a row per number of contenders."""
+        rounds = max(CALIBRATION_ROUNDS, self._plan.rounds)
+        with Driver(urls, self._prefix) as driver:
             for contenders in self._plan.contenders:
-                rounds = []
-                for number in range(count):
+                made = []
+                for number in range(rounds):
                     if number % 100 == 0:
-                        self._show(f"calibration: round {number:,} of {count:,}, K={contenders}")
-                    rounds.append(driver.round(contenders, number, self._rng))
-                rows.append(calibration_row(self._plan.instances, contenders, rounds))
+                        self._show(f"calibration: round {number:,} of {rounds:,}, K={contenders}")
+                    made.append(driver.round(contenders, number, self._rng))
+                self.calibration.append(calibration_row(self._plan.instances, contenders, made))
 
-    def _contend(self, contenders: Contenders, section: str, rows: Sequence[ContestFigures], until_s: float) -> None:
-        """Pass after pass over all rows, a block each, until every row has its trials or the time is up."""
+    def _contend(self, contenders: Contenders, section: str, rows: Sequence[ContestFigures]) -> None:
+        """Pass after pass over all rows, a block each, until every row has its trials."""
         while wanting := [figures for figures in rows if figures.missing]:
-            if self._experiment.is_over:
-                raise KeyboardInterrupt
-            if time.monotonic() > until_s:
-                missing = sum(figures.missing for figures in wanting)
-                self._warnings.append(f"{section}: the time was up with {missing:,} trials still to do; ask for fewer")
-                return
             for figures in self._rng.sample(wanting, len(wanting)):
                 contest = figures.contest
                 what = f"trial {figures.trials:,} of {contest.trials:,}, K={contest.contenders} {contest.order}"
                 self._show(f"{section}: {what}")
-                block = Block(self._next_trial, min(BLOCK, figures.missing), contest)
-                self._next_trial += block.count
-                figures.take(contenders.run(block))
+                figures.take(contenders.run(Block(next(self._blocks), min(BLOCK, figures.missing), contest)))
 
 
 class Driver(ExitStack):
@@ -157,10 +145,14 @@ class Driver(ExitStack):
             line.send_command("DEL", key)
         for line in lines:
             line.read_response()
-        return [
-            _attempt(seat, start_ns, decided_ns, tuple(cast[seat, index] for index in range(len(lines))))
-            for seat in range(contenders)
-        ]
+        attempts = []
+        for seat in range(contenders):
+            votes = tuple(cast[seat, index] for index in range(len(lines)))
+            granted, refused = (sum(one.vote is vote for one in votes) for vote in (Vote.GRANTED, Vote.REFUSED))
+            outcome = outcome_of(granted, refused, quorum_of(len(lines)))
+            until_ns = start_ns + TTL_MS * NS_PER_MS if outcome is Outcome.ACQUIRED else 0
+            attempts.append(Attempt(seat, start_ns, decided_ns, outcome, votes, until_ns))
+        return attempts
 
 
 def _vote(line: Any) -> Vote:
@@ -169,10 +161,3 @@ def _vote(line: Any) -> Vote:
         return Vote.REFUSED if line.read_response() is None else Vote.GRANTED
     except ResponseError:
         return Vote.ERRORED
-
-
-def _attempt(seat: int, started_ns: int, decided_ns: int, cast: tuple[CastVote, ...]) -> Attempt:
-    votes = [one.vote for one in cast]
-    outcome = outcome_of(votes.count(Vote.GRANTED), votes.count(Vote.REFUSED), quorum_of(len(votes)))
-    until_ns = started_ns + TTL_MS * NS_PER_MS if outcome is Outcome.ACQUIRED else 0
-    return Attempt(seat, started_ns, decided_ns, outcome, cast, until_ns)

@@ -179,7 +179,6 @@ def calibration_row(instances: int, contenders: int, rounds: Sequence[Sequence[A
         split_rate=measured,
         closed_form=expected,
         probable_by_outcome=wilson(sum(map(_is_called_split, rounds)), len(rounds)),
-        as_expected=not misses,
         misses=tuple(misses),
     )
 
@@ -200,7 +199,6 @@ class ContestFigures:
         self.double_grants = self._called = 0
         self.endings: Counter[Ending] = Counter()
         self._courses: list[UntilGrant] = []
-        self._start_skews_ns: list[int] = []
         self._attempts_ns: list[int] = []
 
     @property
@@ -221,11 +219,7 @@ class ContestFigures:
                 if len(round_) > 1:
                     self.endings[ending_of(round_)] += 1
                     self._called += _is_called_split(round_)
-            firsts: dict[int, int] = {}
-            for attempt in attempts:
-                firsts.setdefault(attempt.contender, attempt.started_ns)
-                self._attempts_ns.append(attempt.decided_ns - attempt.started_ns)
-            self._start_skews_ns.append(max(firsts.values()) - min(firsts.values()))
+            self._attempts_ns += [attempt.decided_ns - attempt.started_ns for attempt in attempts]
             self._courses.append(until_grant(attempts))
 
     def contention_row(self, instances: int) -> ContentionRow:
@@ -239,7 +233,6 @@ class ContestFigures:
             nobody_won_rate=wilson(rounds - endings[Ending.WON] - endings[Ending.UNREACHABLE], rounds),
             probable_by_outcome=wilson(self._called, rounds),
             closed_form=closed_form(instances, self.contest.contenders),
-            start_skew_s=_latency(self._start_skews_ns),
         )
 
     def retry_row(self) -> RetryRow:
@@ -259,7 +252,6 @@ class ContestFigures:
         contest = self.contest
         return ContestRow(
             contenders=contest.contenders,
-            processes=contest.contenders,
             order=contest.order,  # type: ignore[arg-type]
             spread_s=contest.spread_ms / 1000,
             trials=self.trials,

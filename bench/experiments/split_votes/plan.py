@@ -15,7 +15,8 @@ ORDERS = ("parallel", "sequential", "random")
 TTL_MS = 10_000
 LEAST_PROCESSES = 4  # in at least one row: one event loop alone never splits
 RETRY_CONTENDERS = 20
-PATIENCE_MS = 5000.0  # for a first grant
+PARALLEL_TIMES = 4  # as many retry trials in parallel: a p99 wants a thousand, and each is over in a moment
+PATIENCE_MS = 5000.0  # for a first grant: when nobody has won by then, everybody gives up
 
 
 class RetrySettings(Section, frozen=True):
@@ -23,8 +24,6 @@ class RetrySettings(Section, frozen=True):
 
     policy: Annotated[Literal["full-jitter", "fixed", "none"], says("how the wait is drawn")]
     window_ms: Annotated[Amount, says("from which the wait is drawn")]
-    attempts: Annotated[Count, says("at most")] = 1000
-    retry_unreachable: Annotated[bool, says("also after too few instances answered")] = False
 
 
 class Contest(Struct, frozen=True):
@@ -39,11 +38,6 @@ class Contest(Struct, frozen=True):
     trials: int = 0
     retry: RetrySettings = RetrySettings("none", 0.0)
 
-    @property
-    def patience_ms(self) -> float:
-        """When nobody has won by then, everybody gives up."""
-        return PATIENCE_MS if self.retry.policy != "none" else 0.0
-
 
 class SplitVotesPlan(Section, frozen=True, kw_only=True):
     """What is swept."""
@@ -53,10 +47,9 @@ class SplitVotesPlan(Section, frozen=True, kw_only=True):
     spreads_ms: Annotated[tuple[float, ...], says("starts are spread over so much")]
     orders: Annotated[tuple[str, ...], says("in which attempts ask the instances")]
     retries: Annotated[tuple[RetrySettings, ...], says("policies side by side")]
-    retry_contenders: Annotated[tuple[int, ...], says("the Ks of the retry rows")]
-    rounds: Annotated[Count, says("trials per row; calibration: at least 2,000")]
-    parallel_retry_rounds: Annotated[Count, says("trials of a retry row in parallel")]
-    budget_s: Annotated[Amount, says("for contention and retries together")]
+    rounds: Annotated[
+        Count, says("trials per row; calibration: at least 2,000; retries in parallel: four times as many")
+    ]
     seed: Annotated[int, says("of every random choice")]
 
     @property
@@ -73,10 +66,10 @@ class SplitVotesPlan(Section, frozen=True, kw_only=True):
     @property
     def retried(self) -> list[Contest]:
         """The rows of the section retries: all at once, and in random order, where nobody wins most often."""
-        orders = [order for order in self.orders if order != "sequential"] or list(self.orders)
+        orders = [order for order in self.orders if order != "sequential"] or self.orders
+        count = max(RETRY_CONTENDERS, *self.contenders)
         return [
-            Contest(count, order, 0.0, self.parallel_retry_rounds if order == "parallel" else self.rounds, retry)
-            for count in self.retry_contenders
+            Contest(count, order, 0.0, self.rounds * (PARALLEL_TIMES if order == "parallel" else 1), retry)
             for order in orders
             for retry in self.retries
         ]

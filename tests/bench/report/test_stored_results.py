@@ -20,6 +20,11 @@ PATHS = sorted(RESULTS.glob("*.json"))
 YOUNGER = {"evidence", "exit_code", "generator", "held", "noisy", "only_noise", "probed", "tested_leases", "word"}
 DROPPED = {  # figures that nobody reads any more
     ".calibration[].probable_by_outcome.expected", ".calibration[].probable_by_holders",
+    ".calibration[].as_expected", ".contention[].start_skew_s", ".contention[].processes", ".retries[].processes",
+    *(f".conditions.{name}" for name in ("seats", "retry_contenders", "parallel_retry_rounds")),
+    *(f"{where}.{name}" for where in (".retries[].retry", ".conditions.retries[]") for name in (
+        "attempts", "retry_unreachable",
+    )),
     ".retries[].rounds_per_grant", ".retries[].winners_attempt", ".leaks", ".cross_check",
     ".rows[].quorum", ".rows[].lost_upper_bound_95", ".rows[].double_grant_upper_bound_95", ".groups[].quorum",
     ".groups[].lost_upper_bound_95",
