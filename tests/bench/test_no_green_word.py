@@ -243,7 +243,7 @@ def test_every_command_with_a_good_word_is_fed() -> None:
 
 
 def test_the_planner_advises_nothing_without_crashes_or_without_a_safe_option() -> None:
-    assert plan_page([], None, "f5").advice == (
+    assert plan_page([], None).advice == (
         "nothing is recommended yet: run lockbench crash --quick, then lockbench planner",
     )
 

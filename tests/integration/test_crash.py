@@ -39,7 +39,7 @@ MAIN = (
 
 
 def ordered(folder: Path, *crashes: Crash, cuts: int = 2, seed: int = 3) -> ExperimentOrder[CrashPlan]:
-    plan = CrashPlan(crashes, cuts, 120, seed, quick=True, concurrent=14)
+    plan = CrashPlan(crashes, cuts, 120, seed, quick=True)
     return ExperimentOrder(plan, "abc", ["lockbench", "crash"], folder)
 
 
@@ -122,7 +122,7 @@ def test_a_matrix_that_was_ended_goes_on_where_it_stopped(
     lockbench: Callable[..., Ended], tmp_path: Path, number: signal.Signals
 ) -> None:
     folder, options = tmp_path / "out", ("--fsync", "none", "--kind", "kill", "--cuts", "3", "--seed", "5")
-    words = ("crash", "--instances", "1", "--rate", "60", *options, "--fleets", "3", "--out", folder)
+    words = ("crash", "--instances", "1", "--rate", "60", *options, "--out", folder)
     with started(tmp_path, *words) as process:
         until(lambda: cuts_in(folder) >= 3, "three cuts", PATIENCE_S)
         children = psutil.Process(process.pid).children(recursive=True)

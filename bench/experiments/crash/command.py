@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,14 +16,12 @@ if TYPE_CHECKING:
 INSTANCES = (1, 3, 5)
 LOCKS_PER_S = 240
 SEED = 1
-FLEETS_PER_CORE, MOST_FLEETS = 7, 16
 _POLICIES = ("none", "no", "everysec", "always")
 _KINDS = ("shutdown", "kill", "kill-slow-fsync", "power-cut", "power-cut-torn")
 
 
 _N, _EACH, _ENDS = Several(click.IntRange(1, 9)), Several(click.Choice(_POLICIES)), Several(click.Choice(_KINDS))
 _TAKES = "Servers are started on loopback and stopped; --quick takes less than 6 minutes on two cores."
-_AT_ONCE = f"at once  [{FLEETS_PER_CORE} per core, {MOST_FLEETS} at most]"
 _OFFERED = f"locks/s per fleet  [{LOCKS_PER_S}]"
 
 
@@ -34,7 +31,6 @@ _OFFERED = f"locks/s per fleet  [{LOCKS_PER_S}]"
 @click.option("--kind", "kinds", metavar="K,…", type=_ENDS, help=f"only these: {', '.join(_KINDS)}")
 @click.option("--repeats", "--cuts", "cuts", metavar="C", type=click.IntRange(1, 10_000), help="cuts per cell  [20]")
 @click.option("--rate", metavar="L", type=click.IntRange(20, 5000), default=LOCKS_PER_S, help=_OFFERED)
-@click.option("--fleets", metavar="F", type=click.IntRange(1, 64), help=_AT_ONCE)
 @click.option("--quick", is_flag=True, help="N=3 in depth, the main crashes of the other N")
 @experiment_options("crash", seed=SEED)
 def crash(**values: Any) -> int:
@@ -57,11 +53,10 @@ def plan_of(values: Values) -> CrashPlan:
     """Return what the options ask for. Raises UsageError."""
     from bench.experiments.crash.plan import CUTS, CrashPlan, full_crashes, quick_crashes
 
-    fleets = values["fleets"] or min(FLEETS_PER_CORE * len(os.sched_getaffinity(0)), MOST_FLEETS)
     quick, policies, kinds = values["quick"], values["policies"] or _POLICIES, values["kinds"] or _KINDS
     every = (quick_crashes if quick else full_crashes)(sorted(values["instances"] or INSTANCES))
     crashes = tuple(crash for crash in every if crash.policy in policies and crash.kind in kinds)
     if not crashes:
         more = "; leave --quick out for more of them" if quick else ""
         raise UsageError(f"no crash has one of these policies and one of these kinds{more}")
-    return CrashPlan(crashes, values["cuts"] or CUTS, values["rate"], values["seed"], quick, fleets)
+    return CrashPlan(crashes, values["cuts"] or CUTS, values["rate"], values["seed"], quick)

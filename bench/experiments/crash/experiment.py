@@ -1,7 +1,5 @@
 """What each AOF policy loses at a crash: *a plan of crashes → cut after cut on many small fleets → a judged result*.
 
-    plan → cuts (group by group, many fleets at once) → a piece each in the journal → groups, cells, verdict → result
-
 Rules: own servers on loopback, under the fault shim. A cut is in the journal as soon as it is over, so a matrix that
 was cut short goes on where it stopped, on the same server only. A lane works off cut after cut and keeps its fleet
 while the next one is of the same N and policy; large fleets get fewer lanes. What each cut throws its rng with depends
@@ -13,9 +11,10 @@ import asyncio
 import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from itertools import count, groupby
 from pathlib import Path
 from random import Random
 
@@ -38,12 +37,13 @@ from bench.topology.server import find_server
 from lockcore.clock import NS_PER_S
 from lockcore.errors import LockcoreError
 
+FLEETS_PER_CORE, MOST_FLEETS = 7, 16  # at once
 TRIES = 3
 _FEWER = 4  # times fewer fleets at once for what was given up
 _LOOK_S = 0.05
 _THREADS_PER_LANE = 8  # fleets start and end in threads, and every client shakes hands in some
 _CLIENTS = 6  # connections to an instance: one client per margin, two second ones, our own questions
-_ROUNDS = 2  # of all lanes: then it is known how fast it goes here
+_KNOWN = 0.1  # of all work: then it is known how fast it goes here
 _CUT_S = 90.0  # a cut that takes so long hangs
 
 
@@ -59,7 +59,7 @@ def run_crash(order: ExperimentOrder[CrashPlan], show: Show) -> Done[CrashResult
         with closing(CrashPlace(server)) as place:
             place.open(1, "none")  # to see whether it takes the shim
         with open_journal(order.folder, {**plan.to_json(), "server": server.sha256}, CutFacts) as journal:
-            queue = _CutQueue(plan, order.run_id, server, journal, show)
+            queue = _CutQueue(order, server, journal, show)
             queue.work(lambda: experiment.is_over)
             cuts = journal.pieces
             experiment.require(cuts)
@@ -94,7 +94,6 @@ def concluded(
             cuts_per_cell=plan.cuts,
             locks_per_s=plan.locks_per_s,
             instances=tuple(sorted({crash.instances for crash in plan.crashes})),
-            concurrent=plan.concurrent,
             planned_cuts=len(plan.orders),
             finished_cuts=len(cuts),
         ),
@@ -109,17 +108,20 @@ class _CutQueue:
     """The cuts that are to be made yet."""
 
     def __init__(
-        self, plan: CrashPlan, run_id: str, server: ServerBinary, journal: Journal[CutFacts], show: Show
+        self, order: ExperimentOrder[CrashPlan], server: ServerBinary, journal: Journal[CutFacts], show: Show
     ) -> None:
-        self._plan, self._run_id, self._server, self._journal, self._show = plan, run_id, server, journal, show
-        self._concurrent, waiting = plan.concurrent, self._waiting()
-        self._missing, self._began_s, self._worked_s = len(waiting), time.monotonic(), 0.0
-        self._planned_s = sum(seconds_of(crash) for _, crash, _ in waiting)
-        self._given_up: dict[Crash, str] = {}
+        self._plan, self._run_id, self._server, self._journal, self._show = (
+            order.plan, order.run_id, server, journal, show,
+        )  # fmt: skip
+        self._tries, self._given_up = count(), dict[Crash, str]()
+        missing = self._missing()
+        self._lanes = max(1, min(fleets_at_once(), len(missing)))
+        self._began_s, self._planned_s = time.monotonic(), sum(seconds_of(crash) for crash, _ in missing)
+        self._left_s = self._planned_s
 
-    def _waiting(self) -> list[tuple[int, Crash, int]]:
+    def _missing(self) -> list[tuple[Crash, int]]:
         done = {(cut.crash, cut.number) for cut in self._journal.pieces}
-        return [order for order in self._plan.orders if (order[1], order[2]) not in done]
+        return [one for one in self._plan.orders if one not in done]
 
     @property
     def failures(self) -> list[str]:
@@ -128,8 +130,8 @@ class _CutQueue:
 
     def work(self, is_over: Callable[[], bool]) -> None:
         """Do every cut that is missing, until `is_over`. Raises BenchError when the journal cannot go on."""
-        require_descriptors(DEPTH * min(self._plan.concurrent, max(1, self._missing)), _CLIENTS)
-        total, kept = len(self._plan.orders), len(self._plan.orders) - self._missing
+        require_descriptors(DEPTH * self._lanes, _CLIENTS)
+        total, kept = len(self._plan.orders), len(self._journal.pieces)
         before = f", {kept:,} of them done before" if kept else ""
         self._show(f"plan: {total:,} cuts in {len(self._plan.crashes)} groups{before}; {self._remaining()}")
         try:
@@ -138,39 +140,36 @@ class _CutQueue:
             raise failed.exceptions[0] from None
 
     async def _work(self, is_over: Callable[[], bool]) -> None:
-        threads = ThreadPoolExecutor(_THREADS_PER_LANE * self._plan.concurrent, thread_name_prefix="crash")
+        threads = ThreadPoolExecutor(_THREADS_PER_LANE * self._lanes, thread_name_prefix="crash")
         asyncio.get_running_loop().set_default_executor(threads)
-        for concurrent in (self._plan.concurrent, self._plan.concurrent // _FEWER):  # failed, perhaps, for want of time
+        for lanes in (self._lanes, max(1, self._lanes // _FEWER)):  # what failed did so, perhaps, for want of time
             if is_over():
                 break
-            self._given_up, self._concurrent = {}, max(1, concurrent)
-            sizes: dict[float, list[tuple[int, Crash, int]]] = {}
-            for one in reversed(self._waiting()):  # the next one is at the end
-                sizes.setdefault(lanes_of(one[1]), []).append(one)
-            for worth, cuts in reversed(sizes.items()):
+            self._given_up = {}
+            for worth, of_it in groupby(self._missing(), lambda one: lanes_of(one[0])):
+                cuts = list(of_it)
                 async with asyncio.TaskGroup() as tasks:
-                    count = min(len(cuts), max(1, int(self._concurrent / worth)))
-                    lanes = [tasks.create_task(self._lane(cuts)) for _ in range(count)]
-                    while not is_over() and not all(lane.done() for lane in lanes):
-                        await asyncio.wait(lanes, timeout=_LOOK_S)
-                    for lane in lanes:
+                    waiting, wanted = iter(cuts), min(len(cuts), max(1, int(lanes / worth)))
+                    at_work = [tasks.create_task(self._lane(waiting)) for _ in range(wanted)]
+                    while not is_over() and not all(lane.done() for lane in at_work):
+                        await asyncio.wait(at_work, timeout=_LOOK_S)
+                    for lane in at_work:
                         lane.cancel()
 
-    async def _lane(self, cuts: list[tuple[int, Crash, int]]) -> None:
+    async def _lane(self, waiting: Iterator[tuple[Crash, int]]) -> None:
         with closing(CrashPlace(self._server)) as place:
-            while cuts:
-                order, crash, number = cuts.pop()
-                facts = None if crash in self._given_up else await self._tried(place, order, crash, number)
+            for crash, number in waiting:
+                facts = None if crash in self._given_up else await self._tried(place, crash, number)
                 if facts is not None:
                     self._journal.add(facts)
-                    self._worked_s += seconds_of(crash)
+                    self._left_s -= seconds_of(crash)
                     done = f"cut {len(self._journal.pieces):,} of {len(self._plan.orders):,}"
                     self._show(f"{crash.key}: {done}, {self._remaining()}")
 
-    async def _tried(self, place: CrashPlace, order: int, crash: Crash, number: int) -> CutFacts | None:
+    async def _tried(self, place: CrashPlace, crash: Crash, number: int) -> CutFacts | None:
         """The cut, tried a few times; None when it was given up."""
-        prefix = f"lockbench:{self._run_id}:{order}-{number}:"
         for _ in range(TRIES):
+            prefix = f"lockbench:{self._run_id}:{next(self._tries)}:"
             rng = Random(f"{self._plan.seed} {crash.key} {number}")
             try:
                 async with asyncio.timeout(_CUT_S):
@@ -185,11 +184,15 @@ class _CutQueue:
 
     def _remaining(self) -> str:
         """How long the rest will take: as planned at first, then as it has gone so far."""
-        lanes = max(1, min(self._concurrent, self._missing))
-        left_s = (self._planned_s - self._worked_s) / lanes
-        if self._worked_s * self._missing > _ROUNDS * lanes * self._planned_s:
-            left_s *= (time.monotonic() - self._began_s) / (self._worked_s / lanes)
-        return f"about {left_text(left_s)}"
+        done_s, pace = self._planned_s - self._left_s, 1 / self._lanes
+        if done_s > _KNOWN * self._planned_s:
+            pace = (time.monotonic() - self._began_s) / done_s
+        return f"about {left_text(self._left_s * pace)}"
+
+
+def fleets_at_once() -> int:
+    """How many fleets of `DEPTH` instances this machine bears."""
+    return min(FLEETS_PER_CORE * len(os.sched_getaffinity(0)), MOST_FLEETS)
 
 
 def export_crashes(run_id: str, cuts: Sequence[CutFacts], environ: Mapping[str, str]) -> list[str]:
@@ -209,8 +212,8 @@ def export_crashes(run_id: str, cuts: Sequence[CutFacts], environ: Mapping[str, 
             point("redlock.crash.double_grants", sum(one.double_grants for cut in of_it for one in cut.asked)),
         )
         most = max(cut.crash.instances for cut in of_it)
-        run = Run(run_id, "redlock", policy, [("127.0.0.1", 0)] * most, part=f"-{policy}")
         try:
+            run = Run(run_id, "redlock", policy, [("127.0.0.1", 0)] * most, part=f"-{policy}")
             warnings += export_once(run, points, environ)
         except BenchError as error:
             warnings.append(str(error))

@@ -23,25 +23,22 @@ _MAIN = {("none", "kill"), ("everysec", "kill"), *((policy, "power-cut") for pol
 
 
 class CrashPlan(Section, frozen=True):
-    """What is done: every crash `cuts` times. `locks_per_s`: offered to each fleet; `concurrent`: fleets at once."""
+    """What is done: every crash `cuts` times. `locks_per_s`: offered to each fleet."""
 
     crashes: Annotated[tuple[Crash, ...], Meta(min_length=1)]
     cuts: AtLeastOne
     locks_per_s: AtLeastOne
     seed: int
     quick: bool
-    concurrent: int = 1
 
     def to_json(self) -> dict[str, object]:
-        """What a journal must agree in to be gone on from; `concurrent` changes how fast it goes, not what is found."""
-        plan = {"experiment": "crash", **builtins_of(self), "ttl_ms": TTL_MS}
-        del plan["concurrent"]
-        return plan
+        """What a journal must agree in to be gone on from."""
+        return {"experiment": "crash", **builtins_of(self), "ttl_ms": TTL_MS}
 
     @property
-    def orders(self) -> list[tuple[int, Crash, int]]:
-        """Every cut: the number of its group, the crash, its own number; group after group."""
-        return [(place, crash, number) for place, crash in enumerate(self.crashes) for number in range(self.cuts)]
+    def orders(self) -> list[tuple[Crash, int]]:
+        """Every cut: the crash, its own number; group after group."""
+        return [(crash, number) for crash in self.crashes for number in range(self.cuts)]
 
 
 def load_range_s(crash: Crash) -> tuple[float, float]:

@@ -131,7 +131,6 @@ class CrashConditions(Section, frozen=True, kw_only=True):
     cuts_per_cell: Annotated[AtLeastOne, says("planned")]
     locks_per_s: Annotated[Count, says("offered to each fleet, over all margins")]
     instances: Annotated[tuple[int, ...], says("every N")]
-    concurrent: Annotated[Count, says("fleets at once")]
     planned_cuts: Annotated[Count, says("cuts in all")]
     finished_cuts: Annotated[Count, says("cuts made, earlier sittings included")]
 

@@ -189,7 +189,7 @@ def planner(**values: Any) -> int:
     crash = result_of_kind(losses, "crash", CrashResult) if losses else newest_result(there, "crash", CrashResult)
     if result is None:
         raise EnvironmentNotReadyError("there is no result of lockbench fsync in results/; measure one, or name it")
-    page = plan_page(result.rows, crash, result.id, result.fleet.server)
+    page = plan_page(result.rows, crash, result.fleet.server)
     result = msgspec.structs.replace(result, planner=page)
     sheet = planner_sheet(result)
     if values["as_json"]:

@@ -1,6 +1,5 @@
 """What an fsync policy costs: *a matrix of cells → visited in random order, turn by turn → a judged, written result*.
 
-    plan → blocks (shuffled) → visits, a piece each in the journal → rows, findings, planner's page
     rewrite   the servers are given something to rewrite; BGREWRITEAOF in the middle of each load, and the fsyncs made
               meanwhile: under `no-appendfsync-on-rewrite` even `always` makes none, and says nothing
     waitaof   once WAITAOF has counted the local fsync, the shim's ledger must hold every byte the file had when the SET
@@ -8,15 +7,14 @@
               last fsync is less than a second old (redis/redis#13793)
 
 Rules: a block that was finished is in the journal before the next begins, so a cut matrix goes on where it stopped, on
-the same server only. The user's servers get their setting back however this ends. In a block the policies take turns
-there and back, so each turn makes pairs; then the open loop asks of each for 80 % of what it reached *here*, and stands
-with its first visit. The counters of the servers around a load cover its warm-up and drain, too, as do the leases they
-are divided by.
+the same server only. In a block the policies take turns there and back, so each turn makes pairs; then the open loop
+asks of each for 80 % of what it reached *here*, and stands with its first visit. The servers' counters around a load
+cover its warm-up and drain, too, as do the leases they are divided by.
 """
 
 import time
 from collections import Counter
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,7 +35,6 @@ from bench.experiments.fsync.result import (
     LoadName,
     LoadSeen,
     PhaseFigures,
-    RewriteSeen,
     VisitSeen,
     WaitaofCounts,
     known_sum,
@@ -120,7 +117,6 @@ class _Visits:
         policies = dict.fromkeys(cell.policy for cell in self._plan.cells)
         self._skipped = {policy: reason for policy in policies if (reason := servers.why_not(policy))}
         self._blocks = [block for block in self._plan.blocks() if block[0].policy not in self._skipped]
-        self._planned = self._plan.repeats * sum(map(len, self._blocks))
         if self._skipped and {*policies} - {*self._skipped} <= {"none"}:
             reasons = "; ".join(dict.fromkeys(self._skipped.values()))
             raise EnvironmentNotReadyError(f"there are no policies to compare here: {reasons}")
@@ -133,37 +129,35 @@ class _Visits:
         plan, begun_s = self._plan, time.monotonic()
         found = {(piece.repeat, piece.cell) for piece in self._journal.pieces}
         missing = [block for block in self._blocks if not all((plan.repeats - 1, cell) in found for cell in block)]
-        done_s = 0.0
-        total_s = sum(map(plan.block_s, missing))
-        for number, block in enumerate(missing):
+        done_s, total_s = 0.0, sum(map(plan.block_s, missing))
+        for number, block in enumerate(missing, 1 + len(self._blocks) - len(missing)):
             pace = (time.monotonic() - begun_s) / done_s if done_s else 1.0
-            place, all_ = number + len(self._blocks) - len(missing), len(self._blocks)
-            left = f"{place * 10 // all_ * 10} % done: about {left_text(pace * (total_s - done_s))}"
             policies = "/".join(cell.policy for cell in block)
             named = str(block[0]).replace(block[0].policy, policies, 1)
-            self._show(f"{left}, block {place + 1} of {all_}: {named}")
-            self._visit(block, found)
+            left = left_text(pace * (total_s - done_s))
+            self._show(f"block {number} of {len(self._blocks)}, about {left}: {named}")
+            for piece in self._visited(block):
+                if (piece.repeat, piece.cell) not in found:
+                    self._journal.add(piece)
             done_s += plan.block_s(block)
 
-    def _visit(self, block: Block, found: Container[tuple[int, FsyncCell]]) -> None:
+    def _visited(self, block: Block) -> Sequence[VisitSeen]:
+        """What is seen of a block; nothing where no lock is granted, as long as that is rare."""
         prefix, cell = f"lockbench:{self._run_id}:", block[0]
-        keys = [f"{prefix}r{caller}" for caller in range(cell.clients * cell.pipeline)]
+        keys = [f"{prefix}r{caller}" for caller in range(cell.callers)]
         with self._servers.serving(cell, keys) as serving:
             try:
-                pieces = BlockMeasurement(self._plan, block, serving, prefix).measure()
+                return measure_block(self._plan, block, serving, prefix)
             except NothingGrantedError as error:
                 self._barren.append(str(error))
                 if len(self._barren) > len(self._journal.pieces) + min(MOST_BARREN, len(self._blocks) - 1):
                     raise
-                return
-        for piece in pieces:
-            if (piece.repeat, piece.cell) not in found:
-                self._journal.add(piece)
+                return ()
 
     def result(self, experiment: Experiment) -> FsyncResult:
         """Everything measured so far."""
-        rows, planned, done = rows_of(self._journal.pieces), self._planned, len(self._journal.pieces)
-        findings, fleet, plan = findings_of(rows), self._servers.fleet, self._plan
+        rows, done, plan = rows_of(self._journal.pieces), len(self._journal.pieces), self._plan
+        findings, fleet, planned = findings_of(rows), self._servers.fleet, plan.repeats * sum(map(len, self._blocks))
         return FsyncResult(
             **experiment.header(seed=plan.seed, interrupted=experiment.is_over),
             fleet=fleet,
@@ -176,7 +170,7 @@ class _Visits:
             rows=tuple(rows),
             costs=tuple(always_costs(rows)),
             findings=tuple(findings),
-            planner=plan_page(rows, None, self._run_id, fleet.server),
+            planner=plan_page(rows, None, fleet.server),
             warnings=(*self._limits(), *warnings_of(rows, findings)),
             verdict=judge_fsync(findings, rows, planned=planned, done=done, interrupted=experiment.is_over),
         )
@@ -195,72 +189,63 @@ class NothingGrantedError(EnvironmentNotReadyError):
     """The machine, or a server, did not get one lock done: nothing is known of the cell."""
 
 
-@dataclass(slots=True)
-class BlockMeasurement:
-    """A block on servers that stand."""
+def measure_block(plan: FsyncPlan, block: Block, servers: CellServers, key_prefix: str) -> list[VisitSeen]:
+    """All loads of the block, turn by turn. Raises NothingGrantedError; EnvironmentNotReadyError: load or server ended
+    early."""
+    cell = block[0]
+    if cell.rewrite != "off" and servers.own:
+        fill(servers.urls, key_prefix)
+    truth = waitaof_truth(servers, key_prefix) if cell.policy == "waitaof" else WaitaofCounts()
+    seen: dict[FsyncCell, list[LoadSeen]] = {cell: [] for cell in block}
+    with load_process(LoadOrder(servers.urls, key_prefix, cell, plan.seed)) as child:
+        for number in range(plan.repeats):
+            for cell in block if number % 2 == 0 else block[::-1]:
+                seen[cell].append(_loaded(plan, servers, child, cell))
+        rates_per_s = {cell: _open_rate(cell, loads) for cell, loads in seen.items()}
+        kept = {cell: _loaded(plan, servers, child, cell, rate_per_s) for cell, rate_per_s in rates_per_s.items()}
+    pieces = []
+    for cell, maxima in seen.items():
+        if (waited := maxima[0].waitaof) is not None:
+            maxima[0] = structs.replace(maxima[0], waitaof=WaitaofCounts.sum_of([waited, truth]))
+        for number, most in enumerate(maxima):
+            loads: dict[LoadName, LoadSeen] = {"max": most} if number else {"max": most, "80%": kept[cell]}
+            pieces.append(VisitSeen(repeat=number, cell=cell, disk=servers.disk, loads=loads))
+    return pieces
 
-    plan: FsyncPlan
-    block: Block
-    servers: CellServers
-    key_prefix: str
 
-    def measure(self) -> list[VisitSeen]:
-        """All loads of the block, turn by turn. Raises NothingGrantedError; EnvironmentNotReadyError:
-        load or server ended early."""
-        block, servers = self.block, self.servers
-        cell = block[0]
-        if cell.rewrite != "off" and servers.own:
-            fill(servers.urls, self.key_prefix)
-        truth = waitaof_truth(servers, self.key_prefix) if cell.policy == "waitaof" else WaitaofCounts()
-        with load_process(LoadOrder(servers.urls, self.key_prefix, cell, self.plan.seed)) as child:
-            turns = [
-                (number, cell, self._load(child, cell))
-                for number in range(self.plan.repeats)
-                for cell in (block if number % 2 == 0 else block[::-1])
-            ]
-            rates_per_s = {cell: self._open_rate(cell, turns) for cell in block}
-            kept = {cell: self._load(child, cell, rate_per_s) for cell, rate_per_s in rates_per_s.items()}
-        seen = []
-        for number, cell, most in turns:
-            loads: dict[LoadName, LoadSeen] = {"max": most}
-            if not number:
-                waited = WaitaofCounts.sum_of([most.waitaof, truth]) if most.waitaof else None
-                loads = {"max": structs.replace(most, waitaof=waited), "80%": kept[cell]}
-            seen.append(VisitSeen(repeat=number, cell=cell, disk=servers.disk, loads=loads))
-        return seen
+def _open_rate(cell: FsyncCell, loads: Sequence[LoadSeen]) -> float:
+    if granted := sum(load.granted for load in loads):
+        return OPEN_SHARE * granted / sum(load.seconds for load in loads)
+    denied = sum((Counter(load.denied) for load in loads), Counter())
+    told = ", ".join(f"{outcome} {count:,}" for outcome, count in denied.items())
+    raise NothingGrantedError(f"{cell}: no lock was granted in {len(loads)} loads ({told or 'no answer'})")
 
-    def _open_rate(self, cell: FsyncCell, turns: Sequence[tuple[int, FsyncCell, LoadSeen]]) -> float:
-        loads = [load for _, visited, load in turns if visited == cell]
-        if granted := sum(load.granted for load in loads):
-            return OPEN_SHARE * granted / sum(load.seconds for load in loads)
-        denied = sum((Counter(load.denied) for load in loads), Counter())
-        told = ", ".join(f"{outcome} {count:,}" for outcome, count in denied.items())
-        raise NothingGrantedError(f"{cell}: no lock was granted in {self.plan.repeats} loads ({told or 'no answer'})")
 
-    def _load(self, child: Child, cell: FsyncCell, rate_per_s: float | None = None) -> LoadSeen:
-        servers, seconds = self.servers, self.plan.seconds_of(cell) * (OPEN_TIMES if rate_per_s else 1)
-        phase = Phase(self.plan.warmup_s, seconds, rate_per_s)
-        servers.become(cell.policy)
-        monitor = LatencyMonitor(servers.urls, own=servers.own)
-        before, syncs = info_snapshot(servers.urls), servers.syncs
-        child.tell(phase)
-        rewrite = None
-        if cell.rewrite != "off":
-            time.sleep(phase.warmup_s + REWRITE_AT * phase.seconds)
-            rewrite = rewrite_now(servers)
-        figures = child.hear(PhaseFigures, phase.warmup_s + phase.seconds + PATIENCE_S)
-        after, fsyncs = info_snapshot(servers.urls), servers.syncs_since(syncs)
-        did = servers_did(before, after)
-        return LoadSeen(
-            **structs.asdict(figures),
-            rate_per_s=phase.rate_per_s,
-            fsyncs=fsyncs,
-            latency_events=monitor.events(),
-            rewrite=rewrite,
-            elapsed_s=max(one.elapsed_s for one in did),
-            server_cpu_s=known_sum(one.cpu_s for one in did),
-            aof_delayed_fsync=known_sum(one.delayed_fsyncs for one in did),
-        )
+def _loaded(
+    plan: FsyncPlan, servers: CellServers, child: Child, cell: FsyncCell, rate_per_s: float | None = None
+) -> LoadSeen:
+    seconds = plan.seconds_of(cell) * (OPEN_TIMES if rate_per_s else 1)
+    servers.become(cell.policy)
+    monitor = LatencyMonitor(servers.urls, own=servers.own)
+    before, syncs = info_snapshot(servers.urls), servers.syncs
+    child.tell(Phase(plan.warmup_s, seconds, rate_per_s))
+    rewrite_fsyncs_per_s = None
+    if cell.rewrite != "off":
+        time.sleep(plan.warmup_s + REWRITE_AT * seconds)
+        rewrite_fsyncs_per_s = rewrite_now(servers)
+    figures = child.hear(PhaseFigures, plan.warmup_s + seconds + PATIENCE_S)
+    after, fsyncs = info_snapshot(servers.urls), servers.syncs_since(syncs)
+    did = servers_did(before, after)
+    return LoadSeen(
+        **structs.asdict(figures),
+        rate_per_s=rate_per_s,
+        fsyncs=fsyncs,
+        latency_events=monitor.events(),
+        rewrite_fsyncs_per_s=rewrite_fsyncs_per_s,
+        elapsed_s=max(one.elapsed_s for one in did),
+        server_cpu_s=known_sum(one.cpu_s for one in did),
+        aof_delayed_fsync=known_sum(one.delayed_fsyncs for one in did),
+    )
 
 
 @contextmanager
@@ -301,8 +286,9 @@ def fill(urls: Sequence[str], key_prefix: str) -> None:
             client.eval(_FILL, 0, f"{key_prefix}filler:")
 
 
-def rewrite_now(servers: CellServers) -> RewriteSeen:
-    """Rewrite on all servers at once; return when all have ended. Raises EnvironmentNotReadyError."""
+def rewrite_now(servers: CellServers) -> float | None:
+    """Rewrite on all servers at once; return how many fsyncs/s they and their children made until all had ended, None
+    if that was not in time or not counted. Raises EnvironmentNotReadyError."""
 
     def rewrites(client: redis.Redis) -> bool:
         state = client.info("persistence")
@@ -315,8 +301,8 @@ def rewrite_now(servers: CellServers) -> RewriteSeen:
         while running and time.monotonic() < begun_s + LONGEST_REWRITE_S:
             running = [client for client in running if rewrites(client)]
             time.sleep(_LOOK_S)  # no server tells when it has ended
-        took_s = time.monotonic() - begun_s
-        return RewriteSeen(took_s=None if running else took_s, fsyncs=servers.syncs_since(before))
+        fsyncs = servers.syncs_since(before)
+        return None if running or fsyncs is None else fsyncs / (time.monotonic() - begun_s)
 
 
 def waitaof_truth(servers: CellServers, key_prefix: str) -> WaitaofCounts:

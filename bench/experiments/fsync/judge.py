@@ -24,10 +24,8 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf, isfinite
-from typing import NamedTuple
 
-import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, astuple, replace
 
 from bench.experiments.fsync.plan import TAKING_TURNS
 from bench.experiments.fsync.result import (
@@ -41,7 +39,6 @@ from bench.experiments.fsync.result import (
     LoadName,
     LoadProcessFigures,
     LoadSeen,
-    Setup,
     VisitRate,
     VisitSeen,
     WaitaofCounts,
@@ -51,7 +48,7 @@ from bench.experiments.fsync.result import (
 from bench.measure.expectation import conclude_rows
 from bench.measure.histogram import Histogram
 from bench.measure.latency import Latency, SlowEvent
-from bench.measure.statistics import Spread, paired_shift
+from bench.measure.statistics import Shift, Spread, paired_shift
 from bench.measure.verdict import Evidence, Verdict
 from bench.measure.workers import BUSY_CORE, LATENESS_SHARE, LITTLE_TOLERANCE, LITTLE_USERS
 from bench.scenario.quantity import parse_delay
@@ -81,7 +78,7 @@ def rows_of(visits: Iterable[VisitSeen]) -> list[FsyncRow]:
 
 
 def _rank(cell: FsyncCell) -> tuple[float, ...]:
-    shape = (cell.instances, cell.clients * cell.pipeline, cell.clients, parse_delay(cell.hold).ms, cell.injected_ms)
+    shape = (cell.instances, cell.callers, cell.clients, parse_delay(cell.hold).ms, cell.injected_ms)
     return *shape, REWRITES.index(cell.rewrite), POLICIES.index(cell.policy)
 
 
@@ -91,9 +88,9 @@ def find_rows(rows: Iterable[FsyncRow], load: LoadName = "max", /, **wanted: obj
     return [row for row in rows if all(getattr(row, name) == value for name, value in wanted.items())]
 
 
-def like(row: FsyncRow, *names: str) -> dict[str, object]:
-    """These of its values, and those of every comparison (N, callers, hold, added latency), for `find_rows`."""
-    return {name: getattr(row, name) for name in ("instances", "clients", "pipeline", "hold", "injected_ms", *names)}
+def like(row: FsyncRow) -> dict[str, object]:
+    """What rows that are compared with it have in common with it (N, callers, hold, added latency), for `find_rows`."""
+    return {"instances": row.instances, **asdict(row.setup)}
 
 
 def sustained(loads: Loads) -> bool | None:
@@ -110,10 +107,8 @@ def _row(cell: FsyncCell, name: LoadName, visits: Sequence[VisitSeen]) -> FsyncR
     merged = Histogram.merged(map(_histogram, loads))
     rates = [load.granted / load.seconds for load in loads]
     return FsyncRow(
-        **msgspec.structs.asdict(cell),
-        callers=cell.clients * cell.pipeline,
+        **asdict(cell),
         load=name,
-        repeats=len(loads),
         offered_per_s=_per(loads, lambda load: load.rate_per_s),
         acquired_per_s=Spread.of(rates),
         sustained=sustained(loads),
@@ -123,16 +118,13 @@ def _row(cell: FsyncCell, name: LoadName, visits: Sequence[VisitSeen]) -> FsyncR
         server_cpu_us_per_lock=_per(loads, lambda load: _over(load.server_cpu_s, load.leases / 1e6)),
         aof_delayed_fsync=known_sum(load.aof_delayed_fsync for load in loads),
         latency_events=_events(loads),
-        rewrite_fsyncs_per_s=_per(
-            loads, lambda load: _over(load.rewrite.fsyncs, load.rewrite.took_s) if load.rewrite else None
-        ),
+        rewrite_fsyncs_per_s=_per(loads, lambda load: load.rewrite_fsyncs_per_s),
         leases=sum(load.leases for load in loads),
         denied=dict(sum((Counter(load.denied) for load in loads), Counter())),
         release_failures=sum(load.release_failures for load in loads),
         waitaof=WaitaofCounts.sum_of(load.waitaof for load in loads if load.waitaof) if loads[0].waitaof else None,
         disk_fdatasync_s=disk_of(DiskFigures(p50=one.p50_s, p99=one.p99_s, max=one.max_s) for one in disks if one),
         generator=_generator(cell, loads, merged.percentile(99)),
-        histogram=merged.encode(),
         visits=tuple(
             VisitRate(repeat=visit.repeat, acquired_per_s=rate) for visit, rate in zip(visits, rates, strict=True)
         ),
@@ -182,21 +174,16 @@ def disk_of(seen: Iterable[DiskFigures | None]) -> DiskFigures | None:
 
 def _generator(cell: FsyncCell, loads: Loads, p99_ns: float | None) -> LoadProcessFigures:
     """Whether the load process was the limit (it ran or waited for a core 0.9 of the time), or not what it claims."""
-    wanted_ratio = statistics.median(load.cpu_ratio + load.cpu_wait_ratio for load in loads)
+    wanted_ratio = statistics.median(load.wanted_ratio for load in loads)
     little = _per(loads, lambda load: load.littles_law_ratio)
     late_ns = [load.lateness_p99_ns for load in loads if load.lateness_p99_ns is not None]
     lateness_ns = statistics.median(late_ns) if late_ns else 0
     reason = None
-    if little and cell.clients * cell.pipeline >= LITTLE_USERS and abs(little.median - 1) > LITTLE_TOLERANCE:
+    if little and cell.callers >= LITTLE_USERS and abs(little.median - 1) > LITTLE_TOLERANCE:
         reason = f"Little's ratio is {little.median:.2f}: not all callers were at work"
     if p99_ns is not None and lateness_ns > LATENESS_SHARE * p99_ns:
         reason = f"the timer was late by {lateness_ns / 1e6:.3g} ms (p99), over 10 % of the p99 shown"
-    return LoadProcessFigures(
-        wanted_ratio=wanted_ratio,
-        bound=wanted_ratio >= BUSY_CORE,
-        verdict="INVALID" if reason else "VALID",
-        reason=reason,
-    )
+    return LoadProcessFigures(wanted_ratio=wanted_ratio, bound=wanted_ratio >= BUSY_CORE, reason=reason)
 
 
 def always_costs(rows: Rows) -> list[AlwaysCost]:
@@ -205,47 +192,40 @@ def always_costs(rows: Rows) -> list[AlwaysCost]:
     for slow in find_rows(rows, policy="always"):
         for fast in find_rows(rows, policy="everysec", **like(slow)) if slow.rate else ():
             times = times_as_fast(fast, slow)
-            low, high = (times.low, times.high) if isfinite(times.high) else (None, None)
+            low, high = _ends(times) or (None, None)
             found.append(
                 AlwaysCost(
-                    **{name: getattr(slow, name) for name in (*Setup.__struct_fields__, "instances", "callers")},
-                    ratio=times.ratio,
+                    **asdict(slow.setup),
+                    instances=slow.instances,
+                    ratio=math.exp(times.shift),
                     low=low,
                     high=high,
                     generator_bound=fast.generator.bound or slow.generator.bound,
-                    pairs=times.pairs,
+                    pairs=times.count,
                 )
             )
     return found
 
 
-class Times(NamedTuple):
-    """One rate ÷ another, with its 95 % interval, 0 … inf where there are too few pairs for one."""
-
-    ratio: float
-    low: float
-    high: float
-    pairs: int
-
-
-def times_as_fast(fast: FsyncRow, slow: FsyncRow) -> Times:
-    """How many times as many locks `fast` granted as `slow`: of the visits both made in a row, else of the medians."""
+def times_as_fast(fast: FsyncRow, slow: FsyncRow) -> Shift:
+    """The logarithm of how many times as many locks `fast` granted as `slow`: of the visits both made in a row, else
+    of the medians, with an interval from -inf to inf."""
     slow_per_s = {visit.repeat: visit.acquired_per_s for visit in slow.visits}
     pairs = [(visit.acquired_per_s, slow_per_s.get(visit.repeat)) for visit in fast.visits]
-    logs = [math.log(one / other) for one, other in pairs if one and other]
-    return _estimate(logs) if logs else Times(fast.rate / slow.rate if slow.rate else inf, 0.0, inf, 0)
+    if logs := [math.log(one / other) for one, other in pairs if one and other]:
+        return paired_shift(logs, CONFIDENCE)
+    ratio = fast.rate / slow.rate if slow.rate else inf
+    return Shift(math.log(ratio) if ratio else -inf, -inf, inf, CONFIDENCE, 0)
 
 
 def rate_interval(row: FsyncRow) -> tuple[float, float] | None:
     """The 95 % interval of its acquires/s over the visits; None with too few of them."""
     logs = [math.log(visit.acquired_per_s) for visit in row.visits if visit.acquired_per_s]
-    found = _estimate(logs) if logs else None
-    return (found.low, found.high) if found and isfinite(found.high) else None
+    return _ends(paired_shift(logs, CONFIDENCE)) if logs else None
 
 
-def _estimate(logs: Sequence[float]) -> Times:
-    shift = paired_shift(logs, CONFIDENCE)
-    return Times(math.exp(shift.shift), math.exp(shift.low), math.exp(shift.high), len(logs))
+def _ends(found: Shift) -> tuple[float, float] | None:
+    return (math.exp(found.low), math.exp(found.high)) if isfinite(found.high) else None
 
 
 def findings_of(rows: Rows) -> list[FsyncFinding]:
@@ -282,7 +262,7 @@ def _orders(rows: Rows) -> Iterator[FsyncFinding]:
     for dear in find_rows(rows):
         for policy in TAKING_TURNS[: TAKING_TURNS.index(dear.policy)] if dear.policy in TAKING_TURNS else ():
             for cheap in find_rows(rows, policy=policy, **like(dear)):
-                if times_as_fast(cheap, dear).high < 1 - NOISE:
+                if times_as_fast(cheap, dear).high < math.log(1 - NOISE):
                     where = f"N={dear.instances} {dear.shape}, {dear.disk}"
                     text = (
                         f"{where}: {policy} {cheap.rate:,.0f}/s, {dear.policy} {dear.rate:,.0f}/s: an order that "
@@ -300,7 +280,8 @@ def _always_slowest(rows: Rows) -> Iterator[FsyncFinding]:
         where = f"N={slow.instances}, 1 caller, {slow.disk}"
         text = f"{where}: always {slow.rate:,.0f}/s, {least.policy} {least.rate:,.0f}/s (the next slowest)"
         times = times_as_fast(least, slow)
-        verdict: Word = "as expected" if times.low > 1 else "not shown" if times.high < 1 + NOISE else "not known"
+        shows, hides = times.low > 0, times.high < math.log(1 + NOISE)
+        verdict: Word = "as expected" if shows else "not shown" if hides else "not known"
         if verdict == "as expected" and slow.generator.bound:
             verdict, text = "not judged", f"{text}: the load process was the limit"
         disk = slow.disk_fdatasync_s
@@ -312,7 +293,7 @@ def _always_slowest(rows: Rows) -> Iterator[FsyncFinding]:
 
 def _rewrites(rows: Rows) -> Iterator[FsyncFinding]:
     for without in find_rows(rows, rewrite="on-no-sync", policy="always"):
-        for synced in find_rows(rows, rewrite="on", **like(without, "policy")):
+        for synced in find_rows(rows, rewrite="on", policy="always", **like(without)):
             if without.rewrite_fsyncs_per_s is None or synced.rewrite_fsyncs_per_s is None:
                 continue
             few, many = without.rewrite_fsyncs_per_s.median, synced.rewrite_fsyncs_per_s.median
@@ -329,7 +310,7 @@ def _waitaof(rows: Rows) -> Iterator[FsyncFinding]:
     seen = [row.waitaof for row in rows if row.waitaof]
     if not seen:
         return
-    asked, confirmed, unconfirmed, probes, untrue = msgspec.structs.astuple(WaitaofCounts.sum_of(seen))
+    asked, confirmed, unconfirmed, probes, untrue = astuple(WaitaofCounts.sum_of(seen))
     text = f"WAITAOF: {asked:,} replies, {confirmed:,} with the local fsync, {unconfirmed:,} without: not votes"
     verdict: Word = "as expected" if confirmed and asked == confirmed + unconfirmed else "not shown"
     yield FsyncFinding("waitaof-counts", "all", text, verdict)
@@ -348,16 +329,7 @@ def _refusals(rows: Rows) -> Iterator[FsyncFinding]:
 
 
 def warnings_of(rows: Sequence[FsyncRow], findings: Sequence[FsyncFinding]) -> Iterator[str]:
-    """What qualifies these figures."""
-    if bound := sum(row.generator.bound and row.load == "max" for row in rows):
-        yield (
-            f"generator-bound maxima (≥ 0.9 of a core), marked ≥: {bound}; lower bounds, what a policy costs there is "
-            "understated"
-        )
-    if behind := sum(row.sustained is False for row in rows):
-        yield f"open loads that were not sustained: {behind}; their latencies are those of a growing queue"
-    if invalid := [row.generator.reason for row in rows if row.generator.reason]:
-        yield f"loads that were not what they claim: {len(invalid)}, the first: {invalid[0]}"
+    """What qualifies these figures; bounds, queues and late loads are marked in their rows."""
     if denied := sum(sum(row.denied.values()) for row in rows):
         failed = sum(row.release_failures for row in rows)
         yield f"{denied:,} acquires were denied and {failed:,} releases failed"

@@ -163,7 +163,7 @@ class Callers:
     def __init__(self, order: LoadOrder) -> None:
         cell, self._seed = order.cell, order.seed
         self._waited: Counter[str] | None = Counter() if cell.policy == "waitaof" else None
-        resources = [f"r{caller}" for caller in range(cell.clients * cell.pipeline)]
+        resources = [f"r{caller}" for caller in range(cell.callers)]
         locks: list[Acquire]
         if self._waited is None:
             locks = [plain_lock(order) for _ in range(cell.clients)] * cell.pipeline
@@ -200,8 +200,7 @@ class Callers:
             leases=len(tally.ended),
             denied=dict(tally.denied),
             release_failures=tally.release_failures,
-            cpu_ratio=ran_ns / took_ns,
-            cpu_wait_ratio=waited_ns / took_ns,
+            wanted_ratio=(ran_ns + waited_ns) / took_ns,
             littles_law_ratio=None if pacer else tally.busy_ns / (stop_ns - start_ns) / len(self._callers),
             lateness_p99_ns=int(np.percentile(pacer.lateness_ns, 99)) if pacer and pacer.lateness_ns else None,
             waitaof=None if self._waited is None else WaitaofCounts(**self._waited),

@@ -10,7 +10,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from bench.experiments.crash.result import RESTARTS, CrashGroup, CrashResult, CrashRow, Restart
 from bench.experiments.fsync.judge import always_costs, disk_of, find_rows, rate_interval
@@ -22,9 +22,7 @@ from bench.experiments.fsync.result import (
     LossesSeen,
     Option,
     PlannerPage,
-    PlannerSources,
     Policy,
-    ReferenceLoad,
     Setup,
     Typical,
 )  # fmt: skip
@@ -40,7 +38,7 @@ POWER_CUTS = ("power-cut", "power-cut-torn")
 Rows = Sequence[FsyncRow]
 
 
-def plan_page(rows: Rows, crash: CrashResult | None, fsync_id: str, server: ServerBinary | None = None) -> PlannerPage:
+def plan_page(rows: Rows, crash: CrashResult | None, server: ServerBinary | None = None) -> PlannerPage:
     """The section `planner`: options, costs, disk, and what is advised, in sentences made from these figures.
 
     `server`: the program that was measured, None = not known.
@@ -52,7 +50,6 @@ def plan_page(rows: Rows, crash: CrashResult | None, fsync_id: str, server: Serv
         options=tuple(_options(rows, crash, reference)),
         always_costs=CostRange(least=known[0], most=known[-1]) if known else None,
         disk_fdatasync_s=disk_of(row.disk_fdatasync_s for row in rows),
-        sources=PlannerSources(fsync=fsync_id, crash=crash.id if crash else None),
         ttl_ms=crash.conditions.ttl_ms if crash else None,
         crash_locks_per_s=crash.conditions.locks_per_s if crash else None,
         warnings=tuple(_doubts(server, {row.instances for row in rows}, crash)) if crash else (),
@@ -90,47 +87,42 @@ def _unmeasured(page: PlannerPage, rows: Rows, costs: Sequence[AlwaysCost]) -> I
         yield f"what always costs with {places}{more}: {_WHY[unknown[0].generator_bound]}"
 
 
-def _reference(rows: Rows) -> ReferenceLoad | None:
+def _reference(rows: Rows) -> Setup | None:
     """The load that most N and policies share; of equals the one with the slowest disk, then the most callers."""
     of_policies = [row for row in find_rows(rows) if row.policy != "none"] or find_rows(rows)
-    counts = Counter(
-        ReferenceLoad(**{name: getattr(row, name) for name in Setup.__struct_fields__}, load="80%")
-        for row in of_policies
-    )
+    counts = Counter(row.setup for row in of_policies)
 
-    def rank(load: ReferenceLoad) -> tuple[float, ...]:
-        callers = load.clients * load.pipeline
-        return counts[load], load.injected_ms == 2.0, load.injected_ms, callers <= 256, callers
+    def rank(load: Setup) -> tuple[float, ...]:
+        return counts[load], load.injected_ms == 2.0, load.injected_ms, load.callers <= 256, load.callers
 
     return max(counts, key=rank, default=None)
 
 
-def _options(rows: Rows, crash: CrashResult | None, reference: ReferenceLoad | None) -> Iterator[Option]:
+def _options(rows: Rows, crash: CrashResult | None, reference: Setup | None) -> Iterator[Option]:
     """By N, policy and restart; that is None where no crash was made."""
     cells = [cell for cell in crash.rows if not cell.abstention] if crash else []
     found = {(row.instances, row.policy) for row in rows} | {(cell.instances, cell.policy) for cell in cells}
     for instances, policy in sorted(found, key=lambda pair: (pair[0], POLICIES.index(pair[1]))):
         wanted: dict[str, object] = {"instances": instances, "policy": policy}
         if reference is not None:
-            wanted |= {name: getattr(reference, name) for name in Setup.__struct_fields__}
-            wanted |= {"injected_ms": 0.0} if policy == "none" else {}
+            wanted |= asdict(reference) | ({"injected_ms": 0.0} if policy == "none" else {})
         fastest = next(iter(find_rows(rows, **wanted)), None)
         loaded = next(iter(find_rows(rows, "80%", **wanted)), None)
-        crashed: dict[Restart | None, list[CrashRow]] = {}
-        for restart in RESTARTS:
-            if of_it := [cell for cell in cells if _way(cell) == (policy, restart) and cell.instances == instances]:
-                crashed[restart] = of_it
-        for way, of_it in crashed.items() or [(None, [])]:
+        crashed: dict[Restart, list[CrashRow]] = {}
+        for cell in cells:
+            if (cell.instances, cell.policy) == (instances, policy):
+                crashed.setdefault(cell.restart, []).append(cell)
+        for restart in sorted(crashed, key=RESTARTS.index) or (None,):
             yield Option(
                 instances=instances,
                 policy=policy,
-                restart=way,
+                restart=restart,
                 acquired_per_s=fastest.acquired_per_s if fastest else None,
                 rate_interval=rate_interval(fastest) if fastest else None,
                 generator_bound=fastest.generator.bound if fastest else None,
                 p99_s=loaded.acquire_s.p99 if loaded and loaded.sustained and not loaded.generator.reason else None,
                 sustained=loaded.sustained if loaded else None,
-                crash=_losses(of_it, crash.groups) if crash and of_it else None,
+                crash=_losses(crashed[restart], crash.groups) if crash and restart else None,
             )
 
 
@@ -175,10 +167,10 @@ def _advice(page: PlannerPage) -> Iterator[str]:
     else:
         yield "nothing is recommended yet: run lockbench crash --quick, then lockbench planner"
     if costs and costs.least == costs.most:
-        yield f"always costs {_cost(costs)} of everysec's locks/s: {_place(costs.most)}"
+        yield f"always costs {costs} of everysec's locks/s: {_place(costs.most)}"
     elif costs:
         yield (
-            f"always costs {_cost(costs)} of everysec's locks/s, depending on callers and disk: "
+            f"always costs {costs} of everysec's locks/s, depending on callers and disk: "
             f"least with {_place(costs.least)}; most with {_place(costs.most)}"
         )
     elif any(option.policy == "always" and option.acquired_per_s for option in page.options):
@@ -199,7 +191,7 @@ def _recommended(costs: CostRange | None, crashed: Mapping[Way, Sequence[LossesS
         )
     if at_once := [way for way in safe if way[1] == "at-once"]:
         best = next((way for way in at_once if way[0] == "always"), at_once[-1])
-        price = f": it costs {_cost(costs)} of the locks/s" if costs else ": what it costs is not known here"
+        price = f": it costs {costs} of the locks/s" if costs else ": what it costs is not known here"
         price = price if best[0] == "always" else ""
         parts.append(f"take {_name(best)} ({_tried(crashed[best])}){', if it may not' if parts else ''}{price}")
     return "; ".join(parts)
@@ -221,11 +213,6 @@ def _seen(losses: Sequence[LossesSeen]) -> str:
     return (
         f"{grants:,} double grants in {cuts:,} cuts{bound}, {locks} lost per crash, {waits_s:.1f} s unavailable at most"
     )
-
-
-def _cost(costs: CostRange) -> str:
-    least, most = costs.least.price, costs.most.price
-    return most if costs.least == costs.most else f"between {least} and {most}"
 
 
 def _place(cost: AlwaysCost) -> str:

@@ -30,6 +30,11 @@ class Setup(Section, frozen=True, kw_only=True):
     hold: Annotated[str, says("work under each lock, as a scenario writes it")] = "0"
 
     @property
+    def callers(self) -> int:
+        """All of them."""
+        return self.clients * self.pipeline
+
+    @property
     def shape(self) -> str:
         """As tables say it: connections × callers of each, and how long those hold a lock."""
         held = "" if self.hold == "0" else f", {self.hold.removeprefix('fixed:')}"
@@ -51,9 +56,14 @@ class FsyncCell(Setup, frozen=True, kw_only=True):
     rewrite: Annotated[Rewrite, says("BGREWRITEAOF in the middle; on-no-sync: under no-appendfsync-on-rewrite yes")]
 
     @property
+    def setup(self) -> Setup:
+        """Its callers and its disk alone."""
+        return Setup(**{name: getattr(self, name) for name in Setup.__struct_fields__})
+
+    @property
     def connections(self) -> int:
         """To each instance: WAITAOF blocks one, so there each caller has its own."""
-        return self.clients * (self.pipeline if self.policy == "waitaof" else 1)
+        return self.callers if self.policy == "waitaof" else self.clients
 
     def __str__(self) -> str:
         rewrite = "" if self.rewrite == "off" else f", rewrite {self.rewrite}"
@@ -100,18 +110,10 @@ class PhaseFigures(Section, frozen=True, kw_only=True):
     leases: Annotated[Count, says("granted in the whole load, with warm-up and drain")]
     denied: Annotated[dict[str, int], says("acquires without a lease, by outcome")]
     release_failures: Annotated[Count, says("releases that did not end as RELEASED")]
-    cpu_ratio: Annotated[Amount, says("share of the time that the load process ran")]
-    cpu_wait_ratio: Annotated[Amount, says("share of the time that it waited for a core")]
+    wanted_ratio: Annotated[Amount, says("share of the time that the load process ran or waited for a core")]
     littles_law_ratio: Annotated[float | None, says("callers at work ÷ callers; closed loop")]
     lateness_p99_ns: Annotated[int | None, says("what the timer added to starts; open loop")]
     waitaof: Annotated[WaitaofCounts | None, says("null for other policies")]
-
-
-class RewriteSeen(Section, frozen=True, kw_only=True):
-    """A rewrite of the append-only files in the middle of a load."""
-
-    took_s: Annotated[float | None, says("until the last instance had ended; null when one had not in time")] = None
-    fsyncs: Annotated[int | None, says("of all instances and their children meanwhile")] = None
 
 
 class LoadSeen(PhaseFigures, frozen=True, kw_only=True):
@@ -120,7 +122,9 @@ class LoadSeen(PhaseFigures, frozen=True, kw_only=True):
     rate_per_s: Annotated[float | None, says("asked for; null in closed loop")]
     fsyncs: Annotated[int | None, says("of all instances")]
     latency_events: Annotated[dict[str, SlowEvent] | None, says("by event; null when the servers do not watch")]
-    rewrite: Annotated[RewriteSeen | None, says("null without")]
+    rewrite_fsyncs_per_s: Annotated[
+        float | None, says("while the append-only files were rewritten; null: they were not, or not counted")
+    ]
     elapsed_s: Annotated[Amount, says("between the two looks at the servers")]
     server_cpu_s: Annotated[float | None, says("CPU of all instances")]
     aof_delayed_fsync: Annotated[int | None, says("stalls that the servers counted")]
@@ -148,8 +152,7 @@ class LoadProcessFigures(Section, frozen=True, kw_only=True):
 
     wanted_ratio: Annotated[float, says("of a core that it used or waited for, median")]
     bound: Annotated[bool, says("wanted_ratio ≥ 0.9: the rate is a lower bound")]
-    verdict: Annotated[Literal["VALID", "INVALID"], says("whether it was")]
-    reason: Annotated[str | None, says("why INVALID")]
+    reason: Annotated[str | None, says("why it was not; null when it was")]
 
 
 class VisitRate(Section, frozen=True, kw_only=True):
@@ -162,9 +165,7 @@ class VisitRate(Section, frozen=True, kw_only=True):
 class FsyncRow(FsyncCell, frozen=True, kw_only=True):
     """One cell under one load."""
 
-    callers: Annotated[Count, says("clients × pipeline")]
     load: Annotated[LoadName, says("max: closed loop; 80%: open loop at that share of the visit's maximum")]
-    repeats: Annotated[Count, says("visits of this cell")]
     offered_per_s: Annotated[Spread | None, says("asked for; null in closed loop")]
     acquired_per_s: Annotated[Spread, says("granted in the window; each is released at once: two appended writes")]
     sustained: Annotated[bool | None, says("no more than 1 % (or chance) fell behind; null in closed loop")]
@@ -181,7 +182,6 @@ class FsyncRow(FsyncCell, frozen=True, kw_only=True):
     waitaof: Annotated[WaitaofCounts | None, says("null for other policies")]
     disk_fdatasync_s: Annotated[DiskFigures | None, says("the disk of the servers; null = not known")]
     generator: Annotated[LoadProcessFigures, says("the load process")]
-    histogram: Annotated[str, says("of acquire, HdrHistogram V2 compressed, base64, ns")]
     visits: Annotated[
         tuple[VisitRate, ...], says("each by itself, for pairs; none in results of before 2026-11-23")
     ] = ()
@@ -201,7 +201,6 @@ class AlwaysCost(Setup, frozen=True, kw_only=True):
     """What always costs against everysec, of pairs of visits made in a row."""
 
     instances: Annotated[Count, says("N")]
-    callers: Annotated[Count, says("clients × pipeline")]
     ratio: Annotated[Amount, says("everysec's maximum ÷ always's")]
     generator_bound: Annotated[bool, says("one of the two was limited by the load process: the ratio is understated")]
     low: Annotated[
@@ -241,12 +240,6 @@ class FsyncFinding(Section, frozen=True):
     cell: Annotated[str, says("where")]
     text: Annotated[str, says("expected against seen")]
     verdict: Annotated[Word, says("what it comes to")]
-
-
-class ReferenceLoad(Setup, frozen=True, kw_only=True):
-    """The load whose figures stand in the options."""
-
-    load: Annotated[str, says("of p99")]
 
 
 class Typical(Section, frozen=True, kw_only=True):
@@ -291,23 +284,19 @@ class CostRange(Section, frozen=True, kw_only=True):
     least: Annotated[AlwaysCost, says("where always costs least")]
     most: Annotated[AlwaysCost, says("where it costs most")]
 
-
-class PlannerSources(Section, frozen=True, kw_only=True):
-    """What the page is made of."""
-
-    fsync: Annotated[str, says("id of the result")]
-    crash: Annotated[str | None, says("id of the crash result")]
+    def __str__(self) -> str:
+        least, most = self.least.price, self.most.price
+        return most if least == most else f"between {least} and {most}"
 
 
 class PlannerPage(Section, frozen=True, kw_only=True):
     """Speed beside losses."""
 
-    reference: Annotated[ReferenceLoad | None, says("the load whose figures stand in the options")]
+    reference: Annotated[Setup | None, says("the load whose figures stand in the options, p99 at 80 % of the maximum")]
     options: Annotated[tuple[Option, ...], says("N × policy × restart")]
     always_costs: Annotated[CostRange | None, says("null where nothing can be compared")]
     disk_fdatasync_s: Annotated[DiskFigures | None, says("of all rows; null = not known")]
-    sources: Annotated[PlannerSources, says("what the page is made of")]
-    ttl_ms: Annotated[float | None, says("of the crash result")]
+    ttl_ms: Annotated[float | None, says("of the crash result; null without one")]
     crash_locks_per_s: Annotated[float | None, says("offered while it crashed servers")]
     warnings: Annotated[tuple[str, ...], says("what must be known before both are read together")] = ()
     unmeasured: Annotated[tuple[str, ...], says("what nothing is known of, and what to type")] = ()

@@ -14,17 +14,17 @@ from bench.experiments.fsync.judge import rate_interval
 from bench.experiments.fsync.planner import plan_page
 from bench.experiments.fsync.result import (
     AlwaysCost,
+    CostRange,
     DiskFigures,
     FsyncResult,
     FsyncRow,
     Option,
     PlannerPage,
-    Setup,
 )  # fmt: skip
 from bench.measure.expectation import ROW_WORDS
 from bench.measure.result import newest_result
 from bench.measure.statistics import Spread
-from bench.report.figures import MISSING, count, counted, latency, milliseconds
+from bench.report.figures import MISSING, count, latency, milliseconds
 from bench.report.html.plot import Bar, Column, Figure, forest
 from bench.report.html.scale import logarithmic, number_tick
 from bench.report.sheet import DOUBTFUL, GOOD, Case, Columns, Part, Sentence, Sheet, Suite, made, sheet_of, table
@@ -44,9 +44,9 @@ MEMORY_S, VIRTUAL_S = 5e-6, 5e-4  # an fdatasync of a file in memory, and of a d
 
 def beside(result: FsyncResult, folder: Path) -> FsyncResult:
     """Return it with the losses of the newest crash result right below `folder`, if it has none of its own."""
-    if result.planner.sources.crash or not (crash := newest_result(folder, "crash", CrashResult)):
+    if result.planner.ttl_ms or not (crash := newest_result(folder, "crash", CrashResult)):
         return result
-    page = plan_page(result.rows, crash, result.id, result.fleet.server)
+    page = plan_page(result.rows, crash, result.fleet.server)
     return msgspec.structs.replace(result, planner=page)
 
 
@@ -55,8 +55,9 @@ def sheet(result: FsyncResult, place: str = "") -> Sheet:
     page = result.planner
     expected = [("as expected", finding.text) for finding in result.findings if finding.verdict == "as expected"]
     own = [("advice", page.advice[0]), *_planner_lines(page), *expected]
+    headline = f"always costs {page.always_costs or 'what is not known here'}"
     return sheet_of(
-        result, place, kind="fsync", headline=_headline(page, len(result.rows)), conditions=_conditions(result),
+        result, place, kind="fsync", headline=headline, conditions=_conditions(result),
         parts=(_options(page), _prices(result), _measured(result)), lines=dict.fromkeys(own),
     )  # fmt: skip
 
@@ -86,11 +87,6 @@ def suite(result: FsyncResult) -> Suite:
     return Suite("fsync", result.started_at, result.duration_s, cases, {"id": result.id})
 
 
-def disk_name(setup: Setup) -> str:
-    """The disk in a table: as it is, or with so much latency added."""
-    return setup.disk.removesuffix(" disk")
-
-
 def disk_text(disk: DiskFigures | None) -> str:
     """What the disk is like, and what that means."""
     if disk is None:
@@ -105,14 +101,6 @@ def _server(result: FsyncResult) -> str:
     return f"{server.name} {server.version}" if server else ""
 
 
-def _headline(page: PlannerPage, rows: int) -> str:
-    costs = page.always_costs
-    if costs is None:
-        return f"{rows} rows, and no price of always"
-    least, most = costs.least, costs.most
-    return f"always costs {most.price if least.price == most.price else f'{least.price} to {most.price}'}"
-
-
 def _conditions(result: FsyncResult) -> Sequence[str]:
     conditions = result.conditions
     return (
@@ -124,7 +112,7 @@ def _conditions(result: FsyncResult) -> Sequence[str]:
 
 
 def _disk(row: FsyncRow) -> str:
-    return ("none" if row.policy == "none" else disk_name(row)) + _REWRITTEN[row.rewrite]
+    return ("none" if row.policy == "none" else row.disk) + _REWRITTEN[row.rewrite]
 
 
 Measured = tuple[FsyncRow, FsyncRow | None]  # of a cell its maximum, and the open loop at 80 % of that
@@ -142,7 +130,7 @@ _ROWS: Columns[Measured] = (
 _COSTS: Columns[AlwaysCost] = (
     ("N", lambda cost: str(cost.instances)),
     ("callers", lambda cost: cost.shape),
-    ("fsync", disk_name),
+    ("fsync", lambda cost: cost.disk),
     ("always costs", lambda cost: f"{cost.ratio:.3g}×" if cost.is_known else MISSING),
     ("95 % sure", lambda cost: cost.interval if cost.is_known else MISSING),
     ("pairs", lambda cost: str(cost.pairs)),
@@ -197,11 +185,11 @@ def _planner_lines(page: PlannerPage) -> Iterator[tuple[str, str]]:
         yield from ((label, text) for text in texts)
     yield "disk", disk_text(page.disk_fdatasync_s)
     yield "beware", CARRY_OVER
-    if page.sources.crash:
+    if page.ttl_ms:
         offered = page.crash_locks_per_s
         at = f", at {count(offered)} locks/s; at another rate L expect up to L × window" if offered else ""
         yield "lost", f"locks that somebody held and a crash forgot, of the worst power cut tried{at}"
-        yield "crash", _OF_CRASHES.format(ttl_s=(page.ttl_ms or 0) / 1000)
+        yield "crash", _OF_CRASHES.format(ttl_s=page.ttl_ms / 1000)
 
 
 def _options(page: PlannerPage) -> Part:
@@ -217,13 +205,12 @@ def figures(result: FsyncResult) -> list[Figure]:
         return []
     bars = [
         Bar(
-            f"N={cost.instances}, {cost.shape}, {disk_name(cost)}", cost.ratio, cost.low, cost.high, cost.price,
+            f"N={cost.instances}, {cost.shape}, {cost.disk}", cost.ratio, cost.low, cost.high, cost.price,
             *(("bad", "costs, 95 % sure") if (cost.low or 0) > 1 else ("c5", "may cost nothing")),
         )
         for cost in result.costs if cost.is_known
     ]  # fmt: skip
-    cheap, dear = (f"{cost.price} ({counted(cost.callers, 'caller')})" for cost in (known[0], known[-1]))
-    title = f"always costs between {cheap} and {dear}"
+    title = f"always costs {CostRange(least=known[0], most=known[-1])}"
     about = (
         "Acquires/s with everysec ÷ with always, log scale, 95 % sure; by N, connections × callers of each, hold, fsync"
     )

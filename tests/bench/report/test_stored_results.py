@@ -25,7 +25,11 @@ DROPPED = {  # figures that nobody reads any more
     *(f"{where}.{name}" for where in (".retries[].retry", ".conditions.retries[]") for name in (
         "attempts", "retry_unreachable",
     )),
-    ".retries[].rounds_per_grant", ".retries[].winners_attempt", ".leaks", ".cross_check",
+    *(f"{where}[].callers" for where in (".rows", ".costs")), *(f".planner.always_costs.{end}.callers" for end in (
+        "least", "most",
+    )),
+    ".rows[].repeats", ".rows[].histogram", ".rows[].generator.verdict", ".planner.sources", ".planner.reference.load",
+    ".conditions.concurrent", ".retries[].rounds_per_grant", ".retries[].winners_attempt", ".leaks", ".cross_check",
     ".rows[].quorum", ".rows[].lost_upper_bound_95", ".rows[].double_grant_upper_bound_95", ".groups[].quorum",
     ".groups[].lost_upper_bound_95",
     *(f".{where}[].fsync_in_flight.{name}" for where in ("rows", "groups") for name in (

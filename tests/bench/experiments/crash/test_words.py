@@ -34,7 +34,7 @@ def cuts(crash: Crash, lost: int, doubled: int, *, in_flight: int = 0) -> list[C
 
 
 def result(*groups: list[CutFacts]) -> CrashResult:
-    plan = CrashPlan(tuple(cuts[0].crash for cuts in groups), 20, 240, seed=1, quick=True, concurrent=14)
+    plan = CrashPlan(tuple(cuts[0].crash for cuts in groups), 20, 240, seed=1, quick=True)
     of_all = [cut for cuts in groups for cut in cuts]
     return concluded(HEADER, STORED.fleet, plan, of_all)
 
@@ -106,7 +106,7 @@ def test_a_figure_shows_what_was_lost() -> None:
     assert "none × kill -9" in lost.svg
 
 
-def test_a_group_of_cuts_that_all_stand_apart_is_in_no_figure_of_losses() -> None:
+def test_a_group_of_cuts_that_all_stand_apart_is_told_of() -> None:
     apart = result(cuts(Crash(1, "everysec", "kill", 1, "at-once"), 7, 3, in_flight=1))
     assert apart.groups[0].lost_per_cut.max is None
     assert figures(apart) == []

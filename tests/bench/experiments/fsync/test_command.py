@@ -107,7 +107,7 @@ def test_the_planner_writes_its_page_or_says_what_it_needs(said: Said) -> None:
 
 def test_a_report_finds_the_crash_result_beside_or_says_what_to_type(said: Said) -> None:
     alone = json.loads((STORED / "fsync.json").read_text("utf-8"))
-    alone["planner"]["sources"]["crash"], alone["planner"]["advice"] = None, ["speed alone"]
+    alone["planner"]["ttl_ms"], alone["planner"]["advice"] = None, ["speed alone"]
     for option in alone["planner"]["options"]:
         option["crash"] = None
     Path("results/speed").mkdir(parents=True)

@@ -22,9 +22,7 @@ class SlowMatrix:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, barren: int = 0) -> None:
         self.barren = barren
         self.pieces: list[Any] = []
-        monkeypatch.setattr(
-            experiment, "BlockMeasurement", lambda plan, block, *_: SimpleNamespace(measure=self.visits_of(block))
-        )
+        monkeypatch.setattr(experiment, "measure_block", lambda plan, block, *_: self.visits_of(block))
         serving = lambda cell, _keys: nullcontext(cell)  # noqa: E731
         servers: Any = SimpleNamespace(why_not=lambda _cell: None, serving=serving, warnings=())
         journal: Any = SimpleNamespace(pieces=self.pieces, add=self.pieces.append)
@@ -32,13 +30,10 @@ class SlowMatrix:
         self.product = experiment._Visits(order, servers, journal, lambda _text: None)
 
     def visits_of(self, block: Block) -> Any:
-        def measure() -> Any:
-            if self.barren:
-                self.barren -= 1
-                raise NothingGrantedError(f"{block[0]}: no lock was granted")
-            return [SimpleNamespace(repeat=turn, cell=cell) for turn in range(PLAN.repeats) for cell in block]
-
-        return measure
+        if self.barren:
+            self.barren -= 1
+            raise NothingGrantedError(f"{block[0]}: no lock was granted")
+        return [SimpleNamespace(repeat=turn, cell=cell) for turn in range(PLAN.repeats) for cell in block]
 
 
 def test_a_cell_that_grants_nothing_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:

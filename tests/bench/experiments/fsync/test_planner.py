@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from bench.experiments.crash.result import CrashResult
 from bench.experiments.fsync.planner import plan_page
-from bench.experiments.fsync.result import FsyncRow, Option, PlannerPage, PlannerSources, ReferenceLoad, Spread, Typical
+from bench.experiments.fsync.result import FsyncRow, Option, PlannerPage, Setup, Spread, Typical
 from bench.measure.run_result import ServerBinary
 from tests.doubles.fsync_visits import crash_of, cut, turns, visit
 from tests.doubles.fsync_visits import rows_of as rows_of_visits
@@ -55,7 +55,7 @@ def option(page: PlannerPage, instances: int, policy: str, restart: str | None) 
 
 
 def test_the_recommendation_is_made_from_the_figures() -> None:
-    page = plan_page(rows(), healthy(), "f5")
+    page = plan_page(rows(), healthy())
     advice = page.advice
     assert advice[0] == (
         "take everysec with delayed restart (0 double grants in 120 crashes), if a crash may cost up to 2.2 s without "
@@ -78,8 +78,8 @@ def test_losses_of_another_server_are_told_of() -> None:
         ServerBinary("", "redis", version, "", tls=True, release_command="evalsha", source="PATH")
         for version in ("7.0.15", "8.4.0")
     )
-    assert plan_page(rows(), healthy(), "f5", like).warnings == ()
-    assert plan_page(rows(), healthy(), "f5", unlike).warnings == (
+    assert plan_page(rows(), healthy(), like).warnings == ()
+    assert plan_page(rows(), healthy(), unlike).warnings == (
         "the speed is that of redis 8.4.0, the losses are those of redis 7.0.15",
     )
 
@@ -91,55 +91,55 @@ def test_losses_of_another_server_are_told_of() -> None:
 def test_a_recommendation_of_few_cuts_or_of_other_fleets_is_in_doubt(conditions: dict[str, Any], doubt: str) -> None:
     crash = replace(healthy(), conditions=replace(healthy().conditions, **conditions))
     like = ServerBinary("", "redis", "7.0.15", "", tls=True, release_command="evalsha", source="PATH")
-    (told,) = plan_page(rows(), crash, "f5", like).warnings
+    (told,) = plan_page(rows(), crash, like).warnings
     assert doubt in told
 
 
 def test_a_delayed_restart_that_led_to_double_grants_is_not_recommended() -> None:
     grave = cells()
     grave[1] = cut("everysec", "delayed", grants=1)
-    page = plan_page(rows(), crash_of(*grave), "f5")
+    page = plan_page(rows(), crash_of(*grave))
     assert not option(page, 3, "everysec", "delayed").crash.is_safe
     assert page.advice[0].startswith("take always, restarted at once")
     assert "everysec" not in page.advice[0]
 
 
 def test_where_nothing_is_safe_nothing_is_recommended() -> None:
-    page = plan_page(rows(), crash_of(cut("always", "at-once", grants=1), cut("none", "delayed", grants=2)), "f5")
+    page = plan_page(rows(), crash_of(cut("always", "at-once", grants=1), cut("none", "delayed", grants=2)))
     assert page.advice[0] == "nothing that was crashed is safe: every policy led to double grants"
 
 
 def test_without_a_crash_result_speed_alone_chooses_nothing() -> None:
-    page = plan_page(rows(), None, "f5")
+    page = plan_page(rows(), None)
     assert "run lockbench crash" in page.advice[0]
     assert {option.crash for option in page.options} == {None}
-    assert page.sources == PlannerSources(fsync="f5", crash=None)
+    assert page.ttl_ms is None
     assert "what no, waitaof costs: lockbench fsync --fsync no,waitaof" in page.unmeasured
     assert any("lockbench crash --quick, then lockbench planner" in text for text in page.unmeasured)
 
 
 def test_a_bound_and_a_ratio_without_an_interval_are_never_a_price() -> None:
     limited = [visit("everysec", 8000, cpu=0.99), visit("always", 2000)]
-    page = plan_page(rows_of(limited), healthy(), "f5")
+    page = plan_page(rows_of(limited), healthy())
     assert page.always_costs is None
     assert "it costs" not in page.advice[0].replace("what it costs is not known here", "")
     assert any("the load process was the limit there" in text for text in page.unmeasured)
     once = rows_of_visits([visit("everysec", 8000), visit("always", 2000)])
-    page = plan_page(once, healthy(), "f5")
+    page = plan_page(once, healthy())
     assert page.always_costs is None
     assert any("fewer than six pairs" in text for text in page.unmeasured)
 
 
 def test_what_was_not_measured_is_null() -> None:
-    page = plan_page(rows_of([visit("everysec", instances=3, shape=SHAPE)]), crash_of(cut("always", "at-once")), "f5")
+    page = plan_page(rows_of([visit("everysec", instances=3, shape=SHAPE)]), crash_of(cut("always", "at-once")))
     assert option(page, 3, "always", "at-once").acquired_per_s is None
     assert option(page, 3, "everysec", None).crash is None
     assert page.always_costs is None
 
 
 def test_the_reference_is_the_load_that_most_options_share() -> None:
-    page = plan_page(rows(), None, "f5")
-    assert page.reference == ReferenceLoad(clients=16, pipeline=4, injected_ms=2.0, load="80%")
+    page = plan_page(rows(), None)
+    assert page.reference == Setup(clients=16, pipeline=4, injected_ms=2.0)
     assert option(page, 5, "none", None).acquired_per_s == Spread(median=9000, low=9000, high=9000), (
         "in memory no latency is added"
     )
@@ -153,7 +153,7 @@ def test_margins_and_abstention_share_their_cuts() -> None:
         cut("everysec", "at-once", kind="power-cut-torn", grants=2),
         cut("everysec", "at-once", kind="kill", lost=1_000_000),
     ]
-    losses = option(plan_page(rows(), crash_of(*cells), "f5"), 3, "everysec", "at-once").crash
+    losses = option(plan_page(rows(), crash_of(*cells)), 3, "everysec", "at-once").crash
     assert losses.cuts == 80, "40 whole and 40 torn"
     assert losses.double_grants == 7, "of clients that trust"
     assert losses.lost_per_cut.max == 0, "a kill is no power cut"
@@ -164,14 +164,14 @@ def test_a_crash_loses_the_locks_of_all_margins() -> None:
     cells = [cut("everysec", "at-once", margin=margin, lost=100) for margin in (0, 1)]
     named = ("instances", "policy", "kind", "crashed", "restart")
     group = {**{name: cells[0][name] for name in named}, "lost_per_cut": {"median": 150, "max": 200}}
-    losses = option(plan_page(rows(), crash_of(*cells, groups=[group]), "f5"), 3, "everysec", "at-once").crash
+    losses = option(plan_page(rows(), crash_of(*cells, groups=[group])), 3, "everysec", "at-once").crash
     assert losses.lost_per_cut == Typical(median=150, max=200)
 
 
 def test_a_latency_of_a_growing_queue_is_not_offered() -> None:
     behind = visit("everysec", 8000, instances=3, shape=SHAPE)
     behind["loads"]["80%"]["granted"] //= 2
-    assert option(plan_page(rows_of([behind]), None, "f5"), 3, "everysec", None).p99_s is None
+    assert option(plan_page(rows_of([behind]), None), 3, "everysec", None).p99_s is None
 
 
 @pytest.mark.parametrize("late_ns, is_told", [(1000, True), (900_000, False)])
@@ -179,7 +179,7 @@ def test_a_latency_that_the_timer_made_is_not_offered(late_ns: int, is_told: boo
     """As in the table of what was measured, which says late."""
     kept = visit("everysec", 8000, instances=3, shape=SHAPE)
     kept["loads"]["80%"]["lateness_p99_ns"] = late_ns
-    found = option(plan_page(rows_of([kept]), None, "f5"), 3, "everysec", None)
+    found = option(plan_page(rows_of([kept]), None), 3, "everysec", None)
     assert (found.sustained, found.p99_s is not None) == (True, is_told)
 
 
@@ -188,5 +188,5 @@ def test_a_latency_that_the_timer_made_is_not_offered(late_ns: int, is_told: boo
     [(4000, 2000, "2.0× (2.0–2.0)"), (4000, 50, "80× (80–80)"), (900, 1000, "nothing measurable (0.90–0.90)")],
 )
 def test_costs_keep_two_digits_and_one_below_the_noise_is_called_that(everysec: int, always: int, advice: str) -> None:
-    page = plan_page(rows_of([visit("everysec", everysec), visit("always", always)]), None, "f5")
+    page = plan_page(rows_of([visit("everysec", everysec), visit("always", always)]), None)
     assert page.advice[-1] == f"always costs {advice} of everysec's locks/s: 1×1 callers, N=1, +2 ms"

@@ -32,7 +32,7 @@ def result(*visits: dict[str, Any], crash: bool = True) -> FsyncResult:
         rows=tuple(rows),
         costs=tuple(always_costs(rows)),
         findings=tuple(findings),
-        planner=plan_page(rows, crash_of(*cells) if crash else None, "f5f5f5f5"),
+        planner=plan_page(rows, crash_of(*cells) if crash else None),
         warnings=(),
         verdict=judge_fsync(findings, rows, planned=6, done=6),
     )
@@ -99,7 +99,7 @@ def test_a_planners_page_of_figures_in_doubt_says_so_and_is_not_green() -> None:
     told = planner_sheet(replace(good, verdict=slow))
     assert (told.style, told.lines[-1].text) == (DOUBTFUL, "the speed is NOT KNOWN: a queue")
     crash = crash_of(cut("everysec", "delayed"))
-    page = plan_page(good.rows, replace(crash, verdict=replace(slow, reasons=("too slow",))), "f5", None)
+    page = plan_page(good.rows, replace(crash, verdict=replace(slow, reasons=("too slow",))), None)
     assert page.warnings[0] == "the losses are NOT KNOWN: too slow"
     assert planner_sheet(replace(good, planner=page)).style == DOUBTFUL
     assert planner_sheet(result(crash=False)).style == DOUBTFUL, "nothing is recommended yet"

@@ -67,8 +67,8 @@ def of_fsync(costs, options, advice):
 def test_what_always_costs_and_the_planner_with_and_without_crashes():
     cost = {"instances": 1, "clients": 1, "pipeline": 1, "injected_ms": 2.0, "generator_bound": False}
     known = ((1, 57.4, 51.0), (64, 6.9, 6.0))
-    costs = [cost | {"callers": callers, "ratio": ratio, "low": low, "high": 60.0} for callers, ratio, low in known]
-    costs.append(cost | {"callers": 4096, "ratio": 0.9})
+    costs = [cost | {"pipeline": callers, "ratio": ratio, "low": low, "high": 60.0} for callers, ratio, low in known]
+    costs.append(cost | {"pipeline": 4096, "ratio": 0.9})
     spread = {"median": 9_000.0, "low": 8_000.0, "high": 9_500.0}
     unsafe = {
         "cuts": 20, "lost_per_cut": {"median": 5, "max": 90}, "double_grants": 9, "lost_window_max_s": None,
@@ -84,7 +84,7 @@ def test_what_always_costs_and_the_planner_with_and_without_crashes():
     figures = fsync_figures(of_fsync(costs, options, "take always"))
     assert [figure.name for figure in figures] == ["costs"]
     assert [row[-1] for row in figures[0].rows] == [60.0, 60.0], "what has no interval is not drawn"
-    assert figures[0].title == "always costs between 6.9× (6.0–60) (64 callers) and 57× (51–60) (1 caller)"
+    assert figures[0].title == "always costs between 6.9× (6.0–60) and 57× (51–60)"
     for option in options:
         option["crash"] = None
     assert fsync_figures(of_fsync([], options, "measure crashes")) == []
