@@ -5,16 +5,15 @@
     back        at once, or when every lease has ended; which locks does each of them still know?
     contention  second clients, one that trusts and one that lets restarted instances abstain, ask for the same locks
 
-Rules: a first client of margin m reaches q + m instances, all victims first: the worst case. Times are CLOCK_MONOTONIC
-of this process; locks count by what its clients were told. A second client knew the servers before they ended, and the
-two ask for different locks. A power cut keeps what the shim's ledger calls durable: tests/integration/
-test_shim_on_ext4.py shows that a real file system does the same. What an instance still knows is asked of the server
-itself, or read from its append-only file as a server would: whole commands only.
+Rules: a first client of margin m reaches q + m instances, all victims first: the worst case. Locks count by what its
+clients were told. A second client knew the servers before they ended, and the two ask for different locks. What an
+instance still knows is asked of the server itself, or read from its append-only file as a server would: whole commands
+only. That a power cut keeps what the ledger calls durable is shown by tests/integration/test_shim_on_ext4.py.
 """
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -46,7 +45,6 @@ AT_ONCE_ROUNDS = 3
 RECONNECTED_S = 1.5
 INSTANCE_TIMEOUT_MS = TTL_MS / 4
 _ANSWER_S = 10.0
-_NAMES = {False: "trusting", True: "abstaining"}
 
 Found = TypeVar("Found")
 
@@ -192,7 +190,7 @@ class _First:
             self.leases.append(record)
 
     def granted_by(self, index: int) -> list[AttemptRecord]:
-        """The leases that this instance had acknowledged."""
+        """What this instance had acknowledged."""
         return [lease for lease in self.leases if lease.votes[index] is Vote.GRANTED]
 
 
@@ -213,7 +211,7 @@ class OneCut:
         self._load_s = rng.uniform(*load_range_s(crash))
         self._dead_ns, self._ended_ns = 0, dict[int, int]()
         self._firsts: dict[_First, AsyncRedlock] = {}
-        self._seconds: dict[bool, AsyncRedlock] = {}
+        self._seconds: list[AsyncRedlock] = []  # one that trusts restarted instances, one that lets them abstain
 
     async def run(self) -> CutFacts:
         """Do it. Raises BenchError or LockcoreError when a server or a client does not do its part."""
@@ -224,16 +222,11 @@ class OneCut:
                 await finish(self._place.examine, index, ended_ns, self._crash, self._rng)
                 for index, ended_ns in self._ended_ns.items()
             ]
-            probes = {
-                _NAMES[abstention]: asyncio.ensure_future(self._until_available(second, _NAMES[abstention]))
-                for abstention, second in self._seconds.items()
-            }
-            stack.callback(_cancel, probes.values())
-            back = self._back_at_once if self._crash.restart == "at-once" else self._back_delayed
-            losses, asked = await back()
+            probes = [_task(stack, self._until_available(second)) for second in self._seconds]
+            losses, asked = await self._back(stack)
             if not any(loss.at_stake for loss in losses) or not any(one.asked for one in asked):
                 raise EnvironmentNotReadyError("this machine is too slow: no lock was valid any more after the crash")
-            unavailable_s = {name: await probe for name, probe in probes.items()}
+            unavailable_s = tuple(await asyncio.gather(*probes))
             found = tuple(ledgers), tuple(losses), tuple(asked)
             return CutFacts(self._crash, self._number, self._load_s, *found, unavailable_s)
 
@@ -245,9 +238,9 @@ class OneCut:
             first = _First(margin, quorum)
             lock = await self._client(self._place.urls(order[: quorum + margin]), "trust", observer=first)
             self._firsts[first] = await stack.enter_async_context(lock)
-        for abstention in (False,) if self._crash.restart == "delayed" else (False, True):
-            lock = await self._client(self._place.fleet.urls, "trust-first" if abstention else "trust")
-            self._seconds[abstention] = await stack.enter_async_context(lock)
+        for rejoin in ("trust",) if self._crash.restart == "delayed" else ("trust", "trust-first"):
+            lock = await self._client(self._place.fleet.urls, rejoin)
+            self._seconds.append(await stack.enter_async_context(lock))
 
     async def _client(self, urls: Sequence[str], rejoin: str, **settings: object) -> AsyncRedlock:
         return await AsyncRedlock.connect(
@@ -292,31 +285,21 @@ class OneCut:
             if asking:
                 await asyncio.wait(asking)
 
-    async def _back_at_once(self) -> tuple[list[Loss], list[AskedAgain]]:
-        await finish(self._place.fleet.restart, *self._victims)
-        losses = self._losses(await self._known(self._place.known_to), monotonic_ns())
-        await asyncio.gather(*(self._until_seen(second) for second in self._seconds.values()))
-        asked = await asyncio.gather(
-            *(
-                self._contend(first, abstention, None if abstention else AT_ONCE_ROUNDS)
-                for abstention in self._seconds
-                for first in self._firsts
-            )
-        )
-        return losses, list(asked)
-
-    async def _back_delayed(self) -> tuple[list[Loss], list[AskedAgain]]:
-        """Every lease has ended by the time they are back; meanwhile the second client asks all the time."""
-        known = await self._known(self._place.kept_by)
-        losses = self._losses(known, self._dead_ns)  # what ended before may be deleted there
-        asking = [asyncio.ensure_future(self._contend(first, False, None)) for first in self._firsts]
-        try:
+    async def _back(self, stack: AsyncExitStack) -> tuple[list[Loss], list[AskedAgain]]:
+        """Start the victims again. Delayed, every lease has ended by then, and the second client asks all the time."""
+        pairs = [(first, way) for way in range(len(self._seconds)) for first in self._firsts]
+        if self._crash.restart == "at-once":
+            await finish(self._place.fleet.restart, *self._victims)
+            losses = self._losses(await self._known(self._place.known_to), monotonic_ns())
+            await asyncio.gather(*map(self._until_seen, self._seconds))
+            asking = [_task(stack, self._contend(first, way, None if way else AT_ONCE_ROUNDS)) for first, way in pairs]
+        else:
+            losses = self._losses(await self._known(self._place.kept_by), self._dead_ns)  # what ended may be deleted
+            asking = [_task(stack, self._contend(first, way, None)) for first, way in pairs]
             safe_ns = max(self._ended_ns.values()) + TTL_MS * NS_PER_MS + drift_ns(TTL_MS, 0.01)
             await asyncio.sleep(max(0, safe_ns - monotonic_ns()) / NS_PER_S)
             await finish(self._place.fleet.restart, *self._victims)
-            return losses, [await one for one in asking]
-        finally:
-            _cancel(asking)
+        return losses, await asyncio.gather(*asking)
 
     async def _known(self, ask: Callable[[int, Sequence[str]], set[str]]) -> dict[int, set[str]]:
         """Which of the locks that it had acknowledged each victim still knows, as `ask` finds out."""
@@ -345,18 +328,15 @@ class OneCut:
 
     async def _until_seen(self, second: AsyncRedlock) -> None:
         """Return when the client is connected to every victim again, or after a while."""
-        deadline_ns = monotonic_ns() + round(RECONNECTED_S * NS_PER_S)
-        while monotonic_ns() < deadline_ns:
-            states = {second.instances[index].state for index in self._victims}
-            if states <= {"voting", "abstaining"}:
-                return
-            await asyncio.sleep(TICK_S)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RECONNECTED_S):
+                while not {second.instances[index].state for index in self._victims} <= {"voting", "abstaining"}:
+                    await asyncio.sleep(TICK_S)
 
-    async def _contend(self, first: _First, abstention: bool, rounds: int | None) -> AskedAgain:
+    async def _contend(self, first: _First, way: int, rounds: int | None) -> AskedAgain:
         """Ask for the youngest of the first's locks again and again, as long as one of them is valid."""
-        second = self._seconds[abstention]
-        parity = [lease for place, lease in enumerate(first.leases) if place % 2 == abstention]
-        ends_ns = {lease.resource: valid_until_ns(lease) for lease in parity[-ASKED:]}
+        second = self._seconds[way]
+        ends_ns = {lease.resource: valid_until_ns(lease) for lease in first.leases[way::2][-ASKED:]}
         asked: set[str] = set()
         doubled = 0
         for _ in range(rounds) if rounds else count():
@@ -369,15 +349,17 @@ class OneCut:
                 if isinstance(result, Lease) and result.granted_ns < ends_ns.pop(result.resource):
                     doubled += 1
             await asyncio.sleep(ASK_EVERY_S)
-        return AskedAgain(first.margin, abstention, len(asked), doubled)
+        return AskedAgain(first.margin, bool(way), len(asked), doubled)
 
-    async def _until_available(self, second: AsyncRedlock, name: str) -> float:
+    async def _until_available(self, second: AsyncRedlock) -> float:
         """Seconds from the end of the victims to the first grant of a lock that nobody has."""
-        while not isinstance(found := await second.try_acquire(f"free-{name}-{monotonic_ns()}", TTL_MS), Lease):
+        while not isinstance(found := await second.try_acquire(f"free-{monotonic_ns()}", TTL_MS), Lease):
             await asyncio.sleep(TICK_S)
         return (found.granted_ns - max(self._ended_ns.values())) / NS_PER_S
 
 
-def _cancel(tasks: Iterable[asyncio.Future[float] | asyncio.Future[AskedAgain]]) -> None:
-    for task in tasks:
-        task.cancel()
+def _task(stack: AsyncExitStack, work: Coroutine[object, object, Found]) -> asyncio.Task[Found]:
+    """It goes on meanwhile, to the end of `stack` at most."""
+    task = asyncio.create_task(work)
+    stack.callback(task.cancel)
+    return task

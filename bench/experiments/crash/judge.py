@@ -10,7 +10,7 @@ Source: Redis aof.c (flushAppendOnlyFile); the Redlock text, "Performance, crash
 """
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import asdict, replace
@@ -68,7 +68,7 @@ class AskedAgain:
 @dataclass(frozen=True, slots=True)
 class CutFacts:
     """One cut. `load_s`: how long locks were taken before it, its random phase; `unavailable_s`: from the end of the
-    instances to the first grant of a free resource, by abstention ("trusting", "abstaining")."""
+    instances to the first grant of a free resource, of the second client that trusts, then of the one that abstains."""
 
     crash: Crash
     number: int
@@ -76,7 +76,7 @@ class CutFacts:
     ledgers: tuple[Ledger, ...]
     losses: tuple[Loss, ...]
     asked: tuple[AskedAgain, ...]
-    unavailable_s: Mapping[str, float]
+    unavailable_s: tuple[float, ...]
 
     @property
     def is_in_flight(self) -> bool:
@@ -165,7 +165,6 @@ def _cell(cuts: Sequence[CutFacts], margin: int, *, abstention: bool) -> CrashRo
     """What the locks of one margin came to, and what one of the second clients got of them."""
     asked, of_group = _asked(cuts, margin, abstention=abstention), group(cuts, margin)
     judged = [(of_group.verdict, of_group.reason), judge_double_grants(cuts, margin, abstention=abstention)]
-    name = "abstaining" if abstention else "trusting"
     return CrashRow(
         **{
             **asdict(of_group),
@@ -177,7 +176,7 @@ def _cell(cuts: Sequence[CutFacts], margin: int, *, abstention: bool) -> CrashRo
         asked=sum(one.asked for one in asked),
         double_grants=sum(one.double_grants for one in asked),
         cuts_with_double_grants=sum(one.double_grants > 0 for one in asked),
-        unavailable_s=spread(cut.unavailable_s[name] for cut in cuts if name in cut.unavailable_s),
+        unavailable_s=spread(cut.unavailable_s[abstention] for cut in cuts),
     )
 
 

@@ -17,7 +17,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import redis
 
@@ -38,7 +37,6 @@ _POLICY = "appendfsync"
 _ASK_S = 2.0
 _TRIES, _REST_S = 3, 0.2
 _READY = "holding"
-Said = TypeVar("Said")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +145,7 @@ class UserServers:
         if policy == "none" and len(without) < len(self.facts):
             return "an append-only file is not switched off on servers that are not ours"
         if policy != "none" and without:
-            return (
-                f"{without[0]} has no append-only file, and it is not switched on on servers that are not ours (CONFIG "
-                "SET appendonly yes does it)"
-            )
+            return f"{without[0]} has no append-only file, and it is not switched on on servers that are not ours"
         reasons = [without_waitaof(fact.server, fact.version) for fact in self.facts if policy == "waitaof"]
         return next(filter(None, reasons), None)
 
@@ -186,39 +181,32 @@ class BorrowedPolicy:
     def give_back(self) -> str:
         """Put it back everywhere. Returns which servers are not as they were, with what to do; "" = all are."""
         self._leash.release()
-        wrong = []
+        wrong = dict(self._before)
         for target, value in self._before:
-            try:
-                restored = _policy_of(target) == value
-            except EnvironmentNotReadyError:
-                restored = False
-            if not restored:
-                wrong.append(f"{target.address} (CONFIG SET {_POLICY} {value})")
-        return f"{_POLICY} could not be put back; set it by hand on {', '.join(wrong)}" if wrong else ""
-
-
-def _policy_of(target: InstanceTarget) -> str:
-    return str(_asked(target, "GET", lambda client: client.config_get(_POLICY)[_POLICY]))
-
-
-def _set_policy(target: InstanceTarget, value: str) -> None:
-    _asked(target, "SET", lambda client: client.config_set(_POLICY, value))
+            with suppress(EnvironmentNotReadyError):
+                if _policy_of(target) == value:
+                    del wrong[target]
+        by_hand = ", ".join(f"{target.address} (CONFIG SET {_POLICY} {value})" for target, value in wrong.items())
+        return f"{_POLICY} could not be put back; set it by hand on {by_hand}" if wrong else ""
 
 
 def set_policy(urls: Sequence[str], policy: Policy) -> None:
     """Set it on all servers, unless it is none. Raises EnvironmentNotReadyError naming the one that refuses."""
     for target in parse_targets(urls) if policy != "none" else ():
-        _set_policy(target, server_policy(policy))
+        _policy_of(target, server_policy(policy))
 
 
-def _asked(target: InstanceTarget, how: str, ask: Callable[[redis.Redis], Said]) -> Said:
+def _policy_of(target: InstanceTarget, wanted: str | None = None) -> str:
+    """What it has, once it has what is `wanted`. Raises EnvironmentNotReadyError."""
     try:
         with client_of(target, _ASK_S) as client:
-            return ask(client)
+            if wanted is not None:
+                client.config_set(_POLICY, wanted)
+            return str(client.config_get(_POLICY)[_POLICY])
     except (redis.RedisError, OSError, KeyError) as error:
         raise EnvironmentNotReadyError(
-            f"{target.address} does not take CONFIG {how} {_POLICY}: {error}; see that it answers and lets this "
-            "user run CONFIG, or measure the policy it has with lockbench run"
+            f"{target.address} does not let us read or set {_POLICY}: {error}; see that it answers and lets this user "
+            "run CONFIG, or measure the policy it has with lockbench run"
         ) from None
 
 
@@ -248,7 +236,7 @@ def main() -> None:
 def _put_back(target: InstanceTarget, value: str) -> None:
     for _ in range(_TRIES):
         with suppress(EnvironmentNotReadyError):
-            _set_policy(target, value)
+            _policy_of(target, value)
             return
         time.sleep(_REST_S)
 

@@ -22,7 +22,7 @@ from bench.scenario.quantity import delay_text, parse_duration, parse_target
 
 if TYPE_CHECKING:
     from bench.experiments.fsync.plan import FsyncPlan
-    from bench.experiments.fsync.result import FsyncCell
+    from bench.experiments.fsync.result import FsyncCell, Policy
 
 REPEATS, QUICK_REPEATS = 6, 8  # fewer pairs give no interval of 95 % (Wilcoxon)
 SECONDS, SCENARIO_SECONDS = 0.5, 2.0
@@ -34,7 +34,7 @@ LEAST_S, MOST_S = 0.2, 600.0  # of a load
 MOST_DELAY_MS = 1000.0
 MOST_CALLERS = 65_536
 _CALLERS = Several(click.IntRange(1, MOST_CALLERS))
-_POLICIES = ("none", "no", "everysec", "always", "waitaof")
+_POLICIES: tuple[Policy, ...] = ("none", "no", "everysec", "always", "waitaof")
 _EACH = Several(click.Choice(_POLICIES))
 _TAKES = "Servers are started on loopback and stopped. --quick takes less than five minutes, all of it less than 35."
 _COUNTS = Several(click.IntRange(1, 15))
@@ -101,26 +101,28 @@ def fsync_plan_of(values: Values) -> FsyncPlan:
     scenario, seconds = load(path) if path else None, values["seconds"] or (SCENARIO_SECONDS if path else SECONDS)
     if scenario and scenario.hold.ms > seconds * 1000:
         raise UsageError(f"{path}: a lock is held longer than a load of {seconds:g} s takes: longer --duration")
+    is_usual = not scenario and not any(values[name] for name in ("targets", *_LISTS[1:5]))
+    cells, told = _usual_cells(values) if is_usual else (_product(values, scenario), "")
     return FsyncPlan(
-        cells=_cells(values, scenario),
+        cells=cells,
         repeats=values["repeats"] or (QUICK_REPEATS if quick or path else REPEATS),
         warmup_s=WARMUP_SHARE * seconds,
         seconds=seconds,
         seed=values["seed"],
         quick=quick,
-        scenario=_taken(path, scenario) if scenario else _left_out(values),
+        scenario=_taken(path, scenario) if scenario else told,
     )
 
 
-def _left_out(values: Values) -> str:
-    """What the matrix of the README lacks here, in a sentence; "" = nothing."""
-    from bench.experiments.fsync.plan import FEW_CORES
+def _usual_cells(values: Values) -> tuple[tuple[FsyncCell, ...], str]:
+    """What this machine can drive, and what is missing for that, in a sentence."""
+    from bench.experiments.fsync.plan import driven, full_cells, quick_cells
 
-    cores = len(os.sched_getaffinity(0))
-    if cores > FEW_CORES or values["targets"] or any(values[name] for name in _LISTS[1:5]):
-        return ""
-    but = "" if values["quick"] else " but for callers that hold their locks for 50 ms"
-    return f"{cores} cores do not drive five servers to their maximum: N=5 is not measured{but}"
+    quick, policies, cores = values["quick"], values["policies"] or _POLICIES, len(os.sched_getaffinity(0))
+    cells = tuple(cell for cell in (quick_cells if quick else full_cells)(cores) if cell.policy in policies)
+    but = "" if quick else " but for callers that hold their locks for 50 ms"
+    lacking = f"{cores} cores do not drive five servers to their maximum: N=5 is not measured{but}"
+    return cells, "" if 5 in driven(cores) else lacking
 
 
 def _taken(path: Path, scenario: Scenario) -> str:
@@ -133,30 +135,26 @@ def _taken(path: Path, scenario: Scenario) -> str:
     )
 
 
-def _cells(values: Values, scenario: Scenario | None) -> tuple[FsyncCell, ...]:
-    from bench.experiments.fsync.plan import full_cells, product_cells, quick_cells
-    from bench.experiments.fsync.result import POLICIES
+def _product(values: Values, scenario: Scenario | None) -> tuple[FsyncCell, ...]:
+    from bench.experiments.fsync.plan import product_cells
 
-    quick, targets, policies = values["quick"], values["targets"], values["policies"] or POLICIES
-    if not targets and scenario is None and not any(values[name] for name in _LISTS[1:5]):
-        return (quick_cells if quick else full_cells)(policies, len(os.sched_getaffinity(0)))
-    instances, clients, pipeline, delays = (values[name] or () for name in _LISTS[1:5])
+    targets, (instances, clients, pipeline, delays) = values["targets"], (values[name] or () for name in _LISTS[1:5])
     if targets and (values["server"] or values["disk"]):
         raise UsageError("options --server and --disk are for servers of our own: with --target leave them out")
     if targets and any(delays):
         raise UsageError("on servers that are not ours no fsync latency is added: leave --latency out")
     if targets and max(instances, default=0) > len(targets):
         raise UsageError(f"option --instances: {max(instances)} is more than the {len(targets)} that --target names")
-    shapes = [(count, callers) for count in clients or (1, 16) for callers in pipeline or (1,)]
+    hold = delay_text(scenario.hold) if scenario else "0"
+    shapes = [(count, callers, hold) for count in clients or (1, 16) for callers in pipeline or (1,)]
     if scenario is not None and not clients and not pipeline:
-        shapes = [(scenario.processes, max(1, round(scenario.users / scenario.processes)))]
-    if max(count * callers for count, callers in shapes) > MOST_CALLERS:
+        shapes = [(scenario.processes, max(1, round(scenario.users / scenario.processes)), hold)]
+    if max(count * callers for count, callers, _ in shapes) > MOST_CALLERS:
         raise UsageError(f"clients × pipeline is more than {MOST_CALLERS:,} callers: ask for fewer")
-    usual_counts = (scenario.instances,) if scenario else (1,) if quick else (1, 3)
+    usual_counts = (scenario.instances,) if scenario else (1,) if values["quick"] else (1, 3)
     counts = instances or ((len(targets),) if targets else usual_counts)
     usual = (0.0,) if targets or scenario else (0.0, 2.0)
-    hold = delay_text(scenario.hold) if scenario else "0"
-    return tuple(product_cells(policies, counts, shapes, delays or usual, hold=hold))
+    return tuple(product_cells(values["policies"] or _POLICIES, counts, shapes, delays or usual))
 
 
 @click.command(cls=Grouped)

@@ -21,7 +21,7 @@ import numpy as np
 from gevent import monkey
 from redis import Redis
 
-from bench.experiments.fsync.plan import CONNECTED, TIMEOUT_MS, TTL_MS, WAITAOF_MS, LoadOrder, Phase
+from bench.experiments.fsync.plan import TIMEOUT_MS, TTL_MS, WAITAOF_MS, LoadOrder, Phase
 from bench.experiments.fsync.result import PhaseFigures, WaitaofCounts
 from bench.measure.environment import scheduled_ns
 from bench.measure.histogram import Histogram
@@ -214,7 +214,7 @@ def main() -> None:
             monkey.patch_socket()
             monkey.patch_select()
         callers = Callers(order)
-        say(CONNECTED)
+        say("connected")
         for phase in orders(Phase):
             say(callers.run(phase))
 

@@ -1,9 +1,4 @@
-"""Which cells `lockbench fsync` measures, and in which order: *lists of values → cells → visits*.
-
-    policy      none · no · everysec · always · waitaof (acquire waits for WAITAOF, under everysec)
-    clients     connections per instance              pipeline   callers that share one connection
-    injected    what the shim adds to every fsync (ms); 0 = the disk as it is
-    rewrite     off · on: BGREWRITEAOF in the middle · on-no-sync: the same under no-appendfsync-on-rewrite
+"""Which cells `lockbench fsync` measures, and in which order: *lists of values → cells → blocks that take turns*.
 
 Rules: pure. The seed decides the order; what is compared (one N and callers) comes in a row. no, everysec and always of
 one cell take turns on the same servers, there and back (A B C, C B A, …): what else the machine does hits all alike,
@@ -11,28 +6,28 @@ and each turn is a pair. As WAITAOF answers once a second, its loads are longer.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from bench.experiments.fsync.result import REWRITES, FsyncCell, FsyncTimes, Policy, Rewrite
+from bench.experiments.fsync.result import POLICIES, REWRITES, FsyncCell, FsyncTimes, Policy, Rewrite
 
 OPEN_SHARE = 0.8  # of the maximum found, in open loop
 OPEN_TIMES = 5  # as long as a closed loop: a p99 needs a thousand
 OVERHEAD_S = 0.9  # per block: servers, connections, questions
 CONNECT_S = 0.0006  # per client and instance
 
-CallerShape = tuple[int, int]  # clients and pipeline
+CallerShape = tuple[int, int, str]  # clients, pipeline and hold
 TTL_MS = 10_000
 TIMEOUT_MS = TTL_MS / 4  # the longest there is: a slow fsync is measured, not given up on
 WAITAOF_MS = 2000
 WAITAOF_LEAST_S = 2.2  # it answers once a second, so all callers at once
-TAKING_TURNS = ("no", "everysec", "always")  # CONFIG SET appendfsync
-CONNECTED = "connected"
-FEW_CORES = 2  # do not drive five servers with callers that come back within milliseconds
-ONE_CALLER: CallerShape = (1, 1)
-QUICK_CALLERS, QUICK_HOLD = (16, 1), "fixed:5ms"
-MANY: tuple[CallerShape, str] = ((16, 4), "exp:50ms")  # drawn, else all come back together
+PLAIN: tuple[Policy, ...] = ("none", "no", "everysec", "always")
+TAKING_TURNS = PLAIN[1:]  # CONFIG SET appendfsync
+ONE: CallerShape = (1, 1, "0")
+SOME: CallerShape = (16, 1, "fixed:5ms")
+MANY: CallerShape = (16, 4, "exp:50ms")  # drawn, else all come back together
+SLOW_MS = [2.0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,49 +79,45 @@ class FsyncPlan(FsyncTimes, frozen=True, kw_only=True):
         return len(block) * loads_s + OVERHEAD_S + CONNECT_S * cell.connections * cell.instances
 
 
-def product_cells(  # noqa: PLR0917 - the dimensions of the matrix
-    policies: Iterable[Policy],
-    instances: Iterable[int],
-    shapes: Iterable[CallerShape],
-    injected_ms: Iterable[float],
-    rewrites: Iterable[Rewrite] = ("off",),
-    hold: str = "0",
-) -> Iterator[FsyncCell]:
+def product_cells(
+    policies: Sequence[Policy],
+    instances: Sequence[int],
+    shapes: Sequence[CallerShape],
+    injected_ms: Sequence[float],
+    rewrites: Sequence[Rewrite] = ("off",),
+) -> list[FsyncCell]:
     """All combinations that make sense: without an append-only file there is no fsync to delay and no rewrite."""
-    counts, shapes, delays_ms, rewrites = list(instances), list(shapes), list(injected_ms), list(rewrites)
-    for policy in policies:
-        aof = policy != "none"
-        for count, (clients, pipeline) in itertools.product(counts, shapes):
-            for delay_ms, rewrite in itertools.product(delays_ms if aof else [0.0], rewrites if aof else REWRITES[:1]):
-                yield FsyncCell(
-                    policy=policy, instances=count, clients=clients, pipeline=pipeline, injected_ms=delay_ms,
-                    rewrite=rewrite, hold=hold,
-                )  # fmt: skip
+    return [
+        FsyncCell(
+            policy=policy, instances=count, clients=clients, pipeline=pipeline, injected_ms=delay_ms, rewrite=rewrite,
+            hold=hold,
+        )
+        for policy, count, (clients, pipeline, hold) in itertools.product(policies, instances, shapes)
+        for delay_ms in (injected_ms if policy != "none" else [0.0])
+        for rewrite in (rewrites if policy != "none" else REWRITES[:1])
+    ]  # fmt: skip
 
 
-def full_cells(policies: Iterable[Policy], cores: int) -> tuple[FsyncCell, ...]:
+def full_cells(cores: int) -> list[FsyncCell]:
     """All that so many cores can drive: one caller, 16 that hold their locks for 5 ms and 64 that hold them for 50,
     on four disks; five servers on two cores under the last of these only. Rewrites and WAITAOF on one slow disk."""
-    policies, delays_ms, slow_ms = list(policies), (0.0, 0.5, 2.0, 10.0), (2.0,)
-    plain = [policy for policy in policies if policy != "waitaof"]
-    waiting = [policy for policy in policies if policy == "waitaof"]
-    cells = list(product_cells(plain, (1, 3, 5) if cores > FEW_CORES else (1, 3), [ONE_CALLER], delays_ms))
-    for shape, hold in ((QUICK_CALLERS, QUICK_HOLD), MANY):
-        counts = (1, 3, 5) if cores > FEW_CORES or (shape, hold) == MANY else (1, 3)
-        cells += product_cells(plain, counts, [shape], delays_ms, hold=hold)
-        cells += product_cells(waiting, counts, [shape], slow_ms, hold=hold)
-    rewritten = [policy for policy in policies if policy in TAKING_TURNS]
-    cells += product_cells(rewritten, (1, 3), [QUICK_CALLERS], slow_ms, REWRITES[1:], hold=QUICK_HOLD)
-    return tuple(cells)
+    counts, delays_ms = driven(cores), (0.0, 0.5, 2.0, 10.0)
+    cells = product_cells(PLAIN, counts, [ONE], delays_ms)
+    for of_it, shape in ((counts, SOME), ((1, 3, 5), MANY)):
+        cells += product_cells(PLAIN, of_it, [shape], delays_ms) + product_cells(["waitaof"], of_it, [shape], SLOW_MS)
+    return cells + product_cells(TAKING_TURNS, (1, 3), [SOME], SLOW_MS, REWRITES[1:])
 
 
-def quick_cells(policies: Iterable[Policy], cores: int) -> tuple[FsyncCell, ...]:
-    """A glance that this many cores can drive: one caller without and with a slow disk, callers that hold their locks
-    (else the load process is the limit) at N = 1, 3 and, from 3 cores on, 5; rewrites where they matter most."""
-    policies = list(policies)
-    one = product_cells([policy for policy in policies if policy != "waitaof"], (1,), [ONE_CALLER], (0.0, 2.0))
-    counts = (1, 3, 5) if cores > FEW_CORES else (1, 3)
-    planner = product_cells(policies, counts, [QUICK_CALLERS], (2.0,), hold=QUICK_HOLD)
-    always = [policy for policy in policies if policy == "always"]
-    rewrites = product_cells(always, (1,), [QUICK_CALLERS], (2.0,), REWRITES[1:], hold=QUICK_HOLD)
-    return tuple(dict.fromkeys([*one, *planner, *rewrites]))
+def quick_cells(cores: int) -> list[FsyncCell]:
+    """A glance that so many cores can drive: one caller without and with a slow disk, callers that hold their locks
+    (else the load process is the limit), rewrites where they matter most."""
+    return [
+        *product_cells(PLAIN, (1,), [ONE], (0.0, 2.0)),
+        *product_cells(POLICIES, driven(cores), [SOME], SLOW_MS),
+        *product_cells(["always"], (1,), [SOME], SLOW_MS, REWRITES[1:]),
+    ]
+
+
+def driven(cores: int) -> tuple[int, ...]:
+    """Every N that so many cores drive with callers that come back within milliseconds."""
+    return (1, 3, 5) if cores > 2 else (1, 3)

@@ -29,7 +29,7 @@ def cut(of, lost=0, *, window_s=None, stake=100, ledger=CALM, doubled=0, abstain
     window_s = (0.5 if window_s is None else window_s) if lost else None
     losses = tuple(Loss(0, place, stake, lost, window_s) for place in (0, None))
     asked = (AskedAgain(0, False, 20, doubled), AskedAgain(0, True, 20, abstaining))
-    return CutFacts(of, number, 1.5, (ledger,), losses, asked, {"trusting": 0.01, "abstaining": 2.0})
+    return CutFacts(of, number, 1.5, (ledger,), losses, asked, (0.01, 2.0))
 
 
 def judge_loss(cuts):
@@ -139,7 +139,7 @@ def test_what_a_ledger_may_explain(ledger, window_s, explained) -> None:
 def test_a_calm_instance_is_not_excused_by_a_syncing_one() -> None:
     of = crash(kind="kill", crashed=2)
     losses = (Loss(0, 0, 9, 3, 0.5), Loss(0, 1, 9, 2, 0.4), Loss(0, None, 9, 4, 0.5))
-    both = CutFacts(of, 0, 1.5, (SYNCING, replace(CALM, instance=1)), losses, (), {})
+    both = CutFacts(of, 0, 1.5, (SYNCING, replace(CALM, instance=1)), losses, (), ())
     assert both.unexplained == 2
     assert judge_loss([both])[0] == VIOLATED
 

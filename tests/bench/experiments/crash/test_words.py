@@ -29,7 +29,7 @@ def cuts(crash: Crash, lost: int, doubled: int, *, in_flight: int = 0) -> list[C
         for abstention in told
     )
     ledgers = (Ledger(0, in_flight, False, 0.002),)
-    unavailable_s = {"trusting": 2.1 if crash.restart == "delayed" else 0.02, "abstaining": 2.05}
+    unavailable_s = (2.1 if crash.restart == "delayed" else 0.02, 2.05)
     return [CutFacts(crash, number, 1.5, ledgers, losses, asked, unavailable_s) for number in range(20)]
 
 
