@@ -66,23 +66,17 @@ def run_crash(order: ExperimentOrder[CrashPlan], show: Show) -> Done[CrashResult
             header = experiment.header(seed=plan.seed, interrupted=experiment.is_over)
             fleet = OwnFleet(server=server, fdatasync_s=fdatasync_latency(Path(tempfile.gettempdir())))
             result = concluded(header, fleet, plan, cuts, queue.failures)
-            told = [cut for made in finished_groups(plan, cuts) for cut in made]
-            exported = export_crashes(order.run_id, told, os.environ)
+            exported = export_crashes(order.run_id, cuts, os.environ)
             result = structs.replace(result, warnings=(*result.warnings, *exported))
             return experiment.unfinished(result) if result.interrupted else experiment.store(result)
-
-
-def finished_groups(plan: CrashPlan, cuts: Sequence[CutFacts]) -> list[list[CutFacts]]:
-    """The cuts of every group that has all of them, in the order of the plan."""
-    groups = ([cut for cut in cuts if cut.crash == crash] for crash in plan.crashes)
-    return [found for found in groups if len(found) >= plan.cuts]
 
 
 def concluded(
     header: Header, fleet: OwnFleet, plan: CrashPlan, cuts: Sequence[CutFacts], failures: Sequence[str] = ()
 ) -> CrashResult:
-    """The result: everything that follows from the cuts."""
-    finished = finished_groups(plan, cuts)
+    """The result: everything that follows from the cuts, of the groups that have all of them."""
+    of_groups = ([cut for cut in cuts if cut.crash == crash] for crash in plan.crashes)
+    finished = [found for found in of_groups if len(found) >= plan.cuts]
     rows = [row for of_group in finished for row in cells(of_group)]
     groups = [group(of_group) for of_group in finished]
     return CrashResult(
@@ -110,9 +104,8 @@ class _CutQueue:
     def __init__(
         self, order: ExperimentOrder[CrashPlan], server: ServerBinary, journal: Journal[CutFacts], show: Show
     ) -> None:
-        self._plan, self._run_id, self._server, self._journal, self._show = (
-            order.plan, order.run_id, server, journal, show,
-        )  # fmt: skip
+        self._plan, self._run_id, self._server = order.plan, order.run_id, server
+        self._journal, self._show = journal, show
         self._tries, self._given_up = count(), dict[Crash, str]()
         missing = self._missing()
         self._lanes = max(1, min(fleets_at_once(), len(missing)))

@@ -26,11 +26,8 @@ ASKED_FOR_S = 0.1  # a sync may wait so long for its thread: asked for, and not 
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What the shim's ledger said of one instance when it was dead.
-
-    `in_flight`: syncs that ran; `synced_after_write`: one had ended and nothing been written since; `since_write_s`:
-    from the last append to the end, None = not known.
-    """
+    """What the shim's ledger said of a dead instance. `in_flight`: syncs that ran; `synced_after_write`: one had ended
+    and nothing been written since; `since_write_s`: from the last append to the end, None = not known."""
 
     instance: int
     in_flight: int

@@ -1,7 +1,5 @@
-"""Which crashes are tried: *instances, quick or full → groups of cuts, what each takes, what cannot be*.
-
-One group of cuts serves every vote margin and both kinds of second client: a cell is a group × margin × abstention.
-"""
+"""Which crashes are tried: *instances, quick or full → groups of cuts, what each takes, what cannot be*. A group serves
+every vote margin and both kinds of second client: a cell is a group × margin × abstention."""
 
 from collections.abc import Sequence
 from typing import Annotated

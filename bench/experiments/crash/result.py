@@ -1,7 +1,5 @@
-"""What `lockbench crash` stores: *groups of cuts, cells by margin and abstention, the shim's check → a typed result*.
-
-Rules: a lock is counted once, whatever number of instances lost it.
-"""
+"""What `lockbench crash` stores: *groups of cuts, cells by margin and abstention*. A lock counts once, whatever number
+of instances lost it."""
 
 from typing import Annotated, Literal, get_args
 
@@ -43,13 +41,7 @@ class Crash(Section, frozen=True):
 
     instances: Annotated[AtLeastOne, says("N")]
     policy: Annotated[Policy, says("appendfsync; none = no append-only file")]
-    kind: Annotated[
-        CrashKind,
-        says(
-            "clean SHUTDOWN; kill -9; kill -9 while every fsync takes 1.5 s (always: 0.2 s); kill -9 and the loss of "
-            "what was not synced; the same with a random part of the tail kept"
-        ),
-    ]
+    kind: Annotated[CrashKind, says("how they ended; slow: fsyncs take 1.5 s, always 0.2; torn: some of the tail kept")]
     crashed: Annotated[AtLeastOne, says("how many instances ended at once and came back")]
     restart: Annotated[Restart, says("delayed: started again when the longest TTL and drift have passed")]
 
@@ -87,17 +79,12 @@ class CrashGroup(Crash, frozen=True, kw_only=True):
     """One group of cuts, locks of all margins together."""
 
     cuts: Annotated[AtLeastOne, says("cuts at random phases")]
-    at_stake: Annotated[
-        Count,
-        says("locks that a crashed instance had acknowledged, still valid when it was back (delayed: at the cut)"),
-    ]
+    at_stake: Annotated[Count, says("locks that it had acknowledged, valid when it was back (delayed: at the cut)")]
     lost_total: Annotated[Count, says("of those at stake: not known to a crashed instance any more")]
     lost_share: Annotated[Share | None, says("lost_total ÷ at_stake; null when nothing was at stake")]
     lost_per_cut: Annotated[MedianAndMax, says("locks lost per cut, each counted once")]
     cuts_with_loss: Annotated[Count, says("cuts that lost anything")]
-    lost_window_s: Annotated[
-        MedianAndMax, says("from the acknowledgement of the oldest lost lock to its instance's end, over losing cuts")
-    ]
+    lost_window_s: Annotated[MedianAndMax, says("acknowledgement of the oldest lost lock → its instance's end")]
     fsync_in_flight: Annotated[SyncInFlight, says("cuts with a sync in flight")]
     expected_loss: Annotated[Expected, says("what the policy promises")]
     verdict: Annotated[RowWord, says("what it came to")]
@@ -112,10 +99,7 @@ class CrashRow(CrashGroup, frozen=True, kw_only=True):
     asked: Annotated[Count, says("locks the second client asked for while they were valid")]
     double_grants: Annotated[Count, says("of those: granted to it while the first lease was valid")]
     cuts_with_double_grants: Annotated[Count, says("cuts with any")]
-    unavailable_s: Annotated[
-        MedianAndMax,
-        says("from the end of the instances to the second client's next grant of a free lock, reconnecting included"),
-    ]
+    unavailable_s: Annotated[MedianAndMax, says("end of the instances → the second client's next grant of a free lock")]
 
     @property
     def name(self) -> str:

@@ -1,8 +1,5 @@
-"""What `lockbench crash` says: *its result → what was lost and who got a lock twice, on a page*.
-
-Rules: verdict first; counts are added up here, nothing else is computed; what nobody may lose stands in one line, what
-is lost in tables. Fits 80 columns.
-"""
+"""What `lockbench crash` says: *its result → what was lost and who got a lock twice, on a page*. What nobody may lose
+stands in one line, what is lost in tables that fit 80 columns."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -54,21 +51,20 @@ def sheet(result: CrashResult, place: str = "") -> Sheet:
 
 
 def _headline(result: CrashResult) -> str:
-    def lost(groups: Sequence[CrashGroup]) -> tuple[str, str]:
-        return _total(row.lost_total for row in groups), f"in {_total(row.cuts for row in groups)} cuts"
+    def lost(groups: Sequence[CrashGroup], of: str = "") -> str:
+        return f"{_total(row.lost_total for row in groups)}{of} in {_total(row.cuts for row in groups)} cuts"
 
     groups, told = result.groups, []
     if always := [row for row in groups if row.policy == "always"]:
-        told.append(f"always lost {' '.join(lost(always))}")
+        told.append(f"always lost {lost(always)}")
     if cut := [row for row in groups if row.policy == "everysec" and row.kind == "power-cut"]:
         most, window = _most(row.lost_per_cut.max for row in cut), _most(row.lost_window_s.max for row in cut)
         told.append(f"everysec up to {count(most)} locks, {decimals(window)} s, at a power cut")
     if delayed := [row for row in groups if row.restart == "delayed"]:
         twice = _total(row.double_grants for row in result.rows if row.restart == "delayed")
-        told.append(f"delayed restart: {twice} double grants {lost(delayed)[1]}")
+        told.append(f"delayed restart: {twice} double grants in {_total(row.cuts for row in delayed)} cuts")
     if groups and not told:
-        gone, cuts = lost(groups)
-        told.append(f"{gone} of {_total(row.at_stake for row in groups)} locks lost {cuts}")
+        told.append(lost(groups, f" of {_total(row.at_stake for row in groups)} locks lost"))
     return " · ".join(told) or "nothing finished"
 
 

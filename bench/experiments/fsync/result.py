@@ -1,6 +1,5 @@
-"""The result of `lockbench fsync`, part by part: *visits in the journal, rows of cells, what always costs, findings,
-the planner's page*. A figure of repeats is a `Spread`; null = not known, or not applicable.
-"""
+"""What `lockbench fsync` stores: *visits in the journal, rows of cells, what always costs, findings, the planner's
+page*. A figure of repeats is a `Spread`; null = not known, or not applicable."""
 
 from collections.abc import Iterable
 from typing import Annotated, Literal, Self, TypeVar, get_args
@@ -49,9 +48,7 @@ class Setup(Section, frozen=True, kw_only=True):
 class FsyncCell(Setup, frozen=True, kw_only=True):
     """One point of the matrix."""
 
-    policy: Annotated[
-        Policy, says("appendfsync; none = no append-only file; waitaof = everysec, and WAITAOF is awaited")
-    ]
+    policy: Annotated[Policy, says("appendfsync; none: no append-only file; waitaof: everysec, WAITAOF is awaited")]
     instances: Annotated[Count, says("N")]
     rewrite: Annotated[Rewrite, says("BGREWRITEAOF in the middle; on-no-sync: under no-appendfsync-on-rewrite yes")]
 
@@ -122,9 +119,7 @@ class LoadSeen(PhaseFigures, frozen=True, kw_only=True):
     rate_per_s: Annotated[float | None, says("asked for; null in closed loop")]
     fsyncs: Annotated[int | None, says("of all instances")]
     latency_events: Annotated[dict[str, SlowEvent] | None, says("by event; null when the servers do not watch")]
-    rewrite_fsyncs_per_s: Annotated[
-        float | None, says("while the append-only files were rewritten; null: they were not, or not counted")
-    ]
+    rewrite_fsyncs_per_s: Annotated[float | None, says("while the files were rewritten; null: not, or not counted")]
     elapsed_s: Annotated[Amount, says("between the two looks at the servers")]
     server_cpu_s: Annotated[float | None, says("CPU of all instances")]
     aof_delayed_fsync: Annotated[int | None, says("stalls that the servers counted")]
@@ -182,9 +177,7 @@ class FsyncRow(FsyncCell, frozen=True, kw_only=True):
     waitaof: Annotated[WaitaofCounts | None, says("null for other policies")]
     disk_fdatasync_s: Annotated[DiskFigures | None, says("the disk of the servers; null = not known")]
     generator: Annotated[LoadProcessFigures, says("the load process")]
-    visits: Annotated[
-        tuple[VisitRate, ...], says("each by itself, for pairs; none in results of before 2026-11-23")
-    ] = ()
+    visits: Annotated[tuple[VisitRate, ...], says("each by itself, for pairs; none before 2026-11-23")] = ()
 
     @property
     def rate(self) -> float:
@@ -203,9 +196,7 @@ class AlwaysCost(Setup, frozen=True, kw_only=True):
     instances: Annotated[Count, says("N")]
     ratio: Annotated[Amount, says("everysec's maximum ÷ always's")]
     generator_bound: Annotated[bool, says("one of the two was limited by the load process: the ratio is understated")]
-    low: Annotated[
-        Amount | None, says("of its 95 % interval; null: too few pairs, or the load process limits both")
-    ] = None
+    low: Annotated[Amount | None, says("of its 95 % interval; null: too few pairs")] = None
     high: Annotated[Amount | None, says("of its 95 % interval; null as low")] = None
     pairs: Annotated[Count, says("of visits that it is made of")] = 0
 
@@ -217,16 +208,14 @@ class AlwaysCost(Setup, frozen=True, kw_only=True):
     @property
     def interval(self) -> str:
         """In words, a dash where there is none."""
-        return "–" if self.low is None or self.high is None else f"{_times(self.low)}–{_times(self.high)}"
+        return f"{_times(self.low)}–{_times(self.high)}" if self.low is not None and self.high is not None else "–"
 
     @property
     def price(self) -> str:
-        """The ratio with its interval, in words."""
-        if self.generator_bound:
-            return "not known (the load process was the limit)"
+        """The ratio with its interval, in words; results of before 2026-11-23 have none."""
         if self.low is None:
             return f"{_times(self.ratio)}× (no interval)"
-        return f"{'nothing measurable' if self.low <= 1 else f'{_times(self.ratio)}×'} ({self.interval})"
+        return f"{f'{_times(self.ratio)}×' if self.low > 1 else 'nothing measurable'} ({self.interval})"
 
 
 def _times(ratio: float) -> str:
@@ -318,9 +307,7 @@ class FsyncTimes(Section, frozen=True, kw_only=True):
     warmup_s: Annotated[Amount, says("before each load")]
     seconds: Annotated[Amount, says("of each load")]
     quick: Annotated[bool, says("--quick")]
-    scenario: Annotated[
-        str, says("what was taken of whose scenario and what was not, or what so few cores do not drive")
-    ] = ""
+    scenario: Annotated[str, says("what was taken of a scenario and what not, or what so few cores do not drive")] = ""
 
 
 class FsyncConditions(FsyncTimes, frozen=True, kw_only=True):

@@ -39,40 +39,21 @@ def _retry(text: str) -> RetrySettings | None:
     raise ValueError(f"{text!r} is not a retry policy (write fixed:200ms, full-jitter:5ms or none)")
 
 
-@click.command(cls=Grouped, epilog="Servers are started on loopback and stopped; a full run takes about 4 minutes.")
+_KS, _ORDERS = Several(click.IntRange(2, MOST_CONTENDERS)), Several(click.Choice(("parallel", "sequential", "random")))
+_TRIALS = f"trials per row; of retries in parallel four times as many  [{ROUNDS}; quick {QUICK_ROUNDS}]"
+_APART = "starts are spread over so much  [0ms,0.5ms; quick 0ms]"
+_POLICIES = f"retry policies side by side, or none  [{RETRIES}]"
+_ALL = "parallel,sequential,random"
+_TAKES = "Servers are started on loopback and stopped; a full run takes about 4 minutes."
+
+
+@click.command(cls=Grouped, epilog=_TAKES)
 @click.option("--instances", metavar="N", type=click.IntRange(2, 15), default=5, help="how many servers  [5]")
-@click.option(
-    "--contenders",
-    metavar="K,…",
-    type=Several(click.IntRange(2, MOST_CONTENDERS)),
-    default="3,5,10",
-    help="processes that want one lock  [3,5,10]",
-)
-@click.option(
-    "--spread", metavar="TIME,…", type=Several(_spread), help="starts are spread over so much  [0ms,0.5ms; quick 0ms]"
-)
-@click.option(
-    "--repeats",
-    "rounds",
-    metavar="R",
-    type=click.IntRange(1, 100_000),
-    help=f"trials per row; of retries in parallel four times as many  [{ROUNDS}; quick {QUICK_ROUNDS}]",
-)
-@click.option(
-    "--order",
-    metavar="ORDER,…",
-    type=Several(click.Choice(("parallel", "sequential", "random"))),
-    default="parallel,sequential,random",
-    help="how instances are asked  [all three]",
-)
-@click.option(
-    "--retry-policy",
-    "retry",
-    metavar="POLICY,…",
-    type=Several(_retry),
-    default=RETRIES,
-    help=f"retry policies side by side, or none  [{RETRIES}]",
-)
+@click.option("--contenders", metavar="K,…", type=_KS, default="3,5,10", help="processes that want one lock  [3,5,10]")
+@click.option("--spread", metavar="TIME,…", type=Several(_spread), help=_APART)
+@click.option("--repeats", "rounds", metavar="R", type=click.IntRange(1, 100_000), help=_TRIALS)
+@click.option("--order", metavar="ORDER,…", type=_ORDERS, default=_ALL, help="how instances are asked  [all three]")
+@click.option("--retry-policy", "retry", metavar="POLICY,…", type=Several(_retry), default=RETRIES, help=_POLICIES)
 @click.option("--quick", is_flag=True, help="a glance in under a minute")
 @experiment_options("split-votes")
 def split_votes(**values: Any) -> int:

@@ -1,7 +1,5 @@
 """What is contended for, by whom, how often: *options → rows → blocks of trials, as contenders are told; attempts*.
-
-Rules: values only; both sides of a contender's pipe import this. A block and an enrolment are one line of JSON each.
-"""
+Values only: both sides of a contender's pipe import this."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -27,10 +25,7 @@ class RetrySettings(Section, frozen=True):
 
 
 class Contest(Struct, frozen=True):
-    """What is the same for all `trials` of a row: how many contend, in which `order` they ask the instances.
-
-    `spread_ms`: each starts U(0, spread) after the trial's start. `retry`: when the next attempt starts.
-    """
+    """What is the same for all `trials` of a row. `spread_ms`: each contender starts U(0, spread) after the start."""
 
     contenders: int
     order: str
@@ -47,9 +42,7 @@ class SplitVotesPlan(Section, frozen=True, kw_only=True):
     spreads_ms: Annotated[tuple[float, ...], says("starts are spread over so much")]
     orders: Annotated[tuple[str, ...], says("in which attempts ask the instances")]
     retries: Annotated[tuple[RetrySettings, ...], says("policies side by side")]
-    rounds: Annotated[
-        Count, says("trials per row; calibration: at least 2,000; retries in parallel: four times as many")
-    ]
+    rounds: Annotated[Count, says("trials per row; calibration: at least 2,000; parallel retries: four times as many")]
     seed: Annotated[int, says("of every random choice")]
 
     @property
@@ -87,10 +80,7 @@ class Enrolment(Struct, frozen=True):
 
 
 class Block(Struct, frozen=True):
-    """Some trials in a row: `count` from number `first` on, each of a resource of its own.
-
-    The first seats take part, as many as the `contest` has contenders.
-    """
+    """`count` trials in a row from number `first` on, each of a resource of its own, of the first seats."""
 
     first: int
     count: int
@@ -102,14 +92,8 @@ class Block(Struct, frozen=True):
         return range(self.first, self.first + self.count)
 
 
-# -- what comes of it --------------------------------------------------------------------------------------------------
-
-
 class CastVote(Struct, frozen=True, array_like=True):
-    """One instance's part in one attempt. Times in ns of CLOCK_MONOTONIC, 0 = never.
-
-    `release_sent_ns` must not be late.
-    """
+    """One instance's part in one attempt. Times in ns of CLOCK_MONOTONIC, 0 = never; `release_sent_ns` is not late."""
 
     vote: Vote
     sent_ns: int = 0
