@@ -14,7 +14,7 @@ from bench.experiments.split_votes import experiment as split_votes
 from bench.experiments.split_votes import plan as split_plan
 from bench.experiments.split_votes.contenders import Contenders
 from bench.experiments.split_votes.experiment import Driver
-from bench.experiments.split_votes.judge import Ending, calibration_row, double_grants, ending_of, rounds_of
+from bench.experiments.split_votes.judge import calibration_row, double_grants, ending_of, rounds_of
 from bench.experiments.split_votes.plan import ORDERS, Attempt, Block, Contest, RetrySettings
 from bench.experiments.split_votes.result import SplitVotesResult
 from bench.topology.fleet import Fleet, start_fleet
@@ -94,7 +94,7 @@ def test_contenders_start_together_and_at_most_one_wins(contenders: Contenders, 
             break
     assert len(rounds) >= 10, "released together, they meet"
     endings = Counter(ending_of(round_) for round_ in rounds)
-    assert endings[Ending.UNREACHABLE] == 0
+    assert endings["unreachable"] == 0
     assert keys(fleet) == 0
 
 

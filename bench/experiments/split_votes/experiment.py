@@ -17,7 +17,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.split_votes.contenders import Contenders
-from bench.experiments.split_votes.judge import ContestFigures, Ending, calibration_row, judge_split_votes
+from bench.experiments.split_votes.judge import ContestFigures, calibration_row, judge_split_votes
 from bench.experiments.split_votes.plan import TTL_MS, Attempt, Block, CastVote, SplitVotesPlan
 from bench.experiments.split_votes.result import CalibrationRow, SplitVotesResult
 from bench.measure.run_result import OwnFleet
@@ -44,7 +44,7 @@ def run_split_votes(order: ExperimentOrder[SplitVotesPlan], show: Show) -> Done[
         with start_fleet(plan.instances, "none", server=find_server(order.server)) as fleet:
             facts, measured = ask(fleet.urls, allow_missing=False), _Measurement(order, experiment, show)
             measured.measure(fleet)
-        unreachable = sum(row.endings[Ending.UNREACHABLE] for row in (*measured.contests, *measured.retried))
+        unreachable = sum(row.endings["unreachable"] for row in (*measured.contests, *measured.retried))
         warning = f"in {unreachable:,} rounds fewer than a quorum answered: they are no split votes"
         contention = tuple(figures.contention_row(plan.instances) for figures in measured.contests if figures.trials)
         retries = tuple(figures.retry_row() for figures in measured.retried if figures.trials)

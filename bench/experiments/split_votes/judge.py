@@ -6,17 +6,16 @@ Rules, with q = N // 2 + 1:
   instances had answered. All evidence is late and ends early, so a split that is found was one; a round that nobody won
   without such a moment is *unproven*. Nobody-won is the upper bound, split the lower one.
 - A contention round is a maximal cluster of overlapping attempts on a resource without a valid holder: it ends with
-  the first grant, and an attempt that starts while a lease is valid belongs to none. A rate's whole is the contention
-  rounds of two or more attempts; times to the first grant are of whole trials.
+  the first grant, and an attempt that starts while a lease is valid belongs to none. A rate's whole is the rounds of
+  two or more attempts.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
-from fractions import Fraction
 from itertools import groupby
 from math import comb, inf
+from typing import Literal
 
 import numpy as np
 from msgspec.structs import asdict
@@ -42,18 +41,8 @@ from lockcore.quorum import quorum_of
 LEAST_ROUNDS = 1000  # of which a rate is off by 0.05 by chance less than 2 times in 1,000
 TOLERANCE = 0.05  # between a calibrated rate and the closed form
 ANSWERS = (Vote.GRANTED, Vote.REFUSED)
-
-
-class Ending(Enum):
-    """How a contention round ended."""
-
-    WON = "won"
-    SPLIT = "split"
-    UNPROVEN = "unproven"  # nobody won, and there was no moment at which that was certain
-    UNREACHABLE = "unreachable"  # fewer than a quorum answered: no matter of votes
-
-
-# -- the chance ------------------------------------------------------------------------------------------------------
+Change = tuple[float, bool, int, int]  # when, whether from then on, which instance is held by which attempt
+Ending = Literal["won", "split", "unproven", "unreachable"]  # a field of Endings each
 
 
 def closed_form(instances: int, contenders: int) -> float:
@@ -62,10 +51,7 @@ def closed_form(instances: int, contenders: int) -> float:
     quorum = quorum_of(instances)
     enough = range(quorum, instances + 1)
     ways = sum(comb(instances, votes) * (contenders - 1) ** (instances - votes) for votes in enough)
-    return float(1 - Fraction(contenders * ways, contenders**instances))
-
-
-# -- what happened ---------------------------------------------------------------------------------------------------
+    return float(1 - contenders * ways / contenders**instances)
 
 
 def rounds_of(attempts: Sequence[Attempt]) -> list[tuple[Attempt, ...]]:
@@ -99,26 +85,24 @@ def double_grants(attempts: Sequence[Attempt]) -> int:
 def ending_of(attempts: Sequence[Attempt]) -> Ending:
     """How a round ended; its attempts have one vote per configured instance."""
     if any(attempt.is_won for attempt in attempts):
-        return Ending.WON
+        return "won"
     instances = len(attempts[0].votes)
     quorum = quorum_of(instances)
     columns = [[attempt.votes[index] for attempt in attempts] for index in range(instances)]
     answers = [[cast.replied_ns for cast in column if cast.vote in ANSWERS] for column in columns]
     first_answers = sorted(min(replied_ns) for replied_ns in answers if replied_ns)
     if (live := len(first_answers)) < quorum:
-        return Ending.UNREACHABLE
-    changes: list[
-        tuple[float, bool, int, int]
-    ] = []  # when, whether from then on, which instance is held by which attempt
+        return "unreachable"
+    changes: list[Change] = []
     for index, column in enumerate(columns):
         for number, cast in enumerate(column):
             until_ns = cast.release_sent_ns or inf
             if cast.vote is Vote.GRANTED and until_ns > cast.replied_ns:
                 changes += [(cast.replied_ns, True, index, number), (until_ns, False, index, number)]
-    return Ending.SPLIT if _can_nobody(changes, first_answers[quorum - 1], live, quorum) else Ending.UNPROVEN
+    return "split" if _can_nobody(changes, first_answers[quorum - 1], live, quorum) else "unproven"
 
 
-def _can_nobody(changes: list[tuple[float, bool, int, int]], enough_ns: int, live: int, quorum: int) -> bool:
+def _can_nobody(changes: list[Change], enough_ns: int, live: int, quorum: int) -> bool:
     """Whether at `enough_ns` or later so many instances are held, for certain, that no attempt can reach a quorum."""
     held: dict[int, int] = {}  # instance -> attempt
     changes.sort()  # an end is exclusive: before the begins of the same moment
@@ -136,11 +120,8 @@ def _can_nobody(changes: list[tuple[float, bool, int, int]], enough_ns: int, liv
 
 @dataclass(frozen=True, slots=True)
 class UntilGrant:
-    """A resource from the first start to the first grant. `first_grant_ns`: how long that took, 0 if never.
-
-    `attempts`: started until then, by all; `winners_attempt`: which of the winner's own it was, 0 if nobody won. 2 and
-    more: nobody's first attempt won.
-    """
+    """A resource from the first start to the first grant. `first_grant_ns`: how long that took, 0 if never; `attempts`:
+    started until then, by all; `winners_attempt`: which of the winner's own it was, 0 if nobody won."""
 
     first_grant_ns: int
     attempts: int
@@ -159,14 +140,11 @@ def until_grant(attempts: Sequence[Attempt]) -> UntilGrant:
     )
 
 
-# -- rows --------------------------------------------------------------------------------------------------------------
-
-
 def calibration_row(instances: int, contenders: int, rounds: Sequence[Sequence[Attempt]]) -> CalibrationRow:
     """One K of the calibration."""
-    endings = Counter(ending_of(round_) for round_ in rounds)
-    expected, measured = closed_form(instances, contenders), wilson(endings[Ending.SPLIT], len(rounds))
-    unlike = len(rounds) - endings[Ending.WON] - endings[Ending.SPLIT]
+    endings: Counter[str] = Counter(map(ending_of, rounds))
+    expected, measured = closed_form(instances, contenders), wilson(endings["split"], len(rounds))
+    unlike = len(rounds) - endings["won"] - endings["split"]
     misses = [f"{unlike} rounds that nobody won were not found to be split votes"] if unlike else []
     if measured.rate is None:
         misses.append("the split-vote rate was not measured")
@@ -175,16 +153,12 @@ def calibration_row(instances: int, contenders: int, rounds: Sequence[Sequence[A
     return CalibrationRow(
         contenders=contenders,
         rounds=len(rounds),
-        endings=_counted(endings),
+        endings=Endings(**endings),
         split_rate=measured,
         closed_form=expected,
         probable_by_outcome=wilson(sum(map(_is_called_split, rounds)), len(rounds)),
         misses=tuple(misses),
     )
-
-
-def _counted(endings: Counter[Ending]) -> Endings:
-    return Endings(**{ending.value: endings[ending] for ending in Ending})
 
 
 def _is_called_split(round_: Iterable[Attempt]) -> bool:
@@ -197,7 +171,7 @@ class ContestFigures:
     def __init__(self, contest: Contest) -> None:
         self.contest = contest
         self.double_grants = self._called = 0
-        self.endings: Counter[Ending] = Counter()
+        self.endings: Counter[str] = Counter()
         self._courses: list[UntilGrant] = []
         self._attempts_ns: list[int] = []
 
@@ -228,9 +202,9 @@ class ContestFigures:
         return ContentionRow(
             **asdict(self._row()),
             contention_rounds=rounds,
-            endings=_counted(endings),
-            split_rate=wilson(endings[Ending.SPLIT], rounds),
-            nobody_won_rate=wilson(rounds - endings[Ending.WON] - endings[Ending.UNREACHABLE], rounds),
+            endings=Endings(**endings),
+            split_rate=wilson(endings["split"], rounds),
+            nobody_won_rate=wilson(rounds - endings["won"] - endings["unreachable"], rounds),
             probable_by_outcome=wilson(self._called, rounds),
             closed_form=closed_form(instances, self.contest.contenders),
         )
@@ -262,9 +236,6 @@ class ContestFigures:
 
 def _latency(values_ns: Sequence[int]) -> Latency:
     return Latency.of(Histogram.of(np.array(values_ns, np.int64)))
-
-
-# -- the verdict -----------------------------------------------------------------------------------------------------
 
 
 def judge_split_votes(
