@@ -3,9 +3,8 @@
     our own    a fresh fleet per block, the shim in every server: it counts fsyncs, and adds latency to them
     the user's the servers named by --target: CONFIG SET appendfsync, nothing else, put back whatever happens
 
-Rules: on the user's servers an append-only file is neither switched on nor off, no latency is added, fsyncs cannot be
-counted. What each of them had is handed to a process of its own (this module), which puts it back when its standard
-input ends: by our leaving, by Ctrl-C, by any death of ours. URLs travel through a pipe, never on a command line.
+What the user's servers had is handed to a process of its own (this module), which puts it back when its standard input
+ends: by our leaving, by Ctrl-C, by any death of ours. URLs travel through a pipe, never on a command line.
 """
 
 import json
@@ -111,9 +110,8 @@ class UserServers:
         self.identity = ", ".join(f"{fact.address} {fact.server} {fact.version}" for fact in self.facts)
         self.warnings: tuple[str, ...] = ()
         if unsynced := ", ".join(fact.address for fact in self.facts if fact.no_fsync_on_rewrite):
-            self.warnings = (
-                f"no-appendfsync-on-rewrite is on at {unsynced}: while the AOF is rewritten always syncs nothing",
-            )
+            warning = f"no-appendfsync-on-rewrite is on at {unsynced}: while the AOF is rewritten always syncs nothing"
+            self.warnings = (warning,)
         wanted = {server_policy(policy) for policy in policies if not self.why_not(policy)}
         present = {fact.fsync for fact in self.facts}
         self._borrowed: BorrowedPolicy | None = None
@@ -162,9 +160,8 @@ def lent(servers: FsyncServers) -> Iterator[FsyncServers]:
         yield servers
     except BaseException as error:
         if trouble := servers.close():
-            raise EnvironmentNotReadyError(
-                f"{error}; {trouble}" if isinstance(error, BenchError) else trouble
-            ) from error
+            told = f"{error}; {trouble}" if isinstance(error, BenchError) else trouble
+            raise EnvironmentNotReadyError(told) from error
         raise
 
 

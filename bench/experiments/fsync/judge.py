@@ -5,18 +5,15 @@
     rewrite-no-sync  under no-appendfsync-on-rewrite even `always` hardly syncs while a rewrite runs
     waitaof-counts   WAITAOF's counts were checked; a vote without a confirmed fsync is none
     waitaof-truth    what WAITAOF confirmed was on the disk, by the shim's ledger; else a fault of the server, not ours
-    no-refusal       nobody contends, so nothing may be refused
+    no-refusal       nobody contends, so nothing may be refused, unless a release failed before it
 
 Rules
 - Histograms of repeats are merged, percentiles never averaged. What a server did is divided by the leases of that time.
-- What two policies differ by is the Hodges-Lehmann estimate of their visits' pairs, with its exact interval (95 %,
-  Wilcoxon's signed ranks), so six pairs at least. Two rates are never compared without it, so `none` is compared with
-  none: it takes no turns with the others, and the machine may have been another one when it was measured.
+- What two policies differ by is the Hodges-Lehmann estimate of their visits' pairs, with its exact interval, so six
+  pairs at least. Two rates are never compared without it, so `none`, which takes no turns, is compared with none.
 - Only what the matrix holds is judged, and nothing is known where most figures are bounds (≥), of a queue or of a late
   load, or a quarter of the visits was left out. On a disk that syncs for nearly nothing `always` cannot be slower, so
-  that is not judged there. A refusal without a holder is a violation, unless a release failed before it.
-
-Source: Redis's aof.c: one fdatasync per event loop turn under `always`, before the replies.
+  that is not judged there.
 """
 
 import math
@@ -160,8 +157,8 @@ def _events(loads: Loads) -> dict[str, SlowEvent] | None:
 
 
 def disk_of(seen: Iterable[DiskFigures | None]) -> DiskFigures | None:
-    """The medians of p50 and of p99, the largest; None where no disk is known. A disk that is too slow for a p99 (100
-    writes) counts with its largest, else the slowest would be left out."""
+    """Medians, and the largest; None where no disk is known. One too slow for a p99 (100 writes) counts with its
+    largest, else the slowest would be left out."""
     disks = [disk for disk in seen if disk]
     if not disks:
         return None
@@ -264,10 +261,8 @@ def _orders(rows: Rows) -> Iterator[FsyncFinding]:
             for cheap in find_rows(rows, policy=policy, **like(dear)):
                 if times_as_fast(cheap, dear).high < math.log(1 - NOISE):
                     where = f"N={dear.instances} {dear.shape}, {dear.disk}"
-                    text = (
-                        f"{where}: {policy} {cheap.rate:,.0f}/s, {dear.policy} {dear.rate:,.0f}/s: an order that "
-                        "cannot be, so the machine's noise is larger than what the policies cost"
-                    )
+                    text = f"{where}: {policy} {cheap.rate:,.0f}/s, {dear.policy} {dear.rate:,.0f}/s"
+                    text += ": an order that cannot be, so the machine's noise is larger than what the policies cost"
                     yield FsyncFinding("order", where, text, "not known")
 
 
@@ -298,10 +293,8 @@ def _rewrites(rows: Rows) -> Iterator[FsyncFinding]:
                 continue
             few, many = without.rewrite_fsyncs_per_s.median, synced.rewrite_fsyncs_per_s.median
             where = f"N={synced.instances} always {synced.shape}, {synced.disk}"
-            text = (
-                f"{where}: {many:,.0f} fsyncs/s while the AOF is rewritten, {few:,.0f}/s under "
-                "no-appendfsync-on-rewrite yes: what is acknowledged then is not on the disk"
-            )
+            under = f"{few:,.0f}/s under no-appendfsync-on-rewrite yes: acknowledged, and not on the disk"
+            text = f"{where}: {many:,.0f} fsyncs/s while the AOF is rewritten, {under}"
             verdict: Word = "as expected" if few < SYNCED_SHARE * many else "not shown"
             yield FsyncFinding("rewrite-no-sync", where, text, verdict)
 
@@ -328,7 +321,7 @@ def _refusals(rows: Rows) -> Iterator[FsyncFinding]:
     yield FsyncFinding("no-refusal", "all", text, "violated" if unexplained else "as expected")
 
 
-def warnings_of(rows: Sequence[FsyncRow], findings: Sequence[FsyncFinding]) -> Iterator[str]:
+def warnings_of(rows: Rows, findings: Sequence[FsyncFinding]) -> Iterator[str]:
     """What qualifies these figures; bounds, queues and late loads are marked in their rows."""
     if denied := sum(sum(row.denied.values()) for row in rows):
         failed = sum(row.release_failures for row in rows)

@@ -1,9 +1,9 @@
 """The load process of `lockbench fsync`: *an order and phases on stdin → figures on stdout*, a line of JSON each.
 
 In closed loop every caller acquires and releases a resource of its own as fast as it is answered; in open loop a
-Poisson process hands arrivals to free callers, and latency counts from the intended start. Nobody contends, so what is
-waited for is the servers and their disks; the instance time-out is the longest there is, so that a slow fsync is
-measured. Every caller ends its cycle before a phase ends, so nothing is left on the servers.
+Poisson process hands arrivals to free callers, and latency counts from the intended start. The instance time-out is the
+longest there is, so that a slow fsync is measured and not given up on. Every caller ends its cycle before a phase ends,
+so nothing is left on the servers.
 
 WAITAOF: a vote needs both, the key was set and WAITAOF's reply counts the local fsync. It answers at its time-out, too,
 with what it has, so the count is checked. It causes no fsync, it waits for the server's next one, and blocks its
@@ -39,7 +39,6 @@ CONNECT_S = 5.0
 NO_DELAY = parse_delay("0")
 REST_S = 0.005  # after a denied acquire
 MOST_AWAITED = 1 << 20
-
 
 # Acquires a resource: how to give the lease back (True when a quorum had it), or the name of the outcome without one.
 Acquire = Callable[[str], Callable[[], bool] | str]
@@ -164,7 +163,6 @@ class Callers:
         cell, self._seed = order.cell, order.seed
         self._waited: Counter[str] | None = Counter() if cell.policy == "waitaof" else None
         resources = [f"r{caller}" for caller in range(cell.callers)]
-        locks: list[Acquire]
         if self._waited is None:
             locks = [plain_lock(order) for _ in range(cell.clients)] * cell.pipeline
         else:

@@ -3,10 +3,9 @@
 One option = N × policy × how a crashed instance comes back. Speed: the maximum, and p99 at 80 % of it, of one reference
 load measured for most options. Losses: the worst of that option's power cuts, whole or torn, with clients that trust a
 restarted instance. Nothing is interpolated: a figure that was not measured is null. What a policy costs is the whole
-range over everything measured, because no single ratio is true; only ratios with an interval are quoted, never a bound.
+range over everything measured; only ratios with an interval are quoted, never a bound.
 """
 
-import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -20,18 +19,14 @@ from bench.experiments.fsync.result import (
     CostRange,
     FsyncRow,
     LossesSeen,
+    Most,
     Option,
     PlannerPage,
     Policy,
     Setup,
-    Typical,
 )  # fmt: skip
 from bench.measure.run_result import ServerBinary
 
-_WHY = {
-    True: "the load process was the limit there",
-    False: "fewer than six pairs of visits; measure with more --repeats",
-}
 CUTS = 20  # of each way; in fewer a fault that shows in one of seven may stay unseen (rule of three)
 POWER_CUTS = ("power-cut", "power-cut-torn")
 
@@ -81,10 +76,12 @@ def _unmeasured(page: PlannerPage, rows: Rows, costs: Sequence[AlwaysCost]) -> I
     if uncut := dict.fromkeys(f"{one.policy} at N={one.instances}" for one in page.options if one.crash is None):
         where = f" under {', '.join(uncut)}" if any(option.crash for option in page.options) else ""
         yield f"what a crash loses{where}: lockbench crash --quick, then lockbench planner"
-    if unknown := [cost for cost in costs if not cost.is_known]:
-        places = ", ".join(map(_place, unknown[:3]))
-        more = f" and {len(unknown) - 3} others" if len(unknown) > 3 else ""
-        yield f"what always costs with {places}{more}: {_WHY[unknown[0].generator_bound]}"
+    for why, unknown in (
+        ("the load process was the limit there", [cost for cost in costs if cost.generator_bound]),
+        ("fewer than six pairs of visits", [cost for cost in costs if not cost.is_known and not cost.generator_bound]),
+    ):
+        if unknown:
+            yield f"what always costs with {'; '.join(map(_place, unknown))}: {why}"
 
 
 def _reference(rows: Rows) -> Setup | None:
@@ -134,24 +131,13 @@ def _losses(cells: Sequence[CrashRow], groups: Sequence[CrashGroup]) -> LossesSe
     whole = [group for group in groups if group.key in cuts] or cells
     return LossesSeen(
         cuts=sum(cuts.values()),
-        lost_per_cut=Typical(
-            median=max(group.lost_per_cut.median or 0 for group in whole),
-            max=max(group.lost_per_cut.max or 0 for group in whole),
-        ),
-        lost_window_max_s=max((one.lost_window_s.max for one in cells if one.lost_window_s.max), default=None),
+        lost_per_cut=Most(max=max(group.lost_per_cut.max or 0 for group in whole)),
         double_grants=sum(cell.double_grants for cell in cells),
-        unavailable_s=Typical(
-            median=statistics.median(cell.unavailable_s.median or 0.0 for cell in cells),
-            max=max(cell.unavailable_s.max or 0.0 for cell in cells),
-        ),
+        unavailable_s=Most(max=max(cell.unavailable_s.max or 0.0 for cell in cells)),
     )
 
 
 Way = tuple[Policy, Restart | None]
-
-
-def _way(of: Option | CrashRow) -> Way:
-    return of.policy, of.restart
 
 
 def _advice(page: PlannerPage) -> Iterator[str]:
@@ -159,7 +145,7 @@ def _advice(page: PlannerPage) -> Iterator[str]:
     costs, crashed = page.always_costs, dict[Way, list[LossesSeen]]()
     for option in page.options:
         if option.crash:
-            crashed.setdefault(_way(option), []).append(option.crash)
+            crashed.setdefault((option.policy, option.restart), []).append(option.crash)
     if crashed:
         yield _recommended(costs, crashed)
         for way in sorted(crashed, key=lambda way: (POLICIES.index(way[0]), way[1] == "delayed")):

@@ -231,10 +231,9 @@ class FsyncFinding(Section, frozen=True):
     verdict: Annotated[Word, says("what it comes to")]
 
 
-class Typical(Section, frozen=True, kw_only=True):
+class Most(Section, frozen=True, kw_only=True):
     """Of some crashes."""
 
-    median: Annotated[float, says("of the worst group")]
     max: Annotated[float, says("the most")]
 
 
@@ -242,10 +241,9 @@ class LossesSeen(Section, frozen=True, kw_only=True):
     """Worst of the groups of cuts; power cuts where there were any."""
 
     cuts: Annotated[Count, says("crashes made")]
-    lost_per_cut: Annotated[Typical, says("acknowledged locks lost per crash")]
-    lost_window_max_s: Annotated[float | None, says("crash − acknowledgement of the oldest lost lock, the longest")]
+    lost_per_cut: Annotated[Most, says("acknowledged locks lost per crash")]
     double_grants: Annotated[Count, says("to clients that trust restarted instances")]
-    unavailable_s: Annotated[Typical, says("without new locks")]
+    unavailable_s: Annotated[Most, says("without new locks")]
 
     @property
     def is_safe(self) -> bool:

@@ -1,8 +1,5 @@
-"""What `lockbench fsync` and `lockbench planner` say: *a result → tables, findings, advice*.
-
-Rules: verdict, or advice, first; nothing is computed here but intervals of what is stored; a latency of a load that was
-not sustained is not shown; what was not measured, or has no interval, is an en dash. Tables fit 80 columns.
-"""
+"""What `lockbench fsync` and `lockbench planner` say: *a result → tables, findings, advice*. A latency of a load that
+was not sustained is not shown; what was not measured, or has no interval, is an en dash. Tables fit 80 columns."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -30,16 +27,11 @@ from bench.report.html.scale import logarithmic, number_tick
 from bench.report.sheet import DOUBTFUL, GOOD, Case, Columns, Part, Sentence, Sheet, Suite, made, sheet_of, table
 
 CARRY_OVER = (
-    "absolute rates are this machine's, its disk's and this client's, and do not carry over; what does: the order of "
-    "the policies, how the cost of always falls with callers, and the row whose latency is nearest to your own disk "
-    "(lockbench doctor measures it)"
-)
-_OF_CRASHES = (
-    "power cuts (none: any end), TTL {ttl_s:g} s; double grants: of clients that trust a restarted instance; a delayed "
-    "restart waits out the longest TTL, so its price grows with yours"
+    "absolute rates do not carry over to another machine, disk or client; the order of the policies does, and the row "
+    "whose latency is nearest to that of your own disk (lockbench doctor measures it)"
 )
 _REWRITTEN = {"off": "", "on": " R", "on-no-sync": " R!"}
-MEMORY_S, VIRTUAL_S = 5e-6, 5e-4  # an fdatasync of a file in memory, and of a disk that is none of a cloud, takes less
+MEMORY_S = 5e-6  # an fdatasync of a file in memory takes less
 
 
 def beside(result: FsyncResult, folder: Path) -> FsyncResult:
@@ -91,9 +83,9 @@ def disk_text(disk: DiskFigures | None) -> str:
     """What the disk is like, and what that means."""
     if disk is None:
         return "not known: fdatasync can only be measured where the files of the servers lie"
-    memory = "; this is memory, no disk" if disk.p50 < MEMORY_S else ""
-    virtual = "; cloud volumes take 0.5–10 ms, which the added latencies imitate" if disk.p50 < VIRTUAL_S else ""
-    return f"fdatasync p50 {latency(disk.p50)}, p99 {latency(disk.p99)}{memory}{virtual}"
+    like = "this is memory, no disk; " if disk.p50 < MEMORY_S else ""
+    cloud = "cloud volumes take 0.5–10 ms, which the added latencies imitate"
+    return f"fdatasync p50 {latency(disk.p50)}, p99 {latency(disk.p99)}; {like}{cloud}"
 
 
 def _server(result: FsyncResult) -> str:
@@ -149,7 +141,6 @@ _OPTIONS: Columns[Option] = (
 
 
 def _prices(result: FsyncResult) -> Part:
-    """What always costs, cell by cell; a dash where the load process was the limit, or pairs are too few."""
     return table("what always costs", "everysec's locks/s ÷ always's, turn by turn", _COSTS, result.costs, (1, 2))
 
 
@@ -186,10 +177,12 @@ def _planner_lines(page: PlannerPage) -> Iterator[tuple[str, str]]:
     yield "disk", disk_text(page.disk_fdatasync_s)
     yield "beware", CARRY_OVER
     if page.ttl_ms:
-        offered = page.crash_locks_per_s
-        at = f", at {count(offered)} locks/s; at another rate L expect up to L × window" if offered else ""
-        yield "lost", f"locks that somebody held and a crash forgot, of the worst power cut tried{at}"
-        yield "crash", _OF_CRASHES.format(ttl_s=page.ttl_ms / 1000)
+        at = f", at {count(page.crash_locks_per_s)} locks/s; expect as many more as your rate is higher"
+        yield "lost", f"locks that somebody held and a crash forgot, of the worst power cut tried (none: any end){at}"
+        yield (
+            "crash",
+            f"TTL {page.ttl_ms / 1000:g} s: a delayed restart waits out the longest, so its price grows with yours",
+        )
 
 
 def _options(page: PlannerPage) -> Part:
@@ -212,7 +205,7 @@ def figures(result: FsyncResult) -> list[Figure]:
     ]  # fmt: skip
     title = f"always costs {CostRange(least=known[0], most=known[-1])}"
     about = (
-        "Acquires/s with everysec ÷ with always, log scale, 95 % sure; by N, connections × callers of each, hold, fsync"
+        "Acquires/s with everysec ÷ with always, 95 % sure; by N, connections × callers of each, hold, fsync"
     )
     ends = [1.0, *(end for cost in known for end in (cost.low, cost.high) if end)]
     x = logarithmic(ends, "everysec ÷ always (log scale)", number_tick)

@@ -43,7 +43,8 @@ DROPPED = {  # figures that nobody reads any more
     *(f".rows[].generator.{name}" for name in ("cpu_ratio", "littles_law_ratio", "lateness_p99_s")),
     ".rows[].busiest_server_ratio", ".rows[].rewrite_took_s", ".rows[].p99_s",
     *(f".planner.options[].crash.{name}" for name in (
-        "kinds", "asked", "double_grants_abstaining", "double_grant_upper_bound_95",
+        "kinds", "asked", "double_grants_abstaining", "double_grant_upper_bound_95", "lost_window_max_s",
+        "lost_per_cut.median", "unavailable_s.median",
     )),
     ".safety.holders[].held_ratio", ".rows[].safety", ".thresholds[].margin_ratio", ".runs[].thresholds[].margin_ratio",
     *(f"{where}fleet.instances[].{name}" for where in (".", ".points[].", ".sides[].") for name in (
