@@ -178,12 +178,12 @@ class BorrowedPolicy:
     def give_back(self) -> str:
         """Put it back everywhere. Returns which servers are not as they were, with what to do; "" = all are."""
         self._leash.release()
-        wrong = dict(self._before)
+        wrong = {target.address: value for target, value in self._before}
         for target, value in self._before:
             with suppress(EnvironmentNotReadyError):
                 if _policy_of(target) == value:
-                    del wrong[target]
-        by_hand = ", ".join(f"{target.address} (CONFIG SET {_POLICY} {value})" for target, value in wrong.items())
+                    del wrong[target.address]
+        by_hand = ", ".join(f"{address} (CONFIG SET {_POLICY} {value})" for address, value in wrong.items())
         return f"{_POLICY} could not be put back; set it by hand on {by_hand}" if wrong else ""
 
 

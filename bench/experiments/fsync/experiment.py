@@ -148,6 +148,8 @@ class _Visits:
         with self._servers.serving(cell, keys) as serving:
             try:
                 return measure_block(self._plan, block, serving, prefix)
+            except (redis.RedisError, OSError) as error:
+                raise EnvironmentNotReadyError(f"{cell}: a server did not answer: {error}") from None
             except NothingGrantedError as error:
                 self._barren.append(str(error))
                 if len(self._barren) > len(self._journal.pieces) + min(MOST_BARREN, len(self._blocks) - 1):
@@ -268,33 +270,23 @@ def servers_did(before: Sequence[InfoSnapshot], after: Sequence[InfoSnapshot]) -
     return deltas
 
 
-@contextmanager
-def _clients(urls: Sequence[str], aim: str) -> Iterator[list[redis.Redis]]:
-    """A client of each. Raises EnvironmentNotReadyError: why the `aim` cannot be reached."""
-    with ExitStack() as stack:
-        clients = [stack.enter_context(client_of(target, _TIMEOUT_S)) for target in parse_targets(urls)]
-        try:
-            yield clients
-        except (redis.RedisError, OSError) as error:
-            raise EnvironmentNotReadyError(f"{aim}: {error}") from None
-
-
 def fill(urls: Sequence[str], key_prefix: str) -> None:
     """Give each server 200,000 keys of 100 bytes, so that a rewrite takes a while. For servers of our own."""
-    with _clients(urls, "a server cannot be filled") as clients:
-        for client in clients:
+    for target in parse_targets(urls):
+        with client_of(target, _TIMEOUT_S) as client:
             client.eval(_FILL, 0, f"{key_prefix}filler:")
 
 
 def rewrite_now(servers: CellServers) -> float | None:
     """Rewrite on all servers at once; return how many fsyncs/s they and their children made until all had ended, None
-    if that was not in time or not counted. Raises EnvironmentNotReadyError."""
+    if that was not in time or not counted. Raises RedisError."""
 
     def rewrites(client: redis.Redis) -> bool:
         state = client.info("persistence")
         return bool(state["aof_rewrite_in_progress"] or state["aof_rewrite_scheduled"])
 
-    with _clients(servers.urls, "the append-only file cannot be rewritten") as clients:
+    with ExitStack() as stack:
+        clients = [stack.enter_context(client_of(target, _TIMEOUT_S)) for target in parse_targets(servers.urls)]
         before, begun_s, running = servers.syncs, time.monotonic(), clients
         for client in clients:
             client.bgrewriteaof()
@@ -308,14 +300,16 @@ def rewrite_now(servers: CellServers) -> float | None:
 def waitaof_truth(servers: CellServers, key_prefix: str) -> WaitaofCounts:
     """Single tries that the first server confirmed, and how many of those were untrue; none without a shim."""
     probes = untrue = 0
-    for control, folder in list(zip(servers.controls, servers.folders, strict=True))[:1]:
-        with _clients(servers.urls[:1], "WAITAOF cannot be tried") as (client,):
-            for number in range(WAITAOF_PROBES):
-                key = f"{key_prefix}truth:{number}"
-                client.set(key, "held", px=10_000)
-                sizes = {path: path.stat().st_size for path in folder.glob("appendonlydir/*.incr.aof")}
-                if client.waitaof(1, 0, WAITAOF_MS)[0] >= 1:
-                    probes += 1
-                    untrue += any(control.synced(path).durable_bytes < sizes[path] for path in sizes if path.exists())
-                client.delete(key)
+    if not servers.controls:
+        return WaitaofCounts()
+    control, folder = servers.controls[0], servers.folders[0]
+    with client_of(parse_targets(servers.urls)[0], _TIMEOUT_S) as client:
+        for number in range(WAITAOF_PROBES):
+            key = f"{key_prefix}truth:{number}"
+            client.set(key, "held", px=10_000)
+            sizes = {path: path.stat().st_size for path in folder.glob("appendonlydir/*.incr.aof")}
+            if client.waitaof(1, 0, WAITAOF_MS)[0] >= 1:
+                probes += 1
+                untrue += any(control.synced(path).durable_bytes < sizes[path] for path in sizes if path.exists())
+            client.delete(key)
     return WaitaofCounts(probes=probes, untrue=untrue)

@@ -10,10 +10,9 @@ from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from redis import Redis
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.split_votes.contenders import Contenders
@@ -111,53 +110,41 @@ class _Measurement:
 class Driver(ExitStack):
     """Votes shared out by pure chance, over one connection per instance. A context manager.
 
-    A round's K · N SETs leave one by one in one uniformly shuffled order over (contender, instance); a connection keeps
-    that order, and nothing is released before all have answered. So each instance falls to each contender with the
-    chance 1/K, which is what the closed form assumes, and every vote is certain.
+    A round's K · N SETs stand in one uniformly shuffled order over (contender, instance), and each instance is sent its
+    own in that order. So it falls to each contender with the chance 1/K, which is what the closed form assumes.
     """
 
     def __init__(self, urls: Sequence[str], key_prefix: str) -> None:
         super().__init__()
         self._prefix = key_prefix
-        clients = [Redis.from_url(url, protocol=2, driver_info=None, socket_timeout=REPLY_S) for url in urls]
-        self._lines = [self.enter_context(client).connection_pool.get_connection() for client in clients]
+        clients = (Redis.from_url(url, protocol=2, driver_info=None, socket_timeout=REPLY_S) for url in urls)
+        self._servers = [self.enter_context(client) for client in clients]
 
     def round(self, contenders: int, number: int, rng: Random) -> list[Attempt]:
         """Make one round: an attempt of each of the `contenders`. Raises EnvironmentNotReadyError."""
+        start_ns, instances = monotonic_ns(), len(self._servers)
+        turns = [(seat, index) for seat in range(contenders) for index in range(instances)]
+        rng.shuffle(turns)
         try:
-            return self._round(contenders, f"{self._prefix}calibration-{contenders}-{number}", rng)
+            votes = [
+                self._votes(server, f"calibration-{contenders}-{number}", [seat for seat, at in turns if at == index])
+                for index, server in enumerate(self._servers)
+            ]
         except RedisError as error:
             raise EnvironmentNotReadyError(f"a server did not answer a round of the calibration: {error}") from error
-
-    def _round(self, contenders: int, key: str, rng: Random) -> list[Attempt]:
-        lines, start_ns = self._lines, monotonic_ns()
-        turns = [(seat, index) for seat in range(contenders) for index in range(len(lines))]
-        rng.shuffle(turns)
-        sent_ns = {}
-        for seat, index in turns:
-            sent_ns[seat, index] = monotonic_ns()
-            lines[index].send_command("SET", key, seat, "NX", "PX", TTL_MS)
-        cast = {
-            (seat, index): CastVote(_vote(lines[index]), sent_ns[seat, index], monotonic_ns()) for seat, index in turns
-        }
-        decided_ns = monotonic_ns()
-        for line in lines:
-            line.send_command("DEL", key)
-        for line in lines:
-            line.read_response()
-        attempts = []
+        decided_ns, attempts = monotonic_ns(), []
         for seat in range(contenders):
-            votes = tuple(cast[seat, index] for index in range(len(lines)))
-            granted, refused = (sum(one.vote is vote for one in votes) for vote in (Vote.GRANTED, Vote.REFUSED))
-            outcome = outcome_of(granted, refused, quorum_of(len(lines)))
+            own = [of_it[seat] for of_it in votes]
+            outcome = outcome_of(own.count(Vote.GRANTED), own.count(Vote.REFUSED), quorum_of(instances))
+            cast = tuple(CastVote(vote, start_ns, decided_ns) for vote in own)
             until_ns = start_ns + TTL_MS * NS_PER_MS if outcome is Outcome.ACQUIRED else 0
-            attempts.append(Attempt(seat, start_ns, decided_ns, outcome, votes, until_ns))
+            attempts.append(Attempt(seat, start_ns, decided_ns, outcome, cast, until_ns))
         return attempts
 
-
-def _vote(line: Any) -> Vote:
-    """The next reply on a connection."""
-    try:
-        return Vote.REFUSED if line.read_response() is None else Vote.GRANTED
-    except ResponseError:
-        return Vote.ERRORED
+    def _votes(self, server: Redis, resource: str, seats: Sequence[int]) -> dict[int, Vote]:
+        key, commands = self._prefix + resource, server.pipeline(transaction=False)
+        for seat in seats:
+            commands.set(key, seat, nx=True, px=TTL_MS)
+        commands.delete(key)
+        replies = commands.execute()[:-1]
+        return {seat: Vote.GRANTED if reply else Vote.REFUSED for seat, reply in zip(seats, replies, strict=True)}
