@@ -59,10 +59,7 @@ class CrashPlace:
         self._dead: list[KeptPort] = []
 
     def open(self, instances: int, policy: str) -> None:
-        """Start `instances` servers with this AOF policy, unless those are what stands here.
-
-        Raises BenchError when they do not start, and when they do not take the shim.
-        """
+        """Have `instances` servers with this AOF policy. Raises BenchError: they do not start, or take the shim."""
         if self._fleet is not None and (len(self._fleet.instances), self._fleet.fsync) == (instances, policy):
             return
         self.close()

@@ -1,10 +1,9 @@
 """What each AOF policy loses at a crash: *a plan of crashes → cut after cut on many small fleets → a judged result*.
 
-Rules: own servers on loopback, under the fault shim. A cut is in the journal as soon as it is over, so a matrix that
-was cut short goes on where it stopped, on the same server only. A lane works off cut after cut and keeps its fleet
-while the next one is of the same N and policy; large fleets get fewer lanes. What each cut throws its rng with depends
-on seed, crash and number alone, never on the lane. A cut that fails is tried again on a new fleet; a group whose cut
-failed too often waits for the end, when fewer fleets run at once; then it is given up, with the reason.
+Rules: own servers on loopback, under the fault shim. A cut is in the journal as soon as it is over. A lane works off
+cut after cut and keeps its fleet while the next one is of the same N and policy; large fleets get fewer lanes. What
+each cut throws its rng with depends on seed, crash and number alone, never on the lane. A cut that fails is tried again
+on a new fleet, its group once more at the end, when fewer fleets run at once; then it is given up, with the reason.
 """
 
 import asyncio
@@ -48,10 +47,8 @@ _CUT_S = 90.0  # a cut that takes so long hangs
 
 
 def run_crash(order: ExperimentOrder[CrashPlan], show: Show) -> Done[CrashResult]:
-    """Do what is missing of `order`, showing progress; the result is written when all of it is there.
-
-    Raises BenchError when nothing can be done here, KeyboardInterrupt when it was ended before its first cut was over.
-    """
+    """Do what is missing of `order`; the result is written when all of it is there. Raises BenchError when nothing can
+    be done here, KeyboardInterrupt when it was ended before its first cut was over."""
     server = find_server(order.server)
     with Experiment(order) as experiment:
         experiment.raising = False
@@ -176,7 +173,6 @@ class _CutQueue:
         return None
 
     def _remaining(self) -> str:
-        """How long the rest will take: as planned at first, then as it has gone so far."""
         done_s, pace = self._planned_s - self._left_s, 1 / self._lanes
         if done_s > _KNOWN * self._planned_s:
             pace = (time.monotonic() - self._began_s) / done_s

@@ -109,8 +109,7 @@ def spread(values: Iterable[float]) -> MedianAndMax:
 
 
 def group(cuts: Sequence[CutFacts], margin: int | None = None) -> CrashGroup:
-    """The loss of one finished group of cuts (of one `Crash`, at least one), of one margin's locks or all; cuts in
-    flight apart where they excuse."""
+    """The loss of a group of cuts (at least one), of one margin's locks or all; in flight apart where that excuses."""
     crash = cuts[0].crash
     apart = crash.promised_loss == "none-unless-in-flight"
     in_flight = [cut.of(margin) for cut in cuts if cut.is_in_flight]

@@ -68,10 +68,8 @@ def is_possible(policy: Policy, kind: CrashKind) -> bool:
 
 
 def full_crashes(instances: Sequence[int]) -> list[Crash]:
-    """Every possible crash: one, a quorum, or all instances at once, back at once, or delayed after a whole loss.
-
-    What a delay must make good is what was lost, so without a file it follows `kill -9`, with one a power cut.
-    """
+    """Every possible crash: one, a quorum, or all instances at once, back at once, or delayed after what loses most:
+    without a file `kill -9`, with one a power cut."""
     return [
         Crash(count, policy, kind, crashed, restart)
         for count in instances

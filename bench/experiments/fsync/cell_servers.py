@@ -219,8 +219,7 @@ def _listed(policies: set[str] | set[str | None]) -> str:
 
 
 def main() -> None:
-    """Read what the servers had, say so, wait for the end of standard input, put everything back: at once, so that
-    nobody waits for a server that does not answer."""
+    """Wait for the end of standard input, put everything back: at once, so that nobody waits for a silent server."""
     order = json.loads(sys.stdin.readline())
     print(_READY, flush=True)  # noqa: T201 - the leash reads it
     while sys.stdin.read(4096):

@@ -94,7 +94,7 @@ def fsync(**values: Any) -> int:
 
 
 def fsync_plan_of(values: Values) -> FsyncPlan:
-    """Return the matrix the options ask for. Raises UsageError, naming the option and what it takes."""
+    """Return the matrix the options ask for. Raises UsageError."""
     from bench.experiments.fsync.plan import FsyncPlan
 
     quick, path = values["quick"], values["scenario"]

@@ -1,11 +1,5 @@
 """What an fsync policy costs: *a matrix of cells → visited in random order, turn by turn → a judged, written result*.
 
-    rewrite   the servers are given something to rewrite; BGREWRITEAOF in the middle of each load, and the fsyncs made
-              meanwhile: under `no-appendfsync-on-rewrite` even `always` makes none, and says nothing
-    waitaof   once WAITAOF has counted the local fsync, the shim's ledger must hold every byte the file had when the SET
-              was answered. Redis 7.4 (repaired later) and Valkey 9.1.2 say so too early under everysec, as long as the
-              last fsync is less than a second old (redis/redis#13793)
-
 Rules: a block that was finished is in the journal before the next begins, so a cut matrix goes on where it stopped, on
 the same server only. In a block the policies take turns there and back, so each turn makes pairs; then the open loop
 asks of each for 80 % of what it reached *here*, and stands with its first visit. The servers' counters around a load
@@ -80,11 +74,8 @@ class FsyncMatrix:
 
 
 def run_fsync(order: ExperimentOrder[FsyncMatrix], show: Show) -> Done[FsyncResult]:
-    """Measure what is missing of `order`, showing progress; the result is written when all is there.
-
-    Raises BenchError when it cannot be measured here or something broke, KeyboardInterrupt when it was cut before its
-    first cell. Finished cells are in the journal in all these cases.
-    """
+    """Measure what is missing of `order`; the result is written when all is there. Raises BenchError when it cannot be
+    measured here, KeyboardInterrupt when it was cut before its first block was finished."""
     with Experiment(order) as experiment, lent(order.plan.servers(order.server)) as servers:
         machine = describe_environment()
         place = f"{machine.cpu_model}, {machine.usable_cores} of {machine.cores} cores"
@@ -192,8 +183,7 @@ class NothingGrantedError(EnvironmentNotReadyError):
 
 
 def measure_block(plan: FsyncPlan, block: Block, servers: CellServers, key_prefix: str) -> list[VisitSeen]:
-    """All loads of the block, turn by turn. Raises NothingGrantedError; EnvironmentNotReadyError: load or server ended
-    early."""
+    """All loads of the block. Raises NothingGrantedError, RedisError, EnvironmentNotReadyError: something ended."""
     cell = block[0]
     if cell.rewrite != "off" and servers.own:
         fill(servers.urls, key_prefix)
@@ -278,8 +268,7 @@ def fill(urls: Sequence[str], key_prefix: str) -> None:
 
 
 def rewrite_now(servers: CellServers) -> float | None:
-    """Rewrite on all servers at once; return how many fsyncs/s they and their children made until all had ended, None
-    if that was not in time or not counted. Raises RedisError."""
+    """Rewrite on all servers at once: the fsyncs/s meanwhile; None: not ended in time, or not counted. RedisError."""
 
     def rewrites(client: redis.Redis) -> bool:
         state = client.info("persistence")
@@ -298,7 +287,11 @@ def rewrite_now(servers: CellServers) -> float | None:
 
 
 def waitaof_truth(servers: CellServers, key_prefix: str) -> WaitaofCounts:
-    """Single tries that the first server confirmed, and how many of those were untrue; none without a shim."""
+    """Single tries that the first server confirmed, and how many of those were untrue; none without a shim.
+
+    Once WAITAOF has counted the local fsync, the shim's ledger must hold every byte the file had when the SET was
+    answered. Redis 7.4 (repaired later) and Valkey 9.1.2 say so too early under everysec (redis/redis#13793).
+    """
     probes = untrue = 0
     if not servers.controls:
         return WaitaofCounts()

@@ -1,19 +1,13 @@
 """What the visits show: *visits → a row per cell and load → what always costs, in pairs → findings, each judged*. Pure.
 
-    order            a policy that does more is not certainly faster than one that does less: that would be noise
-    always-slowest   with one caller `always` grants fewer locks than `no` and everysec
-    rewrite-no-sync  under no-appendfsync-on-rewrite even `always` hardly syncs while a rewrite runs
-    waitaof-counts   WAITAOF's counts were checked; a vote without a confirmed fsync is none
-    waitaof-truth    what WAITAOF confirmed was on the disk, by the shim's ledger; else a fault of the server, not ours
-    no-refusal       nobody contends, so nothing may be refused, unless a release failed before it
-
-Rules
 - Histograms of repeats are merged, percentiles never averaged. What a server did is divided by the leases of that time.
 - What two policies differ by is the Hodges-Lehmann estimate of their visits' pairs, with its exact interval, so six
   pairs at least. Two rates are never compared without it, so `none`, which takes no turns, is compared with none.
 - Only what the matrix holds is judged, and nothing is known where most figures are bounds (≥), of a queue or of a late
   load, or a quarter of the visits was left out. On a disk that syncs for nearly nothing `always` cannot be slower, so
   that is not judged there.
+- Nobody contends, so nothing may be refused, unless a release failed before it. What WAITAOF confirmed and the shim's
+  ledger denies is a fault of the server, not ours.
 """
 
 import math
@@ -146,14 +140,15 @@ def _over(part: float | None, whole: float | None) -> float | None:
 
 def _events(loads: Loads) -> dict[str, SlowEvent] | None:
     """Per event: seconds in which it was noted, longest, over all repeats; None when the servers do not watch."""
-    seen = [load.latency_events for load in loads if load.latency_events is not None]
-    if len(seen) < len(loads):
-        return None
-    by_name = {name: [events[name] for events in seen if name in events] for events in seen for name in events}
-    return {
-        name: SlowEvent(seconds=sum(one.seconds for one in found), max_ms=max(one.max_ms for one in found))
-        for name, found in by_name.items()
-    }
+    found: dict[str, SlowEvent] = {}
+    for load in loads:
+        if load.latency_events is None:
+            return None
+        for name, one in load.latency_events.items():
+            old = found.get(name, one)
+            seconds = one.seconds + (old.seconds if name in found else 0)
+            found[name] = SlowEvent(seconds=seconds, max_ms=max(old.max_ms, one.max_ms))
+    return found
 
 
 def disk_of(seen: Iterable[DiskFigures | None]) -> DiskFigures | None:
@@ -205,8 +200,7 @@ def always_costs(rows: Rows) -> list[AlwaysCost]:
 
 
 def times_as_fast(fast: FsyncRow, slow: FsyncRow) -> Shift:
-    """The logarithm of how many times as many locks `fast` granted as `slow`: of the visits both made in a row, else
-    of the medians, with an interval from -inf to inf."""
+    """The logarithm of one rate ÷ the other: of the visits both made in a row, else of the medians, ± inf."""
     slow_per_s = {visit.repeat: visit.acquired_per_s for visit in slow.visits}
     pairs = [(visit.acquired_per_s, slow_per_s.get(visit.repeat)) for visit in fast.visits]
     if logs := [math.log(one / other) for one, other in pairs if one and other]:

@@ -121,8 +121,7 @@ class WaitAofLock:
 
 
 class PhaseTally:
-    """What the callers of one phase did in its `window`, at the arrivals of `pacer` or (None) as fast as they were
-    answered. Times in ns."""
+    """What the callers of one phase did in its `window` (ns); `pacer` None: as fast as they were answered."""
 
     def __init__(self, window: tuple[int, int], pacer: Pacer | None = None) -> None:
         self.window, self.pacer = window, pacer

@@ -34,10 +34,7 @@ Rows = Sequence[FsyncRow]
 
 
 def plan_page(rows: Rows, crash: CrashResult | None, server: ServerBinary | None = None) -> PlannerPage:
-    """The section `planner`: options, costs, disk, and what is advised, in sentences made from these figures.
-
-    `server`: the program that was measured, None = not known.
-    """
+    """The section `planner`, its advice made from its figures. `server`: the measured program, None = not known."""
     reference, costs = _reference(rows), always_costs(rows)
     known = sorted((cost for cost in costs if cost.is_known), key=lambda cost: cost.ratio)
     page = PlannerPage(
@@ -53,10 +50,7 @@ def plan_page(rows: Rows, crash: CrashResult | None, server: ServerBinary | None
 
 
 def _doubts(measured: ServerBinary | None, counts: set[int], crash: CrashResult) -> Iterator[str]:
-    """Losses in doubt, or of other servers than the speed, may stand on one page with it, but not without a word.
-
-    `counts`: every N whose speed is known.
-    """
+    """Losses in doubt, or of other servers than the speed, do not stand beside it without a word. `counts`: its Ns."""
     if crash.verdict.status != "pass":
         yield f"the losses are {crash.verdict.word or 'in doubt'}: {'; '.join(crash.verdict.reasons[:1])}"
     if (cuts := crash.conditions.cuts_per_cell) < CUTS:
@@ -70,7 +64,6 @@ def _doubts(measured: ServerBinary | None, counts: set[int], crash: CrashResult)
 
 
 def _unmeasured(page: PlannerPage, rows: Rows, costs: Sequence[AlwaysCost]) -> Iterator[str]:
-    """What a reader might believe to be in the page."""
     if missing := [policy for policy in POLICIES if all(row.policy != policy for row in rows)]:
         yield f"what {', '.join(missing)} costs: lockbench fsync --fsync {','.join(missing)}"
     if uncut := dict.fromkeys(f"{one.policy} at N={one.instances}" for one in page.options if one.crash is None):
@@ -124,8 +117,7 @@ def _options(rows: Rows, crash: CrashResult | None, reference: Setup | None) -> 
 
 
 def _losses(cells: Sequence[CrashRow], groups: Sequence[CrashGroup]) -> LossesSeen:
-    """The worst of some groups of cuts. Margins share their cuts, so those count once; a cell knows the losses of one
-    margin, `groups` those of all."""
+    """The worst of some cells: margins share their cuts, which count once; `groups` know the losses of all margins."""
     cells = [cell for cell in cells if cell.kind in POWER_CUTS] or cells
     cuts = {cell.key: cell.cuts for cell in cells}
     whole = [group for group in groups if group.key in cuts] or cells
@@ -159,8 +151,6 @@ def _advice(page: PlannerPage) -> Iterator[str]:
             f"always costs {costs} of everysec's locks/s, depending on callers and disk: "
             f"least with {_place(costs.least)}; most with {_place(costs.most)}"
         )
-    elif any(option.policy == "always" and option.acquired_per_s for option in page.options):
-        yield "what always costs is not known: no pair of visits has an interval (see what was not measured)"
 
 
 def _recommended(costs: CostRange | None, crashed: Mapping[Way, Sequence[LossesSeen]]) -> str:

@@ -25,12 +25,9 @@ STOP = -1
 
 class StartingGate:
     """Words that contenders in `seats` processes and their leader share, 64 bits each and written by one process only:
-    no locks. Trials are numbered from 1, upwards.
-
-    `start[0]`: when the newest trial starts (ns), 0 before the first, STOP when there will be no more; `won[0]`: the
-    newest trial that somebody has won; by seat `ready`: the trial it waits for, all before it cleaned up, and
-    `finished`: the one it does not try for any more.
-    """
+    no locks. `start[0]`: when the newest trial starts (ns), 0 before the first, STOP when there will be no more;
+    `won[0]`: the newest trial that somebody has won; by seat `ready`: the trial it waits for, all before it cleaned up,
+    and `finished`: the one it does not try for any more."""
 
     def __init__(self, path: Path, seats: int) -> None:
         """Map the file `path`, which their leader has made."""

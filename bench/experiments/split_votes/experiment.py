@@ -34,10 +34,8 @@ REPLY_S = 5.0
 
 
 def run_split_votes(order: ExperimentOrder[SplitVotesPlan], show: Show) -> Done[SplitVotesResult]:
-    """Measure `order`, showing progress, and return its result, which is written by then, if it can be.
-
-    Raises BenchError when it cannot be measured here, KeyboardInterrupt when it was cut before anything was measured.
-    """
+    """Measure `order` and store its result. Raises BenchError when it cannot be measured here, KeyboardInterrupt when
+    it was cut before anything was measured."""
     plan = order.plan
     with Experiment(order) as experiment:
         with start_fleet(plan.instances, "none", server=find_server(order.server)) as fleet:

@@ -1,8 +1,5 @@
-"""What `lockbench split-votes` says: *its result → tables and sentences, on a terminal or as Markdown*.
-
-Rules: verdict first; nothing is computed here; exact and probable figures are named as such wherever they stand. Fits
-80 columns.
-"""
+"""What `lockbench split-votes` says: *its result → tables and sentences*. Exact and probable figures are named as such
+wherever they stand; tables fit 80 columns."""
 
 from collections.abc import Iterator
 
@@ -81,18 +78,16 @@ def _parts(result: SplitVotesResult) -> Iterator[Part]:
 
 
 def _lines(result: SplitVotesResult) -> Iterator[tuple[str, str]]:
-    yield "rounds", "contention rounds: overlapping attempts on a resource without a valid holder"
-    yield "spread", "starts are spread over so much; took: an attempt"
-    proven = "split votes proven by all contenders' records: a moment when nobody had won and nobody still could"
-    yield "exact", f"{proven}; at least so many, at most those that nobody won"
-    odd = (
-        "; at odd N, all answering, a quorum refuses every loser: CONTENDED" if result.conditions.instances % 2 else ""
+    yield "rounds", "contention rounds: overlapping attempts on a resource without a valid holder; took: an attempt"
+    yield (
+        "exact",
+        "by all contenders' records at some moment nobody had won and nobody still could; at least so many",
     )
-    yield "probable", f"an attempt alone ended as SPLIT_VOTE{odd}"
+    odd = "; at odd N, all answering, a quorum refuses every loser: CONTENDED"
+    yield "probable", f"an attempt alone ended as SPLIT_VOTE{odd if result.conditions.instances % 2 else ''}"
     yield "closed form", "1 − K·P(Bin(N,1/K) ≥ q), all SETs in one uniformly random order; no tolerance in contention"
     if result.retries:
         yield "all lost", "trials in which nobody's first attempt won; dead: of those, first start → first grant"
-        yield "attempts", "of all contenders, until somebody was granted"
 
 
 def _rate(interval: Interval, digits: int = 2) -> str:
