@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.fsync.cell_servers import BorrowedPolicy, OwnServers, set_policy, without_waitaof
+from bench.experiments.fsync.cell_servers import OwnServers, UserServers, set_policy, without_waitaof
 from bench.experiments.fsync.experiment import fill, load_process, rewrite_now, waitaof_truth
 from bench.experiments.fsync.plan import LoadOrder, Phase
 from bench.experiments.fsync.result import FsyncCell, FsyncResult, PhaseFigures, Policy, Rewrite, WaitaofCounts
@@ -152,10 +152,10 @@ def load_of(run: subprocess.Popen[str]) -> list[psutil.Process]:
 def test_a_server_that_could_not_be_asked_is_named_with_its_value(
     theirs: Fleet, fall: Callable[[Fleet, int], None], ill: int, well: int
 ) -> None:
-    borrowed = BorrowedPolicy(theirs.urls)
+    servers = UserServers(theirs.urls, ["always"], allow_config=True)
     set_policy(theirs.urls, "always")
     fall(theirs, ill)
-    assert borrowed.give_back().endswith(f"{theirs.instances[ill].port} (CONFIG SET appendfsync no)")
+    assert servers.close().endswith(f"{theirs.instances[ill].port} (CONFIG SET appendfsync no)")
     assert redis.Redis.from_url(theirs.urls[well]).config_get("appendfsync") == {"appendfsync": "no"}
 
 

@@ -10,7 +10,7 @@ ends: by our leaving, by Ctrl-C, by any death of ours. URLs travel through a pip
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -101,7 +101,7 @@ class OwnServers:
 class UserServers:
     """The user's own servers; once closed their `appendfsync` is what it was."""
 
-    def __init__(self, urls: Sequence[str], policies: Sequence[Policy], *, allow_config: bool) -> None:
+    def __init__(self, urls: Sequence[str], policies: Iterable[Policy], *, allow_config: bool) -> None:
         """Ask them. Raises UsageError unless their policy may be changed, or need not be; EnvironmentNotReadyError."""
         self.urls = tuple(urls)
         self.facts = inspect(self.urls)
@@ -114,28 +114,39 @@ class UserServers:
             self.warnings = (warning,)
         wanted = {server_policy(policy) for policy in policies if not self.why_not(policy)}
         present = {fact.fsync for fact in self.facts}
-        self._borrowed: BorrowedPolicy | None = None
+        self._before: list[tuple[InstanceTarget, str]] = []
         if wanted and (len(wanted) > 1 or wanted != present):
             if not allow_config:
                 raise UsageError(
                     f"these servers run with {_listed(present)}, and measuring {_listed(wanted)} sets appendfsync on "
                     "them: allow it with --allow-config (it is put back), or ask for --fsync as it is"
                 )
-            self._borrowed = BorrowedPolicy(self.urls)
+            self._before = [(target, _policy_of(target)) for target in parse_targets(self.urls)]
+            order = json.dumps({"urls": self.urls, "values": [value for _, value in self._before]})
+            self._leash = Leash("bench.experiments.fsync.cell_servers", ready=_READY, say=order + "\n")
 
     @contextmanager
     def serving(self, cell: FsyncCell, keys: Sequence[str]) -> Iterator[CellServers]:
         """The first of the servers. Of `keys` is unlinked what a cut load has left."""
-        become = partial(set_policy, self.urls if self._borrowed else ())
+        become = partial(set_policy, self.urls if self._before else ())
         try:
             yield CellServers(self.urls[: cell.instances], False, None, become)
         finally:
             leaked_keys(self.urls, keys)
 
     def close(self) -> str:
-        """Put the setting back. Returns what went wrong with that, naming the servers; "" = nothing."""
-        borrowed, self._borrowed = self._borrowed, None
-        return borrowed.give_back() if borrowed is not None else ""
+        """Put the setting back. Returns which servers are not as they were, with what to do; "" = all are."""
+        before, self._before = self._before, []
+        if not before:
+            return ""
+        self._leash.release()
+        wrong = {target.address: value for target, value in before}
+        for target, value in before:
+            with suppress(EnvironmentNotReadyError):
+                if _policy_of(target) == value:
+                    del wrong[target.address]
+        by_hand = ", ".join(f"{address} (CONFIG SET {_POLICY} {value})" for address, value in wrong.items())
+        return f"{_POLICY} could not be put back; set it by hand on {by_hand}" if wrong else ""
 
     def why_not(self, policy: Policy) -> str | None:
         """Why this policy cannot be measured on these servers, or None."""
@@ -163,28 +174,6 @@ def lent(servers: FsyncServers) -> Iterator[FsyncServers]:
             told = f"{error}; {trouble}" if isinstance(error, BenchError) else trouble
             raise EnvironmentNotReadyError(told) from error
         raise
-
-
-class BorrowedPolicy:
-    """`appendfsync` of all `urls`, ours until `give_back`."""
-
-    def __init__(self, urls: Sequence[str]) -> None:
-        """Read it everywhere and make sure that it will be put back. Raises EnvironmentNotReadyError."""
-        targets = parse_targets(urls)
-        self._before = [(target, _policy_of(target)) for target in targets]
-        order = json.dumps({"urls": list(urls), "values": [value for _, value in self._before]})
-        self._leash = Leash("bench.experiments.fsync.cell_servers", ready=_READY, say=order + "\n")
-
-    def give_back(self) -> str:
-        """Put it back everywhere. Returns which servers are not as they were, with what to do; "" = all are."""
-        self._leash.release()
-        wrong = {target.address: value for target, value in self._before}
-        for target, value in self._before:
-            with suppress(EnvironmentNotReadyError):
-                if _policy_of(target) == value:
-                    del wrong[target.address]
-        by_hand = ", ".join(f"{address} (CONFIG SET {_POLICY} {value})" for address, value in wrong.items())
-        return f"{_POLICY} could not be put back; set it by hand on {by_hand}" if wrong else ""
 
 
 def set_policy(urls: Sequence[str], policy: Policy) -> None:

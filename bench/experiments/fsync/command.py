@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +81,9 @@ def fsync(**values: Any) -> int:
     is; without, a matrix of those. Policies take turns on the same servers. A matrix that was cut goes on in its
     folder (--out). Exit code 4: an expected difference did not show.
     """
-    from bench.experiments.fsync.experiment import FsyncMatrix, run_fsync
+    from bench.experiments.fsync.cell_servers import FsyncServers, OwnServers, UserServers
+    from bench.experiments.fsync.experiment import run_fsync
+    from bench.topology.server import find_server
 
     if values["scenario"] and not values["targets"]:
         values["targets"] = load(values["scenario"]).targets
@@ -89,8 +92,13 @@ def fsync(**values: Any) -> int:
     plan, disk = fsync_plan_of(values), values["disk"]
     if disk is not None and not disk.is_dir():
         raise UsageError(f"option --disk: {disk} is not a folder")
-    matrix = FsyncMatrix(plan, disk, values["targets"], values["allow_config"])
-    return carry_out("fsync", matrix, values, run_fsync)
+
+    def servers() -> FsyncServers:
+        if targets := values["targets"]:
+            return UserServers(targets, {cell.policy for cell in plan.cells}, allow_config=values["allow_config"])
+        return OwnServers(find_server(values["server"]), disk)
+
+    return carry_out("fsync", plan, values, partial(run_fsync, open_servers=servers))
 
 
 def fsync_plan_of(values: Values) -> FsyncPlan:

@@ -8,16 +8,15 @@ cover its warm-up and drain, too, as do the leases they are divided by.
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import redis
 from msgspec import structs
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.fsync.cell_servers import CellServers, FsyncServers, OwnServers, UserServers, lent
+from bench.experiments.fsync.cell_servers import CellServers, FsyncServers, lent
 from bench.experiments.fsync.judge import always_costs, findings_of, judge_fsync, rows_of, warnings_of
 from bench.experiments.fsync.plan import OPEN_SHARE, OPEN_TIMES, WAITAOF_MS, Block, FsyncPlan, LoadOrder, Phase
 from bench.experiments.fsync.planner import plan_page
@@ -55,31 +54,15 @@ _FILL = "for i = 1, 200000 do redis.call('set', ARGV[1] .. i, string.rep('x', 10
 MOST_BARREN = 3  # blocks without one lock, beyond those with some: then something else is wrong
 
 
-@dataclass(frozen=True, slots=True)
-class FsyncMatrix:
-    """A plan and where it is measured. `targets`: the user's servers, empty = our own; `disk`: where our servers keep
-    their files, None = the temporary folder."""
-
-    plan: FsyncPlan
-    disk: Path | None = None
-    targets: tuple[str, ...] = ()
-    allow_config: bool = False
-
-    def servers(self, server: str | None) -> FsyncServers:
-        """Ask the user's, or find the program `server` for our own. Raises UsageError, EnvironmentNotReadyError."""
-        if not self.targets:
-            return OwnServers(find_server(server), self.disk)
-        policies = list(dict.fromkeys(cell.policy for cell in self.plan.cells))
-        return UserServers(self.targets, policies, allow_config=self.allow_config)
-
-
-def run_fsync(order: ExperimentOrder[FsyncMatrix], show: Show) -> Done[FsyncResult]:
+def run_fsync(
+    order: ExperimentOrder[FsyncPlan], show: Show, open_servers: Callable[[], FsyncServers]
+) -> Done[FsyncResult]:
     """Measure what is missing of `order`; the result is written when all is there. Raises BenchError when it cannot be
     measured here, KeyboardInterrupt when it was cut before its first block was finished."""
-    with Experiment(order) as experiment, lent(order.plan.servers(order.server)) as servers:
+    with Experiment(order) as experiment, lent(open_servers()) as servers:
         machine = describe_environment()
         place = f"{machine.cpu_model}, {machine.usable_cores} of {machine.cores} cores"
-        plan = {"experiment": "fsync", **builtins_of(order.plan.plan), "servers": servers.identity, "machine": place}
+        plan = {"experiment": "fsync", **builtins_of(order.plan), "servers": servers.identity, "machine": place}
         with open_journal(order.folder, plan, VisitSeen, lambda piece: rows_of([piece])) as journal:
             visits = _Visits(order, servers, journal, show)
             with experiment.cuttable():
@@ -101,9 +84,9 @@ class _Visits:
     """The visits that are missing, and the result of all."""
 
     def __init__(
-        self, order: ExperimentOrder[FsyncMatrix], servers: FsyncServers, journal: Journal[VisitSeen], show: Show
+        self, order: ExperimentOrder[FsyncPlan], servers: FsyncServers, journal: Journal[VisitSeen], show: Show
     ) -> None:
-        self._run_id, self._plan = order.run_id, order.plan.plan
+        self._run_id, self._plan = order.run_id, order.plan
         self._servers, self._journal, self._show = servers, journal, show
         policies = dict.fromkeys(cell.policy for cell in self._plan.cells)
         self._skipped = {policy: reason for policy in policies if (reason := servers.why_not(policy))}

@@ -44,14 +44,10 @@ def test_permission_is_needed_unless_every_server_has_the_one_policy_that_is_mea
 def test_a_setting_that_could_not_be_put_back_hides_nothing_that_went_wrong_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Stuck:
-        def __init__(self, *_what: object) -> None: ...
-
-        def give_back(self) -> str:
-            return "set it by hand"
-
     these(monkeypatch, {"fsync": "always"})
-    monkeypatch.setattr(fsync_ground, "BorrowedPolicy", Stuck)
+    monkeypatch.setattr(UserServers, "close", lambda _self: "set it by hand")
+    monkeypatch.setattr(fsync_ground, "Leash", lambda *_what, **_how: None)
+    monkeypatch.setattr(fsync_ground, "_policy_of", lambda _target: "always")
     with (
         pytest.raises(EnvironmentNotReadyError, match="^the server is gone; set it by hand$"),
         lent(UserServers(URLS[:1], ["no"], allow_config=True)),

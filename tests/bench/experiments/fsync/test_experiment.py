@@ -9,7 +9,7 @@ import pytest
 
 from bench.experiments.fsync import experiment
 from bench.experiments.fsync.command import fsync, fsync_plan_of
-from bench.experiments.fsync.experiment import MOST_BARREN, FsyncMatrix, NothingGrantedError
+from bench.experiments.fsync.experiment import MOST_BARREN, NothingGrantedError
 from bench.experiments.fsync.plan import Block
 from bench.run.experiment import ExperimentOrder
 
@@ -26,7 +26,7 @@ class SlowMatrix:
         serving = lambda cell, _keys: nullcontext(cell)  # noqa: E731
         servers: Any = SimpleNamespace(why_not=lambda _cell: None, serving=serving, warnings=())
         journal: Any = SimpleNamespace(pieces=self.pieces, add=self.pieces.append)
-        order = ExperimentOrder(FsyncMatrix(PLAN), "abcd", (), Path())
+        order = ExperimentOrder(PLAN, "abcd", (), Path())
         self.product = experiment._Visits(order, servers, journal, lambda _text: None)
 
     def visits_of(self, block: Block) -> Any:
