@@ -96,8 +96,6 @@ def concluded(
 
 
 class _CutQueue:
-    """The cuts that are to be made yet."""
-
     def __init__(
         self, order: ExperimentOrder[CrashPlan], server: ServerBinary, journal: Journal[CutFacts], show: Show
     ) -> None:

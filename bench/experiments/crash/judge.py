@@ -158,7 +158,6 @@ def cells(cuts: Sequence[CutFacts]) -> list[CrashRow]:
 
 
 def _cell(cuts: Sequence[CutFacts], margin: int, *, abstention: bool) -> CrashRow:
-    """What the locks of one margin came to, and what one of the second clients got of them."""
     asked, of_group = _asked(cuts, margin, abstention=abstention), group(cuts, margin)
     judged = [(of_group.verdict, of_group.reason), judge_double_grants(cuts, margin, abstention=abstention)]
     return CrashRow(

@@ -105,7 +105,6 @@ def _tells(row: CrashRow) -> bool:
 
 
 def _twice(rows: Sequence[CrashRow], margins: int) -> tuple[str, ...]:
-    """One crash, told by its cells."""
     held = [_doubled([row for row in rows if row.margin == margin and not row.abstention]) for margin in range(margins)]
     waits = (_most(row.unavailable_s.max for row in rows if row.abstention is way) for way in (False, True))
     abstaining = _doubled([row for row in rows if row.abstention])

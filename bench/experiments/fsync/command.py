@@ -134,7 +134,6 @@ def _usual_cells(values: Values) -> tuple[tuple[FsyncCell, ...], str]:
 
 
 def _taken(path: Path, scenario: Scenario) -> str:
-    """What is taken of a scenario, and what is not, in a sentence."""
     rate = "" if scenario.rate_per_s is None else f", its rate of {scenario.rate_per_s:g}/s (the maximum is looked for)"
     return (
         f"of {path.name} are taken users {scenario.users}, processes {scenario.processes}, hold "

@@ -81,8 +81,6 @@ def run_fsync(
 
 
 class _Visits:
-    """The visits that are missing, and the result of all."""
-
     def __init__(
         self, order: ExperimentOrder[FsyncPlan], servers: FsyncServers, journal: Journal[VisitSeen], show: Show
     ) -> None:
@@ -152,7 +150,6 @@ class _Visits:
         )
 
     def _limits(self) -> Iterator[str]:
-        """What could not be measured here, or not so often."""
         yield from (f"{policy} is not measured: {reason}" for policy, reason in self._skipped.items())
         yield from self._servers.warnings
         if self._plan.scenario:

@@ -93,7 +93,6 @@ class WaitAofLock:
         return "too_late" if granted else "unreachable"
 
     def _set(self, server: Redis, key: str, token: str) -> bool:
-        """Whether the key is set, and on the disk."""
         commands = server.pipeline(transaction=False)
         commands.set(key, token, nx=True, px=TTL_MS)
         commands.waitaof(1, 0, WAITAOF_MS)

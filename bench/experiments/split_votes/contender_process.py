@@ -6,7 +6,6 @@ clean-up counts as sent as soon as the attempt was lost: a time never too late.
 """
 
 import time
-from contextlib import closing
 from pathlib import Path
 from random import Random
 
@@ -44,7 +43,6 @@ class ParallelVoter:
             retry=RetryPolicy("none"),
             observer=self,
         )
-        self.close = self._lock.close
 
     def observe(self, record: AttemptRecord) -> None:
         """See Observer."""
@@ -121,7 +119,7 @@ class SequentialVoter:
         self._lock = recipe(self._servers, settings)
         self._seat, self._started_ns, self._ended_ns = enrolment.seat, 0, 0
         self._result: Lease | Denied
-        self.close, self.release = self._lock.close, self._lock.release
+        self.release = self._lock.release
 
     def acquire(self, resource: str) -> Lease | Denied:
         """See ParallelVoter."""
@@ -202,11 +200,6 @@ class Contender:
             gevent.sleep(min(LOOK_S, left_ns / NS_PER_S))
         return False
 
-    def close(self) -> None:
-        """Close all connections."""
-        for voter in self._voters.values():
-            voter.close()
-
 
 def _sleep_until(due_ns: int) -> None:
     """Return at `due_ns`: asleep until shortly before, then awake."""
@@ -221,10 +214,10 @@ def main() -> None:
     enrolment = next(orders(Enrolment), None)
     if enrolment is None:
         return
-    with closing(Contender(enrolment, StartingGate(Path(enrolment.gate), enrolment.seats))) as contender:
-        say("enrolled")
-        for block in orders(Block):
-            say(contender.run(block))
+    contender = Contender(enrolment, StartingGate(Path(enrolment.gate), enrolment.seats))
+    say("enrolled")
+    for block in orders(Block):
+        say(contender.run(block))
 
 
 if __name__ == "__main__":

@@ -59,8 +59,6 @@ def run_split_votes(order: ExperimentOrder[SplitVotesPlan], show: Show) -> Done[
 
 
 class _Measurement:
-    """What is measured so far."""
-
     def __init__(self, order: ExperimentOrder[SplitVotesPlan], experiment: Experiment, show: Show) -> None:
         self._plan, self._experiment, self._show = order.plan, experiment, show
         self._prefix = f"lockbench:{order.run_id}:"
@@ -84,7 +82,6 @@ class _Measurement:
         self._experiment.require(self.calibration)
 
     def _calibrate(self, urls: Sequence[str]) -> None:
-        """Make a row per number of contenders."""
         rounds = max(CALIBRATION_ROUNDS, self._plan.rounds)
         with Driver(urls, self._prefix) as driver:
             for contenders in self._plan.contenders:
