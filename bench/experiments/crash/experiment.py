@@ -85,7 +85,6 @@ def concluded(
             cuts_per_cell=plan.cuts,
             locks_per_s=plan.locks_per_s,
             instances=tuple(sorted({crash.instances for crash in plan.crashes})),
-            planned_cuts=len(plan.orders),
             finished_cuts=len(cuts),
         ),
         groups=tuple(groups),

@@ -115,7 +115,6 @@ class CrashConditions(Section, frozen=True, kw_only=True):
     cuts_per_cell: Annotated[AtLeastOne, says("planned")]
     locks_per_s: Annotated[Count, says("offered to each fleet, over all margins")]
     instances: Annotated[tuple[int, ...], says("every N")]
-    planned_cuts: Annotated[Count, says("cuts in all")]
     finished_cuts: Annotated[Count, says("cuts made, earlier sittings included")]
 
 

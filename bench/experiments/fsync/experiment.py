@@ -137,7 +137,6 @@ class _Visits:
             fleet=fleet,
             conditions=FsyncConditions(
                 **{name: getattr(plan, name) for name in FsyncTimes.__struct_fields__},
-                cells=len(plan.cells),
                 visits_planned=planned,
                 visits_done=done,
             ),

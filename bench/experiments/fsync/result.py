@@ -311,7 +311,6 @@ class FsyncTimes(Section, frozen=True, kw_only=True):
 class FsyncConditions(FsyncTimes, frozen=True, kw_only=True):
     """Under which it was measured."""
 
-    cells: Annotated[Count, says("of the matrix")]
     visits_planned: Annotated[Count, says("of the cells that can be measured")]
     visits_done: Annotated[Count, says("so far")]
 
