@@ -29,7 +29,6 @@ DROPPED = {  # figures that nobody reads any more
         "least", "most",
     )),
     ".rows[].repeats", ".rows[].histogram", ".rows[].generator.verdict", ".planner.sources", ".planner.reference.load",
-   
     ".conditions.concurrent", ".conditions.planned_cuts", ".conditions.cells",
     ".retries[].rounds_per_grant", ".retries[].winners_attempt", ".leaks", ".cross_check",
     ".rows[].quorum", ".rows[].lost_upper_bound_95", ".rows[].double_grant_upper_bound_95", ".groups[].quorum",
