@@ -8,8 +8,8 @@ from bench.measure.run_result import JudgedThreshold
 
 def compared_run(side: int = 0, status: Any = "pass", **more: Any) -> ComparedRun:
     """A run of a side that ended well, unless `status` says otherwise."""
-    safety = RunSafety(verdict="SAFE", service_faults=0, contested_leases=0)
-    usual = {"pair": 0, "id": "x", "started_at": "", "reasons": ("so it was",), "generator_cpu_ratio": None}
+    safety = RunSafety(verdict="SAFE", service_faults=0)
+    usual = {"pair": 0, "id": "x", "reasons": ("so it was",), "generator_cpu_ratio": None}
     return ComparedRun(side=side, status=status, **{**usual, "safety": safety, "figures": {}, "thresholds": (), **more})
 
 

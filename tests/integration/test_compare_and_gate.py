@@ -56,7 +56,10 @@ def folder(tmp_path: Path) -> Path:
         (["gate", "--baseline", "base.toml"], "name what is to be judged with --candidate"),
         (["gate", "--baseline", "base.toml", "--candidate", "gone.toml"], "gone.toml: there is no such"),
         (["gate", "--baseline", "base.toml", "--candidate", "same.toml", "--pairs", "5"], "5 can never decide"),
-        (["gate", "--baseline", "base.toml", "--candidate", "same.toml", "--tolerance", "10"], "is not a share"),
+        (
+            ["gate", "--baseline", "base.toml", "--candidate", "same.toml", "--tolerance", "10"],
+            "is not a number above 0",
+        ),
         (["gate", "--baseline", "base.toml", "--candidate", "same.toml", "--metric", "spead"], "no metric spead"),
         (["compare", "base.toml"], "name at least two things"),
         (["compare", "--recipe", "redlock", "--recipe", "redlok"], "there is no recipe 'redlok'"),
@@ -87,7 +90,7 @@ def test_recipes_are_compared_with_the_noise_beside_them(lockbench: Lockbench, f
     assert sorted(run["side"] for run in result["runs"]) == [0, 1, 2]
     assert {entry["role"] for entry in result["metrics"]} == {"judged", "noise"}
     assert {entry["verdict"] for entry in result["metrics"]} == {"inconclusive"}
-    assert "1 pair is too few" in (folder / "mine.md").read_text(encoding="utf-8")
+    assert "1 of the 6 pairs that an interval of 0.95 takes" in (folder / "mine.md").read_text(encoding="utf-8")
     assert "<testcase" in (folder / "junit.xml").read_text(encoding="utf-8")
 
 
@@ -176,7 +179,7 @@ def test_stored_runs_are_refused_when_unlike_and_never_pass_alone(lockbench: Loc
     assert (itself.returncode, "is there twice" in itself.stderr) == (2, True)
     alone = lockbench("gate", "--baseline", "one", "--candidate", "two", "--variable", "users", "--out", "gated")
     assert alone.returncode == 4
-    assert "1 run is too few" in " ".join(alone.stdout.split())
+    assert "runs of each side that an interval" in " ".join(alone.stdout.split())
     document = json.loads((folder / "one" / "result.json").read_text(encoding="utf-8"))
     document["generator"] |= {"verdict": "INVALID", "reason": "planted"}
     document["verdict"] = {"status": "invalid", "reasons": ["planted"]}

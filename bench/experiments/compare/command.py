@@ -7,7 +7,7 @@ Rules: what is wrong is refused before anything starts; what was named and is no
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,7 @@ from bench.cli.options import (
 from bench.errors import UsageError
 from bench.gates.threshold import USUAL, Metric, find_metric, read_thresholds
 from bench.scenario import Scenario, load
-from bench.scenario.quantity import nearest
+from bench.scenario.quantity import nearest, parse_share
 
 if TYPE_CHECKING:
     from bench.experiments.compare.pairs import Side
@@ -42,9 +42,6 @@ if TYPE_CHECKING:
     from bench.experiments.compare.sides import Named
 
 PAIRS = {"compare": 10, "gate": 24}
-_PAIRS = {"compare": "rounds to run", "gate": "rounds to run at most; certain, it stops"}
-_KEY = {"compare": "KEY[=A,B]", "gate": "KEY"}
-_VARIABLE = {"compare": "what is meant to differ; each value is run as a side of its own", "gate": "what may differ"}
 MOST_PAIRS = 1000
 SHOWN = (
     *("rate", "acquire.p50", "acquire.p99", "release.p50", "handoff.p50", "acquire.success"),
@@ -55,26 +52,23 @@ OPEN = ("acquire.p50", "acquire.success")
 
 
 def _share(text: str) -> float:
-    """A share like 10% or 0.1, above 0 and below 1, as a number. Raises ValueError."""
-    with suppress(ValueError):
-        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-        if 0 < share < 1:
-            return share
-    raise ValueError(f"{text!r} is not a share above 0 and below 1 (write it like 10%)")
-
-
-SHARE = Read("SHARE", _share)
+    """A share like 10% or 0.1 as a number. Raises ValueError."""
+    whole = 100 if text.endswith("%") else 1
+    return parse_share(text.removesuffix("%"), 0, whole, "share") / whole
 
 
 def _options(command: Command, kind: Kind) -> Command:
     options = together(
         click.option(
             *("--pairs", "--repeats", "pairs"), metavar="N", type=click.IntRange(1, MOST_PAIRS), default=PAIRS[kind],
-            help=f"{_PAIRS[kind]}  [{PAIRS[kind]}]",
+            help=f"rounds to run; a gate stops when it is certain  [{PAIRS[kind]}]",
         ),
-        click.option("--tolerance", type=SHARE, default="10%", help="how much worse is still the same  [10%]"),
+        click.option("--tolerance", type=Read("SHARE", _share), default="10%", help="how much worse passes  [10%]"),
         click.option("--metric", "metrics", metavar="M", type=METRIC, multiple=True, help="judge by it (repeatable)"),
-        click.option("--variable", "variables", metavar=_KEY[kind], type=KEY, multiple=True, help=_VARIABLE[kind]),
+        click.option(
+            "--variable", "variables", metavar="KEY", type=KEY, multiple=True,
+            help="what may differ; compare runs each value of KEY=A,B as a side of its own",
+        ),
         hosts_options,
         scenario_options("recipe", usual={"duration": "1.5s at most", "warmup": "0.3s at most"}),
         click.option("--allow-missing", is_flag=True, help="go on when a minority of the targets cannot be reached"),
@@ -93,31 +87,28 @@ def compare(things: tuple[str, ...], **values: Any) -> int:
 
     Ratio per metric with a 95 % interval, the noise of two equal runs on this machine, and one word: different
     (better, worse), same (within the tolerance) or inconclusive."""
-    from bench.experiments.compare.pairs import Side
-    from bench.experiments.compare.sides import is_stored, opened, read_named, shortened
+    from bench.experiments.compare.sides import Named, is_stored, opened, read_named
 
-    given, names = [read_named(text, Path()) for text in things], values["recipes"]
+    given = [*(read_named(text, Path()) for text in things), *(Named(name, "recipe") for name in values["recipes"])]
     choices = swept("--variable", [text for text in values["variables"] if "=" in text])
-    if (len(given) + len(names)) * len(choices) < 2:
+    if len(given) * len(choices) < 2:
         raise UsageError("name at least two things to compare: result folders, scenario files or --recipe")
     values["variables"] = [text.partition("=")[0].strip() for text in values["variables"]]
-    if given and is_stored(given):
-        if names or any(choices):
-            raise UsageError("stored results cannot be compared with what is run now: a run of another hour is unlike")
+    if is_stored(given):
+        if any(choices):
+            raise UsageError("option --variable: what is stored is not run again with other values")
         return _stored("compare", given, values)
     sides: list[Side] = []
     with ExitStack() as stack:
         for choice in choices:
             options = given_options(values) | choice
-            named = stack.enter_context(opened(given, partial(_scenario, options=options), options))
-            named += [shortened(Side(name, _scenario(None, options | {"recipe": name})), options) for name in names]
-            label = " ".join(choice.values())
-            alone = label and len(named) == 1
-            sides += [replace(side, label=label if alone else f"{side.label} {label}".rstrip()) for side in named]
+            for side in stack.enter_context(opened(given, partial(_scenario, options), options)):
+                words = [*choice.values()] if choice and len(given) == 1 else [side.label, *choice.values()]
+                sides.append(replace(side, label=" ".join(words)))
         return _now("compare", sides, values)
 
 
-@click.command(cls=Grouped, epilog="X, Y: a result folder, a scenario, git:REV (or a revision), lib:DIR (packages).")
+@click.command(cls=Grouped, epilog="X, Y: a result folder, a scenario, git:REV (a revision), lib:DIR (packages).")
 @click.argument("scenario", required=False, type=ScenarioPlace())
 @click.option("--baseline", metavar="X", type=click.Path(), default="", help="what it must not be worse than")
 @click.option(
@@ -150,14 +141,14 @@ def gate(scenario: Path | None, **values: Any) -> int:
     if is_stored([baseline, candidate]):
         return _stored("gate", [baseline, candidate], values)
     options = given_options(values)
-    with opened([baseline, candidate], lambda path: _scenario(path or scenario, options), options) as sides:
+    with opened([baseline, candidate], partial(_scenario, options, load_of=scenario), options) as sides:
         return _now("gate", sides, values)
 
 
 def _now(kind: Kind, sides: list[Side], values: Values) -> int:
-    from bench.experiments.compare.experiment import Question, compare_now
+    from bench.experiments.compare.experiment import compare_now
     from bench.experiments.compare.judge import gate_confidence, gate_looks
-    from bench.experiments.compare.pairs import PairsOrder, take_turns
+    from bench.experiments.compare.pairs import Comparison, take_turns
     from bench.experiments.compare.sides import require_declared, scenario_settings
     from bench.measure.statistics import least_pairs
 
@@ -168,44 +159,44 @@ def _now(kind: Kind, sides: list[Side], values: Values) -> int:
         )
     scenarios, bind = led([side.scenario for side in sides], values)
     sides = [replace(side, scenario=scenario) for side, scenario in zip(sides, scenarios, strict=True)]
-    first = sides[0].scenario
-    judged, shown = _metrics(kind, values, is_open=first.rate_per_s is not None)
-    if kind == "gate" and values["pairs"] < (least := least_pairs(gate_confidence(len(judged)))):
-        raise UsageError(f"option --pairs: {values['pairs']} can never decide; so many metrics take at least {least}")
+    first, pairs, is_gate = sides[0], values["pairs"], kind == "gate"
+    judged, shown = _metrics(kind, values, first.scenario)
+    if is_gate and pairs < (least := least_pairs(gate_confidence(len(judged)))):
+        raise UsageError(f"option --pairs: {pairs} can never decide; so many metrics take at least {least}")
     if values["variables"]:
         settings = [scenario_settings(side.scenario.shown()) for side in sides]
         require_declared(settings, [side.label for side in sides], values["variables"])
-    again = len(sides) if kind == "compare" else None
-    if again:
-        sides = [*sides, replace(sides[0], label=f"{sides[0].label} again")]
-    labels = [side.label for side in sides]
-    pairs = PairsOrder(
-        sides, values["pairs"], first.seed, values["server"], values["allow_missing"], values["allow_skipped"], bind
-    )
-    looks = gate_looks(values["pairs"], len(judged)) if kind == "gate" else ()
-    sharp = kind == "gate" and not values["metrics"] and take_turns(pairs)  # a figure that was named is held as said
-    question = Question(kind, labels, judged, shown, values["tolerance"], first.seed, again, looks=looks, sharp=sharp)
-    return carry_out(kind, question, values, lambda order, show: compare_now(order, pairs, show))
+    if not is_gate:
+        sides.append(replace(first, label=f"{first.label} again", is_noise=True))
+    plan = Comparison(
+        kind, sides, judged, shown, values["tolerance"], first.scenario.seed, pairs,
+        looks=gate_looks(pairs, len(judged)) if is_gate else (),
+        allow_missing=values["allow_missing"], allow_skipped=values["allow_skipped"], bind=bind,
+    )  # fmt: skip
+    sharp = is_gate and not values["metrics"] and take_turns(plan)  # a figure that was named is held as said
+    return carry_out(kind, replace(plan, sharp=sharp), values, compare_now)
 
 
 def _stored(kind: Kind, given: Sequence[Named], values: Values) -> int:
     if values["expect_workers"]:
         raise UsageError("option --expect-workers: what is stored is not run again; leave it out, or name scenarios")
-    from bench.experiments.compare.experiment import Question, compare_stored
+    from bench.experiments.compare.experiment import compare_stored
+    from bench.experiments.compare.pairs import Comparison, Side
     from bench.experiments.compare.sides import read_series, require_alike, rounds_of
 
-    series, labels = [read_series(one.where) for one in given], [one.label for one in given]
-    first = series[0][0]
-    judged, shown = _metrics(kind, values, is_open=first.scenario.rate_per_s is not None)
-    require_alike(series, labels, values["variables"])
+    series = [read_series(one.where) for one in given]
+    sides = [Side(one.label, results[0].scenario) for one, results in zip(given, series, strict=True)]
+    first = sides[0].scenario
+    judged, shown = _metrics(kind, values, first)
+    require_alike(series, [side.label for side in sides], values["variables"])
     rounds = rounds_of(series, read_thresholds(values["thresholds"]))
-    question = Question(kind, labels, judged, shown, values["tolerance"], first.seed)
-    return carry_out(kind, question, values, lambda order, _show: compare_stored(order, rounds))
+    plan = Comparison(kind, sides, judged, shown, values["tolerance"], first.seed, rounds.finished)
+    return carry_out(kind, plan, values, lambda order, _show: compare_stored(order, rounds))
 
 
-def _metrics(kind: Kind, values: Values, *, is_open: bool) -> tuple[tuple[Metric, ...], tuple[Metric, ...]]:
+def _metrics(kind: Kind, values: Values, load: Scenario) -> tuple[tuple[Metric, ...], tuple[Metric, ...]]:
     """The figures to judge by, each once, and those that a gate shows besides. Raises UsageError for wrong ones."""
-    usual = SHOWN if kind == "compare" else OPEN if is_open else CLOSED
+    usual = SHOWN if kind == "compare" else CLOSED if load.rate_per_s is None else OPEN
     judged = tuple(dict.fromkeys(find_metric(name) for name in values["metrics"] or usual))
     for metric in judged:
         if metric.name not in USUAL:
@@ -215,11 +206,13 @@ def _metrics(kind: Kind, values: Values, *, is_open: bool) -> tuple[tuple[Metric
     return judged, tuple(others)
 
 
-def _scenario(path: Path | None, options: Mapping[str, object]) -> Scenario:
-    """The scenario of `path` under `options`. Raises UsageError."""
+def _scenario(options: Mapping[str, object], one: Named, load_of: Path | None = None) -> Scenario:
+    """What is run of `one` under `options`; `load_of`: the scenario of what is none itself. Raises UsageError."""
     from bench.recipes.registry import find_recipe
 
-    scenario = load(path, options, lambda name: find_recipe(name).about.usual)
+    path = one.where if one.kind == "scenario" else load_of
+    more = {"recipe": one.label} if one.kind == "recipe" else {}
+    scenario = load(path, {**options, **more}, lambda name: find_recipe(name).about.usual)
     read_thresholds(scenario.thresholds)
     find_recipe(scenario.recipe).require(scenario.instances, scenario.pause)
     return scenario

@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import hiredis
 
@@ -39,7 +39,7 @@ from bench.topology.server import find_server
 from lockcore import Lease
 
 if TYPE_CHECKING:  # the process that takes the cycles needs no more of the bench than it must
-    from bench.experiments.compare.pairs import PairsOrder, Side
+    from bench.experiments.compare.pairs import CompareOrder, Side
 
 WARM_CYCLES, CYCLES = 2, 7
 LEAST_TTL_MS = 10_000
@@ -51,23 +51,18 @@ Costs = Mapping[str, float]  # what one acquire of a free resource and its relea
 
 
 def judge_exact(baseline: Costs, candidate: Costs) -> Exact:
-    """Return what is the same, more or fewer."""
-    rows, failures = [], []
-    for name, first in baseline.items():
-        second = candidate[name]
-        more = second > first
-        verdict: Literal["same", "more", "fewer"] = "more" if more else "fewer" if second < first else "same"
-        rows.append(ExactRow(name=name, first=first, second=second, verdict=verdict))
-        if more:
-            failures.append(f"{name.replace('_', ' ')} per acquire: {first:g} → {second:g}")
-    return Exact(rows=tuple(rows), failures=tuple(failures))
+    """Return both beside each other, and what grew."""
+    rows = tuple(ExactRow(name=name, first=first, second=candidate[name]) for name, first in baseline.items())
+    grown = (row for row in rows if row.second > row.first)
+    said = (f"{row.name.replace('_', ' ')} per acquire: {row.first:g} → {row.second:g}" for row in grown)
+    return Exact(rows=rows, failures=tuple(said))
 
 
-def count_exactly(order: PairsOrder) -> Exact:
+def count_exactly(order: CompareOrder) -> Exact:
     """Return the costs of the first two sides beside each other; says why where nothing could be counted. Raises
     UsageError for a side whose packages the lock does not use."""
     try:
-        baseline, candidate = (costs_of(side, order.server) for side in order.sides[:2])
+        baseline, candidate = (costs_of(side, order.server) for side in order.plan.sides[:2])
     except UsageError:
         raise
     except BenchError as error:

@@ -9,7 +9,7 @@ Rules, beside the gate's (README of this folder)
 - `only_noise`: nothing but the spread of the figures left it undecided. All that may be forgiven.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil, exp, expm1, inf, isinf, log
 from statistics import median
@@ -34,29 +34,22 @@ Values = Sequence[float | None]
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """The values of two sides, None where a run has none (0, too, unless they are `shares`), inf where so many acquires
-    failed. `paired`: the i-th of both are of one round."""
+    """The values of two sides, None where a run has none, inf where so many acquires failed. `paired`: the i-th of both
+    are of one round."""
 
     first: Values
     second: Values
     paired: bool = True
-    shares: bool = False
 
-    def known(self) -> tuple[list[float], list[float]]:
-        """What can be compared: whole pairs, or all values of each side."""
-        first, second = self._values()
+    def known(self, *, zero: bool) -> tuple[list[float], list[float], int]:
+        """What can be compared: whole pairs, or all values of each side; and how many pairs are torn, as only one side
+        has a value. `zero`: whether 0 is one."""
+        first, second = ([finite(one) if one or zero else None for one in side] for side in (self.first, self.second))
         if not self.paired:
-            return [a for a in first if a is not None], [b for b in second if b is not None]
-        both = [(a, b) for a, b in zip(first, second, strict=True) if a is not None and b is not None]
-        return [a for a, _ in both], [b for _, b in both]
-
-    @property
-    def torn(self) -> int:
-        """In how many pairs only one side has a value."""
-        return sum((a is None) != (b is None) for a, b in zip(*self._values(), strict=True)) if self.paired else 0
-
-    def _values(self) -> Iterator[list[float | None]]:
-        return ([finite(one) if one or self.shares else None for one in side] for side in (self.first, self.second))
+            return [a for a in first if a is not None], [b for b in second if b is not None], 0
+        pairs = list(zip(first, second, strict=True))
+        both = [(a, b) for a, b in pairs if a is not None and b is not None]
+        return [a for a, _ in both], [b for _, b in both], sum((a is None) != (b is None) for a, b in pairs)
 
 
 def gate_confidence(metrics: int, looks: int = 1) -> float:
@@ -94,10 +87,8 @@ def judge_figure(
 ) -> Judged:
     """Judge one figure of two sides: for a gate one of `metrics` that count at each of `looks`, the baseline's values
     first; else whether they differ, and by how much."""
-    confidence = gate_confidence(metrics, looks) if kind == "gate" else COMPARE_CONFIDENCE
-    if shares := metric.path[0] == "outcome_shares":
-        values, tolerance = Sides(values.first, values.second, values.paired, shares=True), expm1(SHARE_TOLERANCE)
-    first, second = values.known()
+    shares = metric.path[0] == "outcome_shares"
+    first, second, torn = values.known(zero=shares)
     found = Judged(
         metric=metric.name,
         unit=metric.unit,
@@ -112,28 +103,22 @@ def judge_figure(
     )
     if not found.pairs:
         return found
+    confidence = gate_confidence(metrics, looks) if kind == "gate" else COMPARE_CONFIDENCE
     sign = -1.0 if metric.higher_is_better else 1.0
-    worse, deviation = _worse(first, second, values, sign, confidence)
-    word, reason, noisy = _word(kind, worse, values, tolerance)
-    ratio, low, high = (
-        _ratio(sign * shift, found.first if shares else None)
-        for shift in (worse.shift, *sorted((worse.low, worse.high), key=lambda end: sign * end))
-    )
+    a, b = ([sign * (value if shares else log(value)) for value in side] for side in (first, second))
+    differences = [after - before for before, after in zip(a, b, strict=True)] if values.paired else []
+    worse = paired_shift(differences, confidence) if values.paired else unpaired_shift(a, b, confidence)
+    noise = spread(differences)
+    word, reason = _word(kind, worse, expm1(SHARE_TOLERANCE) if shares else tolerance, found)
+    if torn and word in ("pass", "same"):
+        word, reason = "inconclusive", f"in {torn} of {len(values.first)} pairs only one side has samples"
+    ratio, *ends = (_ratio(sign * end, found.first if shares else None) for end in (worse.shift, worse.low, worse.high))
+    low, high = ends if sign > 0 else reversed(ends)
     return replace(
-        found, ratio=ratio, low=low, high=high, confidence=confidence,
-        pair_noise_ratio=None if deviation is None else exp(deviation) - 1, verdict=word, reason=reason, noisy=noisy,
+        found, ratio=ratio, low=low, high=high, confidence=confidence, verdict=word, reason=reason,
+        pair_noise_ratio=None if noise is None else exp(noise) - 1,
+        noisy=word == "inconclusive" and not torn and worse.low > -inf,
     )  # fmt: skip
-
-
-def _worse(
-    first: Sequence[float], second: Sequence[float], values: Sides, sign: float, confidence: float
-) -> tuple[Shift, float | None]:
-    """How far the second lies on the worse side, and the spread of one pair; of shares themselves, else logarithms."""
-    a, b = ([sign * (value if values.shares else log(value)) for value in side] for side in (first, second))
-    if not values.paired:
-        return unpaired_shift(a, b, confidence), None
-    differences = [after - before for before, after in zip(a, b, strict=True)]
-    return paired_shift(differences, confidence), spread(differences)
 
 
 def _ratio(shift: float, share: float | None) -> float | None:
@@ -143,21 +128,17 @@ def _ratio(shift: float, share: float | None) -> float | None:
     return exp(shift) if share is None else 1 + shift / share
 
 
-def _word(kind: Kind, worse: Shift, values: Sides, tolerance: float) -> tuple[Word, str | None, bool]:
-    """The word, why it is inconclusive, and whether that is for the spread of the figures alone."""
+def _word(kind: Kind, worse: Shift, tolerance: float, of: Judged) -> tuple[Word, str | None]:
+    """What is said of it, and why that is inconclusive."""
     word = figure_verdict(kind, worse, tolerance)
-    if values.torn and word in ("pass", "same"):
-        return "inconclusive", f"in {values.torn} of {len(values.first)} pairs only one side has samples", False
     if word != "inconclusive":
-        return word, None, False
+        return word, None
     if worse.low == -inf:
-        noun, least = ("pair", least_pairs) if values.paired else ("run", least_runs)
-        many = f"1 {noun} is" if worse.count == 1 else f"{worse.count} {noun}s are"
-        takes = f"{least(worse.confidence)}{'' if values.paired else ' of each side'}"
-        return word, f"{many} too few for an interval of {worse.confidence:.3g}, which takes {takes}", False
-    low, high = (shift if values.shares else expm1(shift) for shift in (worse.low, worse.high))
-    wide = f"between {low:+.1%} and {high:+.1%} worse, and {tolerance:.1%} is allowed"
-    return word, wide, not values.torn
+        least, runs = (least_pairs, "pairs") if of.paired else (least_runs, "runs of each side")
+        takes = f"{least(worse.confidence)} {runs} that an interval of {worse.confidence:.3g} takes"
+        return word, f"{worse.count} of the {takes}"
+    low, high = (shift if of.unit == "ratio" else expm1(shift) for shift in (worse.low, worse.high))
+    return word, f"between {low:+.1%} and {high:+.1%} worse, and {tolerance:.1%} is allowed"
 
 
 def judge_comparison(

@@ -25,15 +25,14 @@ from functools import partial
 from pathlib import Path
 from statistics import geometric_mean
 
-from msgspec import structs
-
 from bench.errors import BenchError
-from bench.experiments.compare.result import ComparedRun, RunSafety
+from bench.experiments.compare.judge import CPU_SHARE
+from bench.experiments.compare.result import ComparedRun, Kind, RunSafety
 from bench.gates.threshold import USUAL, Metric, find_metric, finite
 from bench.measure.run_result import RunResult
 from bench.measure.workers import IN_DOUBT
 from bench.recipes.registry import find_recipe
-from bench.run.experiment import Show
+from bench.run.experiment import ExperimentOrder, Show
 from bench.run.interrupt import Interrupts
 from bench.run.run import Order, run_on
 from bench.run.servers import Servers, open_servers
@@ -52,12 +51,13 @@ HERE = Path(__file__).resolve().parents[3]
 @dataclass(frozen=True, slots=True)
 class Side:
     """One of the things compared. `python_path`: folders that its load processes look for packages in first;
-    `asked_ms`: what its scenario wanted a run to take, if that was cut short."""
+    `asked_ms`: what its scenario wanted a run to take, if that was cut short; `is_noise`: the first once more."""
 
     label: str
     scenario: Scenario
     python_path: tuple[str, ...] = ()
     asked_ms: float | None = None
+    is_noise: bool = False
 
     def environ(self) -> dict[str, str]:
         """The environment of its load processes; the bench in it is the one that runs, wherever it is started."""
@@ -66,16 +66,35 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class PairsOrder:
-    """What to run: `pairs` rounds of `sides`, the order within each drawn from `seed`. `bind`: where hosts join."""
+class Comparison:
+    """What is asked: how every other of the `sides` is, held against the first. `judged`: the figures the verdict rests
+    on; `shown`: others; `pairs`: rounds at most, the order within each drawn from `seed`; `looks`: after how many a
+    gate may stop; `sharp`: CPU is judged by less; `bind`: where hosts join."""
 
+    kind: Kind
     sides: Sequence[Side]
-    pairs: int
+    judged: Sequence[Metric]
+    shown: Sequence[Metric]
+    tolerance: float
     seed: int
-    server: str | None = None
+    pairs: int
+    looks: Sequence[int] = ()
+    sharp: bool = False
     allow_missing: bool = False
     allow_skipped: bool = False
     bind: tuple[str, int] | None = None
+
+    @property
+    def labels(self) -> list[str]:
+        """What the sides are called."""
+        return [side.label for side in self.sides]
+
+    def tolerance_of(self, metric: Metric) -> float:
+        """How much worse is still the same: of CPU, the sharpest figure of runs in turns, less."""
+        return self.tolerance * (CPU_SHARE if self.sharp and metric.path[-1] == "client_cpu_us_per_cycle" else 1)
+
+
+CompareOrder = ExperimentOrder[Comparison]
 
 
 @dataclass(slots=True)
@@ -113,31 +132,30 @@ def _middle(values: Sequence[float | None]) -> float | None:
     return geometric_mean(known) if all(known) else 0.0
 
 
-def take_turns(order: PairsOrder) -> bool:
+def take_turns(plan: Comparison) -> bool:
     """Whether processes of all sides can run at once, in turns: own servers, no schedule or fault that goes on while
     they wait, and operations that end well within a turn."""
-    loads = [side.scenario for side in order.sides]
+    loads = [side.scenario for side in plan.sides]
     go_on = any(one.targets or one.faults or one.rate_per_s or one.processes > 1 for one in loads)
     short = all(max(one.hold.ms, one.think.ms) <= SHORT_MS for one in loads)
-    return order.bind is None and not is_wanted(os.environ) and short and not go_on
+    return plan.bind is None and not is_wanted(os.environ) and short and not go_on
 
 
 def run_pairs(
-    order: PairsOrder, say: Show, so_far: Callable[[Rounds], tuple[str, bool]] = lambda _: ("", False)
+    order: CompareOrder, say: Show, so_far: Callable[[Rounds], tuple[str, bool]] = lambda _: ("", False)
 ) -> Rounds:
     """Run all rounds and return them. `so_far`: what is said of them after each, and whether they are enough. Raises
     BenchError when the first round cannot be run, and KeyboardInterrupt when it was cut short before its end."""
-    done = Rounds([], {})
-    allowed = max(1, order.pairs // REPEATED_SHARE)
-    draw, began_s, sides = random.Random(order.seed), time.monotonic(), range(len(order.sides))
-    run_round = _in_turns if take_turns(order) else _there_and_back
+    plan, done, began_s = order.plan, Rounds([], {}), time.monotonic()
+    allowed = max(1, plan.pairs // REPEATED_SHARE)
+    draw, sides = random.Random(plan.seed), range(len(plan.sides))
+    run_round = _in_turns if take_turns(plan) else _there_and_back
     with Interrupts() as interrupts, contextlib.ExitStack() as stack:
         fleets, said, enough = _Fleets(order, stack), "", False
-        while done.finished < order.pairs and not enough:
-            number = done.finished
-            left_s = (time.monotonic() - began_s) * (order.pairs / number - 1) if number else None
-            left = "" if left_s is None else f": {said}at most {left_s:.0f} s left"
-            say(f"pair {number + 1} of {order.pairs}{left}")
+        while (number := done.finished) < plan.pairs and not enough:
+            each_s = (time.monotonic() - began_s) / max(number, 1)
+            left = f": {said}at most {each_s * (plan.pairs - number):.0f} s left" if number else ""
+            say(f"pair {number + 1} of {plan.pairs}{left}")
             try:
                 found = run_round(fleets, draw.sample(sides, len(sides)), number, interrupts)
             except (BenchError, KeyboardInterrupt) as error:
@@ -154,7 +172,7 @@ def run_pairs(
             if any(run.status == "invalid" or run.generator in IN_DOUBT for run in runs) and done.repeated < allowed:
                 done.repeated += 1
                 continue
-            done.runs += [structs.replace(run, position=place) for place, run in enumerate(runs)]
+            done.runs += runs
             said, enough = so_far(done)
     return done
 
@@ -195,14 +213,13 @@ class _TornError(BenchError):
 
 
 def _run(
-    order: PairsOrder, index: int, number: int, interrupts: Interrupts, servers: Servers, *, ring: Ring | None = None
+    order: CompareOrder, index: int, number: int, interrupts: Interrupts, servers: Servers, *, ring: Ring | None = None
 ) -> RunResult:
     """Run one side once. Raises KeyboardInterrupt when it was cut short: half a run is no measurement."""
-    side = order.sides[index]
-    scenario = replace(side.scenario, seed=order.seed + number)
+    plan, side = order.plan, order.plan.sides[index]
     run = Order(
-        scenario, secrets.token_hex(4), (), None, order.server, order.allow_missing, order.allow_skipped, ring,
-        bind=order.bind, more=True,
+        replace(side.scenario, seed=plan.seed + number), secrets.token_hex(4), (), None, order.server,
+        plan.allow_missing, plan.allow_skipped, ring, bind=plan.bind, more=True,
     )  # fmt: skip
     result = run_on(servers, run, interrupts, None, environ=side.environ()).result
     if interrupts.count:
@@ -213,12 +230,11 @@ def _run(
 
 
 def entry_of(result: RunResult, side: int, number: int) -> ComparedRun:
-    """Return what a comparison keeps of a run, but for its `position` in the round."""
+    """Return what a comparison keeps of a run."""
     return ComparedRun(
         side=side,
         pair=number,
         id=result.id,
-        started_at=result.started_at,
         status=result.verdict.status,
         reasons=result.verdict.reasons,
         generator_cpu_ratio=result.generator.cpu_ratio,
@@ -232,20 +248,21 @@ def entry_of(result: RunResult, side: int, number: int) -> ComparedRun:
 class _Fleets:
     """The servers of the sides: shared for the whole time where that is possible."""
 
-    def __init__(self, order: PairsOrder, stack: contextlib.ExitStack) -> None:
-        self.order = order
-        self._stack = stack
+    def __init__(self, order: CompareOrder, stack: contextlib.ExitStack) -> None:
+        self.order, self._stack = order, stack
         self._open: dict[tuple[object, ...], Servers] = {}
+        loads = [side.scenario for side in order.plan.sides]  # of all: if one stands behind proxies the others do, too
+        self._faults = [
+            fault for load in loads for fault in read_faults(load.faults, seed=load.seed, duration_ms=load.duration_ms)
+        ]
 
     def of(self, index: int) -> contextlib.AbstractContextManager[Servers]:
         """The servers for a run of this side: its own where anybody's faults may outlive a run."""
-        if any(side.scenario.faults for side in self.order.sides):
-            return self._opened(index)
-        return contextlib.nullcontext(self.shared(index))
+        return self._opened(index) if self._faults else contextlib.nullcontext(self.shared(index))
 
     def shared(self, index: int, place: int = 0) -> Servers:
         """Servers as this side wants them, for whichever has this place; open until the end."""
-        scenario = self.order.sides[index].scenario
+        scenario = self.order.plan.sides[index].scenario
         replicated = find_recipe(scenario.recipe).about.replicated
         key = scenario.targets, scenario.instances, scenario.fsync, replicated, place
         if key not in self._open:
@@ -253,10 +270,7 @@ class _Fleets:
         return self._open[key]
 
     def _opened(self, index: int) -> contextlib.AbstractContextManager[Servers]:
-        order, scenario = self.order, self.order.sides[index].scenario
-        faults = [
-            fault
-            for side in order.sides  # of all of them: if one stands behind proxies the others do, too
-            for fault in read_faults(side.scenario.faults, seed=scenario.seed, duration_ms=side.scenario.duration_ms)
-        ]
-        return open_servers(scenario, server=order.server, allow_missing=order.allow_missing, faults=faults)
+        plan, server = self.order.plan, self.order.server
+        return open_servers(
+            plan.sides[index].scenario, server=server, allow_missing=plan.allow_missing, faults=self._faults
+        )

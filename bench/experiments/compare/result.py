@@ -60,7 +60,6 @@ class ExactRow(Section, frozen=True, kw_only=True):
     name: Annotated[str, says("what was counted")]
     first: Annotated[Amount, says("of the first side")]
     second: Annotated[Amount, says("of the second side")]
-    verdict: Annotated[Literal["same", "more", "fewer"], says("more fails")]
 
 
 class Exact(Section, frozen=True, kw_only=True):
@@ -76,7 +75,6 @@ class RunSafety(Section, frozen=True, kw_only=True):
 
     verdict: Annotated[SafetyWord, says("of the run")]
     service_faults: Annotated[Count, says("two leases of one resource at once, or another rule broken")]
-    contested_leases: Annotated[Count, says("leases whose resource somebody else had asked for")]
     tested_leases: Annotated[Count, says("leases held and asked for meanwhile")] = 0
 
 
@@ -85,9 +83,7 @@ class ComparedRun(Section, frozen=True, kw_only=True):
 
     side: Annotated[Count, says("index into sides")]
     pair: Annotated[Count, says("which round; of stored results: which of the place's runs")]
-    position: Annotated[Count, says("place in its round")] = 0
     id: Annotated[str, says("of the run")]
-    started_at: Annotated[str, says("UTC, ISO 8601")]
     status: Annotated[Status, says("verdict of the run by itself")]
     reasons: Annotated[tuple[str, ...], says("why")]
     generator_cpu_ratio: Annotated[float | None, says("CPU of the busiest load process ÷ one core")]

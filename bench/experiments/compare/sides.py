@@ -1,9 +1,9 @@
 """What `compare` and `gate` are given: *words of a command line → sides to run, or series of stored results*.
 
-    results/a             a stored result, or a folder of several
-    mine.toml · hot-key   a scenario, or a ready one by its name, run now
-    git:main · main       the lock library of a git revision, run now
-    lib:DIR               the packages in DIR (a virtual environment, or pip install --target), run now
+    results/a       a stored result, or a folder of several
+    mine.toml       a scenario, or a ready one by its name, run now
+    git:main        the lock library of a git revision, run now
+    lib:DIR         the packages in DIR (a virtual environment, or pip install --target), run now
 
 Rules
 - Runs made only to be compared are short, unless a duration was asked for or faults come later.
@@ -24,7 +24,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from msgspec import structs
@@ -47,86 +46,62 @@ WINDOW_MS, WARMUP_MS = 1500.0, 300.0
 _MACHINE = ("cpu_model", "cores", "usable_cores", "memory_bytes", "kernel", "python", "lockcore")
 _INSTANCE = ("fsync", "no_fsync_on_rewrite", "maxmemory_bytes", "maxmemory_policy", "tls", "release_command")
 _NOT_COMPARED = ("seed", "thresholds")
-Load = Callable[[Path | None], Scenario]
 Settings = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """One side as it was named. `kind`: stored, scenario, revision, library, or here."""
+    """One side as it was named. `kind`: stored, scenario, recipe, revision, library, or here; `label`: in tables."""
 
-    text: str
+    label: str
     kind: str
     where: Path = Path()
     commit: str = ""
-
-    @property
-    def label(self) -> str:
-        """What it is called in tables."""
-        return f"{self.text} ({self.commit[:9]})" if self.kind == "revision" else self.text
 
 
 def read_named(text: str, repository: Path) -> Named:
     """Return what `text` names. Raises UsageError when there is no such thing, EnvironmentNotReadyError without git."""
     prefix, _, rest = text.partition(":")
-    if prefix == "lib":
-        if not rest or not Path(rest).exists():
-            raise UsageError(f"{text}: there is no such folder{_hint(rest)}")
-        return Named(text, "library", Path(rest))
     if prefix == "git":
-        return Named(text, "revision", repository, commit_of(rest, repository))
-    path = Path(text)
-    if text and path.exists():
-        return Named(text, "scenario" if path.suffix == ".toml" else "stored", path)
+        commit = commit_of(rest, repository)
+        return Named(f"{text} ({commit[:9]})", "revision", repository, commit)
+    name = rest if prefix == "lib" else text
+    path = Path(name)
+    if name and path.exists():
+        kind = "library" if prefix == "lib" else "scenario" if path.suffix == ".toml" else "stored"
+        return Named(text, kind, path)
     if path.parent == Path() and (READY / f"{path.stem}.toml").exists():
         return Named(text, "scenario", path)
-    wrong = f"{text or 'an empty name'}: there is no such result or scenario{_hint(text)}"
-    if not text or path.suffix == ".toml":
-        raise UsageError(wrong)
-    try:
-        return Named(text, "revision", repository, commit_of(text, repository))
-    except UsageError as error:
-        raise UsageError(f"{wrong}; and {error}") from None
-
-
-def _hint(name: str) -> str:
-    """The path most like `name` beside where it should be."""
-    folder = Path(name).parent
-    return nearest(name, [str(other) for other in folder.glob("*")]) if name and folder.is_dir() else ""
+    what = "folder" if prefix == "lib" else "result or scenario, and a revision is written git:REV"
+    hint = nearest(name, map(str, path.parent.glob("*")))
+    raise UsageError(f"{text or 'an empty name'}: there is no such {what}{hint}")
 
 
 def is_stored(given: list[Named]) -> bool:
     """Return whether all are stored results. Raises UsageError for a mixture: only runs made in turn compare well."""
-    stored = [one for one in given if one.kind == "stored"]
-    if stored and len(stored) < len(given):
-        other = next(one for one in given if one.kind != "stored")
+    stored = [one.label for one in given if one.kind == "stored"]
+    if 0 < len(stored) < len(given):
         raise UsageError(
-            f"{stored[0].text} was stored and {other.text} would be run now: a run of another hour is no fair "
-            "comparison. Give two results, or let both be run (two scenarios, or two revisions)"
+            f"{stored[0]} was stored and the other would be run now: a run of another hour is no fair comparison. "
+            "Give two results, or let both be run (two scenarios, or two revisions)"
         )
     return bool(stored)
 
 
 @contextlib.contextmanager
-def opened(given: list[Named], load: Load, options: Mapping[str, object]) -> Iterator[list[Side]]:
-    """Yield the sides to run; checkouts last as long as the context. `load`: a scenario file, or None, → Scenario.
-    Raises BenchError."""
+def opened(
+    given: list[Named], load: Callable[[Named], Scenario], options: Mapping[str, object]
+) -> Iterator[list[Side]]:
+    """Yield the sides to run; checkouts last as long as the context. Raises BenchError."""
     with contextlib.ExitStack() as stack:
         sides, here = [], any(one.kind == "here" for one in given)
         for one in given:
-            scenario = load(one.where if one.kind == "scenario" else None)
             folders: tuple[str, ...] = installed(one.where) if one.kind == "library" else ()
             if one.kind == "revision":
                 folders = stack.enter_context(checked_out(one.commit, one.where))
-            from_source = any(Path(folder, "lockcore").exists() for folder in folders)
-            if here and from_source and describe_environment().lockcore == "compiled":
-                raise UsageError(
-                    "the lock here is compiled, a revision of it would run from source, and every change would pass: "
-                    "name the change as a revision, too (--candidate git:HEAD)"
-                )
-            if here and one.kind == "revision":
-                _require_here(one.where, folders)
-            sides.append(shortened(Side(one.label, scenario, folders), options))
+            if here and folders:
+                _require_here(one, folders)
+            sides.append(shortened(Side(one.label, load(one), folders), options))
         yield sides
 
 
@@ -145,21 +120,15 @@ def shortened(side: Side, options: Mapping[str, object]) -> Side:
 def commit_of(revision: str, repository: Path) -> str:
     """Return the commit that `revision` names in `repository`. Raises UsageError when there is no such repository or
     revision, EnvironmentNotReadyError when there is no git."""
-    place = "this folder" if repository == Path() else str(repository)
     done = _git(repository, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
     if not done.returncode:
         return done.stdout.decode().strip()
-    complaint = done.stderr.decode(errors="replace").strip()
-    if "Needed a single revision" not in complaint:
-        said = complaint.partition("\n")[0].removeprefix("fatal: ")
-        raise UsageError(
-            f"{place} cannot be asked for the revision {revision}: git says {said!r} (--repo names another)"
-        )
+    said = done.stderr.decode(errors="replace").partition("\n")[0].removeprefix("fatal: ")
     names = _lines(repository, "for-each-ref", "--format=%(refname:short)")
     hint = nearest(revision, names) or nearest(revision.rpartition("/")[2], names)
     if _lines(repository, "rev-parse", "--is-shallow-repository") == ["true"]:
-        hint = f"{hint or ';'} this clone is shallow: fetch what is missing (in CI: the whole history)"
-    raise UsageError(f"the git repository of {place} has no revision {revision or '(no name)'}{hint}")
+        hint += "; this clone is shallow: fetch what is missing (in CI: the whole history)"
+    raise UsageError(f"{repository.absolute()} has no revision {revision or '(no name)'}: git says {said!r}{hint}")
 
 
 @contextlib.contextmanager
@@ -174,49 +143,58 @@ def checked_out(commit: str, repository: Path) -> Iterator[tuple[str, ...]]:
             wanted = [member for member in tar if member.name.partition("/")[0] not in _THE_BENCH]
             tar.extractall(guard.folder, wanted, filter="data")
         folders = tuple(str(path) for path in (guard.folder, guard.folder / "src") if path.is_dir())
-        origins = _origins(folders, folders)
-        if not origins:
+        if not any(_packages(folders)):
             raise UsageError(f"{commit[:12]} of {repository} holds no Python package to compare")
-        for package, origin in origins.items():  # a comparison of a version with itself says nothing
-            if not any(Path(origin).is_relative_to(folder) for folder in folders):
-                raise EnvironmentNotReadyError(
-                    f"the package {package} would be imported from {origin or 'nowhere'}, not from git"
-                )
+        if strange := _imported_elsewhere(folders, folders, guard.folder):  # a version is not compared with itself
+            raise EnvironmentNotReadyError(f"{strange}, not from git")
         yield folders
 
 
 def installed(folder: Path) -> tuple[str, ...]:
     """Return where to import from: `folder` itself, or the site-packages of the virtual environment that it is. Raises
     UsageError when it holds no package."""
-    places = [*sorted(folder.glob("lib/python*/site-packages")), folder] if folder.is_dir() else []
-    for place in places:
-        if any(place.glob("*/__init__.py")):
+    for place in (*sorted(folder.glob("lib/python*/site-packages")), folder):
+        if any(_packages([str(place)])):
             return (str(place.resolve()),)
     raise UsageError(
         f"{folder} holds no Python package; give a virtual environment or a folder of pip install --target"
     )
 
 
-def _require_here(repository: Path, checkout: Sequence[str]) -> None:
-    """Refuse to judge "the code here" where another is imported than what lies in the revision's repository: an
-    installed version knows of no change, and every gate would pass."""
-    root = Path(_lines(repository, "rev-parse", "--show-toplevel")[0]).resolve()
-    for package, origin in _origins(checkout, ()).items():
-        if Path(origin).resolve().parent.parent not in (root, root / "src"):
-            raise UsageError(
-                f"the code here is not that of {root}: {package} is imported from {origin or 'nowhere'}, which "
-                "knows of no change there; install it editable (pip install --editable .), or name the change as "
-                "a revision, too (--candidate git:HEAD)"
-            )
+def _require_here(other: Named, folders: Sequence[str]) -> None:
+    """Refuse to judge "the code here" where it is compiled and the other would run from source, or where something else
+    is imported than what lies in a revision's repository: it knows of no change there, and every gate would pass."""
+    wrong = ""
+    if describe_environment().lockcore == "compiled" and "lockcore" in _packages(folders):
+        wrong = "it is compiled, the other would run from source"
+    elif other.kind == "revision":
+        wrong = _imported_elsewhere(folders, (), Path(_lines(other.where, "rev-parse", "--show-toplevel")[0]))
+    if wrong:
+        raise UsageError(
+            f"the code here would pass beside {other.label} whatever changed: {wrong}; install it editable "
+            "(pip install --editable .), or name the change as a revision, too (--candidate git:HEAD)"
+        )
 
 
-def _origins(checkout: Sequence[str], first: Sequence[str]) -> dict[str, str]:
-    """By package of a checkout the file that a fresh interpreter imports that looks into `first` first; "": none."""
+def _packages(folders: Sequence[str]) -> Iterator[str]:
+    """The names of the packages that lie in these folders."""
+    return (place.parent.name for folder in folders for place in Path(folder).glob("*/__init__.py"))
+
+
+def _imported_elsewhere(checkout: Sequence[str], first: Sequence[str], root: Path) -> str:
+    """Which package of a checkout a fresh interpreter that looks into `first` first would import, but not from `root`
+    or its `src`; "" = none."""
     path = os.pathsep.join([*first, os.environ.get("PYTHONPATH", ""), str(HERE)])
-    command, environ = [sys.executable, "-c", _ASK], {**os.environ, "PYTHONPATH": path}
-    ask = partial(subprocess.run, env=environ, cwd=os.sep, capture_output=True, text=True, check=False)
-    packages = [place.parent.name for folder in checkout for place in Path(folder).glob("*/__init__.py")]
-    return {package: ask([*command, package]).stdout.strip() for package in packages}
+    roots = (root.resolve(), root.resolve() / "src")
+    for package in _packages(checkout):
+        asked = subprocess.run(
+            [sys.executable, "-c", _ASK, package], env={**os.environ, "PYTHONPATH": path}, cwd=os.sep,
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        origin = asked.stdout.strip()
+        if Path(os.sep, origin).resolve().parent.parent not in roots:
+            return f"the package {package} would be imported from {origin or 'nowhere'}"
+    return ""
 
 
 def _lines(repository: Path, *arguments: str) -> list[str]:
@@ -228,10 +206,8 @@ def _git(repository: Path, *arguments: str) -> subprocess.CompletedProcess[bytes
     command = ["git", "-C", str(repository), *arguments]
     try:
         return subprocess.run(command, capture_output=True, timeout=60, check=False, env={**os.environ, "LC_ALL": "C"})
-    except OSError as error:
-        raise EnvironmentNotReadyError(f"a revision was named, and git cannot be run ({error.strerror})") from None
-    except subprocess.TimeoutExpired:
-        raise EnvironmentNotReadyError(f"git did not answer within a minute about {repository}") from None
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EnvironmentNotReadyError(f"a revision was named, and git cannot be run ({error})") from None
 
 
 def read_series(place: Path) -> list[RunResult]:

@@ -31,14 +31,13 @@ def sheet(result: ComparisonResult, place: str = "") -> Sheet:
 
 def _headline(result: ComparisonResult) -> str:
     labels, status = [side.label for side in result.sides], result.verdict.status
+    finished, planned = result.finished_pairs, result.planned_pairs
     if result.kind == "compare":
-        again = {entry.side for entry in result.metrics if entry.role == "noise"}
-        names = " · ".join(label for index, label in enumerate(labels) if index not in again)
+        names = " · ".join(labels[: -1 if result.paired else None])  # without the first once more
     else:
         tolerance = f"{result.tolerance_ratio * 100:g} %"
         wanted = {"pass": f"at most {tolerance} worse than", "fail": "worse than"}
         names = f"{labels[1]} {wanted.get(status, 'against')} {labels[0]}"
-    finished, planned = result.finished_pairs, result.planned_pairs
     if not result.paired:
         pairs = "stored runs, not paired"
     elif not finished and result.exact is not None and result.exact.failures:
@@ -154,26 +153,20 @@ def _lines(result: ComparisonResult) -> Iterator[tuple[str, str]]:
 def _exact(exact: Exact) -> str:
     if exact.skipped:
         return f"not counted: {exact.skipped}"
-    changed = [row for row in exact.rows if row.verdict != "same"]
-    parts = [f"{metric_text(row.name)} {row.first:g} → {row.second:g} ({row.verdict})" for row in changed]
-    if same := [f"{metric_text(row.name)} {row.second:g}" for row in exact.rows if row.verdict == "same"]:
-        parts.append(f"{'same: ' if changed else 'all the same: '}{', '.join(same)}")
+    rows = [(metric_text(row.name), row.first, row.second) for row in exact.rows]
+    changed = [f"{name} {first:g} → {second:g}" for name, first, second in rows if first != second]
+    same = ", ".join(f"{name} {first:g}" for name, first, second in rows if first == second)
+    parts = [*changed, f"{'same' if changed else 'all the same'}: {same}"] if same else changed
     return " · ".join(parts) + "  (per acquire with its release)"
 
 
 def _legend(result: ComparisonResult) -> Iterator[tuple[str, str]]:
-    confidences = {entry.confidence for entry in result.metrics if entry.confidence}
-    sure = ", ".join(f"{confidence * 100:.3g} %" for confidence in sorted(confidences))
-    if not sure:
-        return
-    of, test = ("the pairs'", "Wilcoxon") if result.paired else ("all", "Mann-Whitney")
-    yield "interval", f"{sure}: Hodges-Lehmann of {of} log ratios, exact {test} interval"
-    if looks := [str(look) for look in result.looks if look <= result.finished_pairs]:
-        yield "looks", f"certain enough to stop? asked after pair {', '.join(looks)}; the interval pays for every look"
-    if result.paired:
-        again = any(entry.role == "noise" for entry in result.metrics)
-        of = "of one pair of equal runs (A/A, run in between)" if again else "of one pair, by their spread"
-        yield "noise", f"standard deviation {of}"
+    if sure := sorted({f"{entry.confidence * 100:.3g} %" for entry in result.metrics if entry.confidence}):
+        of, test = ("the pairs'", "Wilcoxon") if result.paired else ("all", "Mann-Whitney")
+        yield "interval", f"{', '.join(sure)}: Hodges-Lehmann of {of} log ratios, exact {test} interval"
+        if result.paired:
+            equal = " of equal runs (A/A)" if any(entry.role == "noise" for entry in result.metrics) else ""
+            yield "noise", f"standard deviation of one pair{equal}"
 
 
 def metric_text(name: str) -> str:
@@ -195,8 +188,7 @@ def suite(result: ComparisonResult) -> Suite:
         cases.append(Case("exact costs", "fail" if result.exact.failures else "pass", _exact(result.exact)))
     verdict = result.verdict
     cases.append(Case(result.kind, verdict.status, "; ".join(verdict.reasons) or _headline(result)))
-    properties = {"id": result.id, **{f"side {index}": side.label for index, side in enumerate(result.sides)}}
-    return Suite(result.kind, result.started_at, result.duration_s, cases, properties)
+    return Suite(result.kind, result.started_at, result.duration_s, cases, {"id": result.id})
 
 
 # -- pictures ----------------------------------------------------------------------------------------------------------

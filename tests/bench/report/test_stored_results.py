@@ -52,6 +52,7 @@ DROPPED = {  # figures that nobody reads any more
         "process_id", "uptime_s",
     )),
     *(f".instances[].info.{name}" for name in ("children_cpu_s", "usec_per_call", "input_bytes", "output_bytes")),
+    ".runs[].started_at", ".runs[].position", ".runs[].safety.contested_leases",
 }  # fmt: skip
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bench.experiments.compare.experiment import Question
 from bench.experiments.compare.judge import (
     Sides,
     combine_thresholds,
@@ -17,6 +16,7 @@ from bench.experiments.compare.judge import (
     judge_comparison,
     judge_figure,
 )
+from bench.experiments.compare.pairs import Comparison
 from bench.experiments.compare.result import Exact
 from bench.gates.threshold import FOREVER_S, find_metric
 from bench.measure.statistics import Shift, least_pairs
@@ -83,8 +83,8 @@ def test_ratios_are_told_as_measured_and_in_order() -> None:
         ([0.0] * 24, [0.0] * 24, "there are no samples"),
         ([], [], "there are no samples"),
         ([1.0] * 24, [None] * 24, "there are no samples"),
-        ([1.0] * 7 + [None] * 17, [1.0] * 24, "7 pairs are too few for an interval of 0.99, which takes 8"),
-        ([1.0], [1.0], "1 pair is too few for an interval of 0.99, which takes 8"),
+        ([1.0] * 7 + [None] * 17, [1.0] * 24, "7 of the 8 pairs that an interval of 0.99 takes"),
+        ([1.0], [1.0], "1 of the 8 pairs that an interval of 0.99 takes"),
     ],
 )
 def test_without_samples_nothing_passes(first: list[Any], second: list[Any], reason: str) -> None:
@@ -106,7 +106,7 @@ def test_stored_runs_are_judged_unpaired_and_need_several() -> None:
     few = judge_figure("gate", P50, Sides([1.0, 1.0], [1.0], paired=False), 0.1)
     assert (few.verdict, few.reason) == (
         "inconclusive",
-        "1 run is too few for an interval of 0.98, which takes 5 of each side",
+        "1 of the 5 runs of each side that an interval of 0.98 takes",
     )
     base = [1.0, 1.01, 0.99, 1.02, 0.98, 1.0]
     assert judge_figure("gate", P50, Sides(base, [1.3 * value for value in base], paired=False), 0.1).verdict == "fail"
@@ -138,7 +138,7 @@ def test_looks_and_metrics_share_one_false_alarm_in_a_hundred() -> None:
 
 def test_cpu_is_judged_more_sharply_unless_it_was_named() -> None:
     cpu = find_metric("cost.client_cpu_us_per_cycle")
-    usual = Question("gate", ["a", "b"], (RATE, cpu), (), 0.1, 1, sharp=True)
+    usual = Comparison("gate", (), (RATE, cpu), (), 0.1, 1, 24, sharp=True)
     assert (usual.tolerance_of(RATE), usual.tolerance_of(cpu)) == (0.1, pytest.approx(0.03))
     assert replace_fields(usual, sharp=False).tolerance_of(cpu) == 0.1
     base = [10.0 + place / 100 for place in range(24)]

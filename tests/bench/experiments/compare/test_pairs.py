@@ -17,8 +17,8 @@ from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.experiments.compare import experiment as comparison
 from bench.experiments.compare import pairs
 from bench.experiments.compare.costs import judge_exact
-from bench.experiments.compare.experiment import Question, compare_now
-from bench.experiments.compare.pairs import PairsOrder, Side, run_pairs, take_turns
+from bench.experiments.compare.experiment import compare_now
+from bench.experiments.compare.pairs import CompareOrder, Comparison, Side, run_pairs, take_turns
 from bench.gates.threshold import FOREVER_S, find_metric
 from bench.run.experiment import ExperimentOrder
 from bench.run.interrupt import Interrupts
@@ -74,10 +74,13 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
     return stage
 
 
-def order(count: int = 6, *, processes: int = 2, **changes: Any) -> PairsOrder:
+def order(
+    count: int = 6, *, processes: int = 2, folder: Path = Path(), looks: tuple[int, ...] = (8,), **changes: Any
+) -> CompareOrder:
     scenario = load(None, {"duration": "1s", "processes": str(processes)})
     sides = [Side("a", scenario, ("a",)), Side("b", replace(scenario, **changes), ("b",))]
-    return PairsOrder(sides, count, 7)
+    plan = Comparison("gate", sides, (RATE,), (), 0.1, 7, count, looks=looks)
+    return ExperimentOrder(plan, "7f3a", ["lockbench", "gate"], folder)
 
 
 def quiet(_text: str) -> None:
@@ -106,8 +109,8 @@ def test_in_turns_every_side_runs_once_and_all_at_the_same_time(stage: Stage) ->
               {"faults": (Fault("stop", 0, None, ("instance:0",), "fixed", {}),)}],
 )  # fmt: skip
 def test_what_goes_on_while_others_run_does_not_take_turns(unfit: dict[str, Any]) -> None:
-    assert take_turns(order(processes=1))
-    assert not take_turns(order(**{"processes": 1, **unfit}))
+    assert take_turns(order(processes=1).plan)
+    assert not take_turns(order(**{"processes": 1, **unfit}).plan)
 
 
 def test_the_partner_of_one_that_died_is_asked_to_end(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +175,6 @@ def test_a_round_goes_there_and_back_in_random_order_with_one_seed(stage: Stage)
     assert {"".join(name for name, _ in turn) for turn in rounds} == {"abba", "baab"}
     assert [{seed for _, seed in turn} for turn in rounds] == [{7 + number} for number in range(20)]
     assert done.finished == 20
-    assert [run.position for run in done.runs[:4]] == [0, 1, 2, 3]
     stage.ran.clear()
     run_pairs(order(20), quiet)
     assert [stage.ran[start : start + 4] for start in range(0, 80, 4)] == rounds, "the seed decides"
@@ -232,9 +234,8 @@ def test_what_breaks_later_keeps_the_finished_rounds_and_says_why(stage: Stage) 
         run_pairs(order(), quiet)
 
 
-def asked(stage_order: PairsOrder, folder: Path, looks: tuple[int, ...] = (8,)) -> Any:
-    question = Question("gate", ["a", "b"], (RATE,), (), 0.1, 7, looks=looks)
-    return compare_now(ExperimentOrder(question, "7f3a", ["lockbench", "gate"], folder), stage_order, quiet)
+def asked(count: int, folder: Path, looks: tuple[int, ...] = (8,), processes: int = 2) -> Any:
+    return compare_now(order(count, processes=processes, folder=folder, looks=looks), quiet)
 
 
 def test_one_command_more_fails_at_once_without_a_pair(
@@ -242,12 +243,12 @@ def test_one_command_more_fails_at_once_without_a_pair(
 ) -> None:
     costs = {"commands": 10, "bytes_sent": 1295}
     monkeypatch.setattr(comparison, "count_exactly", lambda _order: judge_exact(costs, costs | {"commands": 11}))
-    done = asked(order(8), tmp_path)
+    done = asked(8, tmp_path)
     assert (done.exit_code, done.result.verdict.reasons) == (1, ("commands per acquire: 10 → 11",))
     assert (stage.ran, done.result.finished_pairs) == ([], 0)
     (tmp_path / "result.json").unlink()
     monkeypatch.setattr(comparison, "count_exactly", lambda _order: judge_exact(costs, costs))
-    assert asked(order(8), tmp_path).exit_code == 0, "negative control"
+    assert asked(8, tmp_path).exit_code == 0, "negative control"
 
 
 def test_a_gate_stops_at_the_first_look_that_answers_and_not_between(
@@ -256,13 +257,13 @@ def test_a_gate_stops_at_the_first_look_that_answers_and_not_between(
     costs = {"commands": 10, "bytes_sent": 1295}
     monkeypatch.setattr(comparison, "count_exactly", lambda _order: judge_exact(costs, costs))
     stage.rates = {"b": 1.0}
-    done = asked(order(24, processes=1), tmp_path, looks=(9, 12, 16, 24))
+    done = asked(24, tmp_path, (9, 12, 16, 24), processes=1)
     assert (done.exit_code, done.result.finished_pairs, done.result.planned_pairs) == (1, 9, 24)
     assert done.result.verdict.reasons[0].startswith("rate got worse")
     assert done.result.looks == (9, 12, 16, 24)
     stage.statuses, stage.rates = ["pass", "pass", "pass", "violated"], {}
     (tmp_path / "result.json").unlink()
-    done = asked(order(24, processes=1), tmp_path, looks=(9, 12, 16, 24))
+    done = asked(24, tmp_path, (9, 12, 16, 24), processes=1)
     assert (done.exit_code, done.result.finished_pairs) == (5, 2), "what is certain does not wait for a look"
 
 
@@ -274,7 +275,7 @@ def test_a_gate_that_is_cut_between_two_looks_is_not_judged(
     costs = {"commands": 10, "bytes_sent": 1295}
     monkeypatch.setattr(comparison, "count_exactly", lambda _order: judge_exact(costs, costs))
     stage.rates, stage.stop_at = {"b": 1.0}, (9 * 2, "interrupt")
-    done = asked(order(24, processes=1), tmp_path, looks=looks)
+    done = asked(24, tmp_path, looks, processes=1)
     assert (done.exit_code, done.result.finished_pairs) == (code, 9)
     assert [one.verdict for one in done.result.metrics if one.role == "judged"] == [word]
     assert ("got worse" in " ".join(done.result.verdict.reasons)) is (word == "fail")

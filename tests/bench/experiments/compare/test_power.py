@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from bench.experiments.compare.command import CLOSED, PAIRS
-from bench.experiments.compare.experiment import Question
 from bench.experiments.compare.judge import Sides, gate_confidence, gate_looks, judge_comparison, judge_figure
+from bench.experiments.compare.pairs import Comparison
 from bench.gates.threshold import Metric, find_metric
 from bench.measure.statistics import paired_shift
 from tests.doubles.compared import compared_run
@@ -32,7 +32,7 @@ CPU = "cost.client_cpu_us_per_cycle"
 WAITS = ("rate", "acquire.p50")  # a lock that only waits longer
 SLOWER = (*WAITS, CPU)  # slower code: it works longer
 LOOKS = gate_looks(PAIRS["gate"], len(JUDGED))
-IN_TURNS = Question("gate", ["baseline", "candidate"], JUDGED, (), 0.1, 1, looks=LOOKS, sharp=True)
+IN_TURNS = Comparison("gate", (), JUDGED, (), 0.1, 1, PAIRS["gate"], looks=LOOKS, sharp=True)
 GATES = pytest.mark.parametrize("gates", [100, pytest.param(2_000, marks=pytest.mark.slow)])
 RUNS = [compared_run()]
 
@@ -182,5 +182,5 @@ def test_looking_after_every_pair_without_paying_for_it_would_fail_identical_cod
 
 def worse_of(values: Sides) -> list[float]:
     """Log ratios of a rate, above 0 is worse."""
-    first, second = values.known()
+    first, second, _ = values.known(zero=False)
     return [float(np.log(a / b)) for a, b in zip(first, second, strict=True)]

@@ -61,9 +61,10 @@ def test_a_compiled_lock_is_not_gated_against_its_source(repository: Path, monke
 
     def made(name: str) -> Path:
         (repository / name / name).mkdir(parents=True, exist_ok=True)
+        (repository / name / name / "__init__.py").touch()
         return repository / name
 
-    monkeypatch.setattr(sides, "_require_here", lambda *_: None)
+    monkeypatch.setattr(sides, "_imported_elsewhere", lambda *_: "")
     environment = describe_environment()
     given = [Named("git:v2", "revision", repository, commit_of("v2", repository)), Named("here", "here")]
     for folder, compiled, refused in (("lockcore", True, True), ("lockcore", False, False), ("mylock", True, False)):
@@ -71,7 +72,7 @@ def test_a_compiled_lock_is_not_gated_against_its_source(repository: Path, monke
         word = "compiled" if compiled else "source"
         monkeypatch.setattr(sides, "describe_environment", lambda word=word: replace(environment, lockcore=word))
         expected = pytest.raises(UsageError, match="--candidate git:HEAD") if refused else contextlib.nullcontext()
-        with expected, sides.opened(given, lambda _path: load(None, {}), {}) as found:
+        with expected, sides.opened(given, lambda _one: load(None, {}), {}) as found:
             assert len(found) == 2
 
 
@@ -84,7 +85,7 @@ def test_the_code_here_is_that_of_the_repository_and_not_what_is_installed(
     for path, refused in ((tmp_path / "site-packages", True), (repository, False)):
         monkeypatch.setenv("PYTHONPATH", str(path))
         expected = pytest.raises(UsageError, match="--candidate git:HEAD") if refused else contextlib.nullcontext()
-        with expected, sides.opened(given, lambda _path: load(None, {}), {}) as found:
+        with expected, sides.opened(given, lambda _one: load(None, {}), {}) as found:
             assert len(found) == 2
     monkeypatch.delenv("PYTHONPATH")
     with pytest.raises(UsageError, match="imported from nowhere"), sides.opened(given, lambda _: load(None, {}), {}):
