@@ -11,13 +11,13 @@ before it took beyond that; one that is not over when it ends is cut.
 """
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from statistics import mean
 
 import psutil
 
-from bench.errors import BenchError, EnvironmentNotReadyError, InconclusiveError
+from bench.errors import BenchError, InconclusiveError
 from bench.experiments.capacity.judge import CapacityPlan, Findings, judge_capacity, next_probe, point_of
 from bench.experiments.capacity.model import RateInterval
 from bench.experiments.capacity.probe import callers_for, judge_probe
@@ -70,63 +70,52 @@ class OutOfTime(Exception):  # noqa: N818 - no error: a busy machine gets less f
 
 
 class Budget:
-    """`wanted_s`: from now on."""
+    """The time of a point: `wanted_s` from now on, kept by a look each second at the run that is made. `awaits`: the
+    first run begins when other hosts have come, which takes none of it. `cut`: 1 once a run was asked to end."""
 
-    def __init__(self, wanted_s: float, now_s: Callable[[], float] = time.monotonic) -> None:
-        self.wanted_s, self._now_s = wanted_s, now_s
+    def __init__(self, experiment: Experiment, wanted_s: float, *, awaits: bool) -> None:
+        self._experiment, self._wanted_s, self._awaits = experiment, wanted_s, awaits
         self._overhead_s = FIRST_OVERHEAD_S
-        self.restart()
+        self._restart()
 
-    def restart(self) -> None:
-        """From now on."""
-        self._began_s = self._now_s()
-        self._over_s = self._began_s + (1 - RESERVE) * self.wanted_s
+    def _restart(self) -> None:
+        self._began_s = time.monotonic()
+        self._over_s = self._began_s + (1 - RESERVE) * self._wanted_s
 
     @property
     def left_s(self) -> float:
         """Seconds until a run that still lasts is cut."""
-        return max(self._over_s - self._now_s(), 0.0)
+        return max(self._over_s - time.monotonic(), 0.0)
 
     def lasts_s(self, scenario: Scenario) -> float:
         """How long a run will last, by those before it."""
         return _asked_s(scenario) + self._overhead_s
 
-    def require(self, scenario: Scenario) -> None:
+    def begin(self, scenario: Scenario) -> None:
         """This run begins, unless it will not be over in time. Raises OutOfTime."""
         if self.lasts_s(scenario) > self.left_s:
             raise OutOfTime
-        self._began_s = self._now_s()
+        self._began_s, self.cut, self._busy = time.monotonic(), 0, list[float]()
 
-    def ended(self, scenario: Scenario) -> None:
-        """The run that began last is over."""
-        self._overhead_s = (self._overhead_s + self._now_s() - self._began_s - _asked_s(scenario)) / 2
+    def __call__(self, progress: Progress) -> None:
+        """One look; once time is up it wishes the run's end, as Ctrl-C does."""
+        if progress.phase == "starting" and self._awaits:
+            self._restart()
+        if progress.phase == "measuring":
+            self._busy.append(psutil.cpu_percent() / 100)  # since the look before
+        if not self.left_s and not self.cut:
+            self.cut = 1
+            self._experiment.count += 1
+
+    def ended(self, scenario: Scenario) -> float | None:
+        """The run is over: what share of this machine's CPU time was used while it was measured, by whomever."""
+        self._overhead_s = (self._overhead_s + time.monotonic() - self._began_s - _asked_s(scenario)) / 2
+        self._awaits = False
+        return mean(self._busy[1:]) if len(self._busy) > 1 else None
 
 
 def _asked_s(scenario: Scenario) -> float:
     return (scenario.warmup_ms + scenario.duration_ms) / 1000
-
-
-@dataclass(slots=True)
-class _ProbeWatch:
-    """Each second of a run: how busy this machine is while it is measured (0…1), and whether time is up.
-
-    `is_awaited`: it begins when other hosts have come."""
-
-    experiment: Experiment
-    budget: Budget
-    is_awaited: bool
-    cut: int = 0
-    busy: list[float] = field(default_factory=list)
-
-    def __call__(self, progress: Progress) -> None:
-        """One look; once time is up it wishes the run's end, as Ctrl-C does. Waiting for other hosts takes none."""
-        if progress.phase == "starting" and self.is_awaited:
-            self.budget.restart()
-        if progress.phase == "measuring":
-            self.busy.append(psutil.cpu_percent() / 100)  # since the look before
-        if not self.budget.left_s and not self.cut:
-            self.cut = 1
-            self.experiment.count += 1
 
 
 class _Seeker:
@@ -165,7 +154,8 @@ class _Seeker:
         return found
 
     def _seek(self) -> None:
-        budget = self._budget = Budget(self._plan.budget_s)
+        plan = self._plan
+        self._budget = Budget(self._experiment, plan.budget_s, awaits=plan.bind is not None and not self._runs)
         with open_servers(self._scenario, server=self._order.server, allow_missing=False) as self._servers:
             self._experiment.raising = False
             self._findings.fleet = self._servers.section()
@@ -173,7 +163,7 @@ class _Seeker:
                 self._start()
                 self._search()
             except OutOfTime:
-                spent = f"the time budget of {duration_text(budget.wanted_s * 1000)} (--budget) was spent"
+                spent = f"the time budget of {duration_text(plan.budget_s * 1000)} (--budget) was spent"
                 made = f"{counted(len(self._findings.probes), 'probe')} of {duration_text(self._scenario.duration_ms)}"
                 self._findings.unmeasured.append(f"{spent}: the search ended after {made} (--duration)")
 
@@ -236,39 +226,35 @@ class _Seeker:
         return replace(scenario, rate_per_s=rate, users=users, duration_ms=duration_ms, seed=seed)
 
     def _run(self, scenario: Scenario) -> tuple[RunResult, float | None]:
-        """One run on the standing servers, drained before it, stored; and the share of this machine's CPU time that was
-        used, by whomever. Raises OutOfTime when its time was up before its end."""
+        """One run on the standing servers, drained before it, stored; and how busy this machine was. Raises OutOfTime
+        when its time was up before its end."""
         experiment, budget, bind = self._experiment, self._budget, self._plan.bind
         if experiment.is_over:
             raise KeyboardInterrupt
-        budget.require(scenario)
+        budget.begin(scenario)
         _drain(self._servers.urls)
         run_id = f"{self._order.run_id}-{self._runs + 1}"
         order = Order(scenario, run_id, self._order.command, None, self._order.server, bind=bind, more=True)
-        watch, result = _ProbeWatch(experiment, budget, bind is not None and not self._runs), None
+        result = None
         try:
-            result = run_on(self._servers, order, experiment, watch).result
+            result = run_on(self._servers, order, experiment, budget).result
         except KeyboardInterrupt:
-            if not watch.cut:
+            if not budget.cut:
                 raise
         finally:
-            experiment.count -= watch.cut
-        if watch.cut and not experiment.is_over:
+            experiment.count -= budget.cut
+        if budget.cut and not experiment.is_over:
             raise OutOfTime
         if experiment.is_over or result is None or result.interrupted:
             raise KeyboardInterrupt
         self._runs += 1
-        budget.ended(scenario)
+        busy = budget.ended(scenario)
         self._keep(result)
-        return result, mean(watch.busy[1:]) if len(watch.busy) > 1 else None
+        return result, busy
 
     def _keep(self, result: RunResult) -> None:
-        """Store a run's whole result, which costs nothing but itself where it cannot be; note what it warns of."""
-        folder = self._order.folder / "probes" / f"{self._runs:02d}"
-        try:
-            write_result(result, folder)
-        except EnvironmentNotReadyError as error:
-            self.warnings.append(f"a probe's result could not be stored in {folder} ({error})")
+        """Store a run's whole result; note what it warns of. Raises BenchError for one that says nothing."""
+        write_result(result, self._order.folder / "probes" / f"{self._runs:02d}")
         verdict, rate = result.verdict, result.scenario.rate_per_s
         if verdict.status == "violated":
             where = f"at {rate:,.0f}/s" if rate else f"closed loop, {result.scenario.users} callers"

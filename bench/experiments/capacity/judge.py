@@ -11,15 +11,14 @@ Source: p99 of M/M/1 is ln 100 ÷ (μ − λ); Student's t for the latency at th
 """
 
 import math
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median
 
 import numpy as np
 
 from bench.experiments.capacity import model
 from bench.experiments.capacity.model import LEAST_RATE, USABLE, Look, RateInterval, Reached
-from bench.experiments.capacity.probe import Slo, next_limit
+from bench.experiments.capacity.probe import Slo, is_busy, next_limit
 from bench.experiments.capacity.result import (
     Capacity,
     CapacityPoint,
@@ -41,6 +40,7 @@ LEAST_PROBES, MOST_PROBES = 8, 40
 NEAR, LEAST_NEAR = 1.25, 2  # an end is borne out by so many probes, no further than this factor beyond it
 MORE_BY = 2.0  # a closed loop may be so many times faster than what random arrivals leave room for
 _SAY = (Seen.HELD, Seen.MISSED)  # something of the servers
+Loop = tuple[float, int]  # what a closed loop made, leases/s, with so many callers
 STUDENT = {2: 12.706, 3: 4.303}  # t, 97.5 %, by the number of values
 
 
@@ -79,9 +79,8 @@ class Findings:
 
 def reached_by(findings: Findings, slo: Slo) -> Reached:
     """Return what the closed loops made; where none kept the SLO, the slowest is what is believed in."""
-    loops = list(_closed_loops(findings, slo))
-    rates = [max(rate, LEAST_RATE) for _, rate, _ in loops]
-    kept = [rate for rate, (*_, within) in zip(rates, loops, strict=True) if within]
+    rates = [max(loop.achieved_per_s or 0.0, LEAST_RATE) for loop in findings.callers]
+    kept = [max(rate, LEAST_RATE) for rate, _ in loops_within(findings, slo)]
     return max(kept, default=min(rates, default=1.0)), max(rates, default=1.0)
 
 
@@ -119,9 +118,7 @@ def _looks(probes: Sequence[Probe], of: Container[Seen] = tuple(Seen)) -> list[L
 def point_of(point: SweepPoint, findings: Findings, plan: CapacityPlan) -> CapacityPoint:
     """Return what the findings at one point come to."""
     capacity = capacity_of(findings, plan.slo)
-    held = [probe for probe in findings.probes if probe.seen is Seen.HELD]
     near = at_capacity(findings.probes, capacity)
-    best = near if held else None
     word, reasons = _word(findings, capacity, plan)
     return CapacityPoint(
         variables=dict(point.variables),
@@ -130,11 +127,9 @@ def point_of(point: SweepPoint, findings: Findings, plan: CapacityPlan) -> Capac
         status=word.status,
         reasons=tuple(reasons),
         capacity=capacity,
-        attainment=best.attainment if best else None,
-        knee=_knee(held, capacity),
+        knee=_knee(findings.probes, capacity),
         headroom=_headroom(findings, capacity, plan),
         next_limit=next_limit(near.uses if near else (), _gave_out(findings) if capacity.high is None else ""),
-        instances=best.instances if best else (),
         probes=tuple(findings.probes),
         callers=tuple(sorted(findings.callers, key=lambda loop: loop.users)),
         agreement=agreement(findings, capacity, plan.slo),
@@ -148,7 +143,8 @@ def _gave_out(findings: Findings) -> str:
         return ""
     first = min(spoilt, key=lambda probe: probe.rate_per_s)
     health, late = first.generator, f"its timer woke {latency(first.generator.late_s)} late"
-    return f"{f'{percent(health.cpu_ratio, 0)} of a core' if first.is_bound else late} at {first.rate_per_s:,.0f}/s"
+    how = f"{percent(health.cpu_ratio, 0)} of a core" if is_busy(health.cpu_ratio) else late
+    return f"{how} at {first.rate_per_s:,.0f}/s"
 
 
 def _word(findings: Findings, capacity: Capacity, plan: CapacityPlan) -> tuple[Word, list[str]]:
@@ -156,7 +152,7 @@ def _word(findings: Findings, capacity: Capacity, plan: CapacityPlan) -> tuple[W
         return words.VIOLATED, [findings.violated]
     if not findings.probes:
         return words.INCONCLUSIVE, ["no probe was finished", *findings.unmeasured]
-    reasons = outrun(capacity, _closed_loops(findings, plan.slo))
+    reasons = outrun(capacity, loops_within(findings, plan.slo))
     if capacity.low is None and not reasons:
         return _none_held(findings, min(findings.probes, key=lambda probe: probe.rate_per_s), plan)
     if capacity.low and capacity.high is None:
@@ -183,19 +179,22 @@ def _none_held(findings: Findings, lowest: Probe, plan: CapacityPlan) -> tuple[W
     return words.INCONCLUSIVE, [f"{reason}; too few lower ones were tried", *findings.unmeasured]
 
 
-def _closed_loops(findings: Findings, slo: Slo) -> Iterator[tuple[int, float, bool]]:
-    """Callers, leases/s, and whether the SLO's limits on acquires, as far as closed loops have them, were kept."""
-    limits = [one for one in slo.thresholds if one.metric.path[0] == "latency_s"]
+def loops_within(findings: Findings, slo: Slo) -> list[Loop]:
+    """The closed loops that kept the SLO's limits on acquires, as far as they have them."""
+    limits = [(one.metric.path[-1], one.limit) for one in slo.thresholds if one.metric.path[0] == "latency_s"]
+    kept = []
     for loop in findings.callers:
-        values = [(getattr(loop.acquire_s, one.metric.path[-1], None), one.limit) for one in limits]
-        kept = bool(limits) and all(value is not None and value <= limit for value, limit in values)
-        yield loop.users, loop.achieved_per_s or 0.0, kept
+        values = [(getattr(loop.acquire_s, figure, None), limit) for figure, limit in limits]
+        if limits and all(value is not None and value <= limit for value, limit in values):
+            kept.append((loop.achieved_per_s or 0.0, loop.users))
+    return kept
 
 
-def _knee(held: Sequence[Probe], capacity: Capacity) -> Knee | None:
+def _knee(probes: Sequence[Probe], capacity: Capacity) -> Knee | None:
     """The rate with most throughput per latency (Kleinrock's power: rate ÷ mean acquire) among those that held, up to
     the interval: what held within it or above may not hold again."""
-    sure = [probe for probe in held if probe.acquire_s.mean and probe.rate_per_s <= (capacity.low or 0.0)]
+    held = [probe for probe in probes if probe.seen is Seen.HELD and probe.acquire_s.mean]
+    sure = [probe for probe in held if probe.rate_per_s <= (capacity.low or 0.0)]
     knee = max(sure, key=lambda probe: probe.rate_per_s / (probe.acquire_s.mean or math.inf), default=None)
     return Knee(rate_per_s=knee.rate_per_s, acquire_s=knee.acquire_s) if knee else None
 
@@ -208,19 +207,13 @@ def _headroom(findings: Findings, capacity: Capacity, plan: CapacityPlan) -> Hea
         capacity.likely or low,
         model.Model(reached_by(findings, plan.slo), _looks(findings.probes, _SAY)),
     )
-    there = [probe for probe in findings.probes if probe.rate_per_s == target]
-    seen = [getattr(probe.acquire_s, plan.slo.figure) for probe in there]
-    late = [probe.generator.late_s for probe in there if probe.generator.late_s is not None]
+    seen = [getattr(probe.acquire_s, plan.slo.figure) for probe in findings.probes if probe.rate_per_s == target]
     return Headroom(
-        target_rate_per_s=target,
         ratio=middle / target - 1 if middle else None,
-        kept=low is not None and low >= target,
         sure=believed.above(target) if capacity.likely else None,
         low=low / target - 1 if low else None,
         high=high / target - 1 if high else None,
-        figure=plan.slo.figure,
         acquire_s=mean_latency([value for value in seen if value]),
-        late_s=median(late) if late else None,
     )
 
 
@@ -236,7 +229,7 @@ def mean_latency(values: Sequence[float]) -> Estimate | None:
 def agreement(findings: Findings, capacity: Capacity, slo: Slo) -> str | None:
     """Return whether the fastest closed loop within the SLO made what the open loop bears, or why it did not; None
     without such a loop or an interval."""
-    kept = [(rate, users) for users, rate, within in _closed_loops(findings, slo) if within]
+    kept = loops_within(findings, slo)
     if not kept or capacity.low is None:
         return None
     rate, users = max(kept)
@@ -251,9 +244,9 @@ def agreement(findings: Findings, capacity: Capacity, slo: Slo) -> str | None:
     return f"{made}, more: they wait for each other and never queue; arrivals at random do{waking}"
 
 
-def outrun(capacity: Capacity, closed: Iterable[tuple[int, float, bool]]) -> list[str]:
-    """Return which closed loops contradict `capacity`: each its callers, leases/s, and whether it kept the SLO."""
-    limit, kept = capacity.high or capacity.low, [(rate, users) for users, rate, within in closed if within]
+def outrun(capacity: Capacity, kept: Sequence[Loop]) -> list[str]:
+    """Return how closed loops that kept the SLO contradict `capacity`."""
+    limit = capacity.high or capacity.low
     if limit is None:
         return [f"no rate held, yet {users} callers made {rate:,.0f}/s within the SLO" for rate, users in kept[:1]]
     rate, users = max(kept, default=(0.0, 0))

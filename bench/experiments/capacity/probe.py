@@ -12,18 +12,17 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
+from msgspec import structs
 
 from bench.errors import UsageError
 from bench.experiments.capacity.result import (
     Attainment,
     KeptLimit,
-    NextLimit,
     Probe,
     ProbedInstance,
     ProbeGenerator,
     Seen,
     Use,
-    is_busy,
 )
 from bench.gates.threshold import Threshold, read_thresholds
 from bench.measure.facts import mean_of
@@ -31,6 +30,7 @@ from bench.measure.histogram import HIGHEST_NS, SAMPLES_BEYOND, Histogram, bucke
 from bench.measure.latency import Latency
 from bench.measure.run_result import InstanceReport, RunResult
 from bench.measure.statistics import wilson
+from bench.measure.workers import BUSY_CORE
 from bench.report.figures import percent
 from bench.scenario import Scenario
 
@@ -105,17 +105,12 @@ def judge_probe(rate: float, step: str, result: RunResult, slo: Slo, busy: float
         seen=Seen.HELD if held else Seen.SATURATED if is_saturated(result, slo) else Seen.MISSED,
         achieved_per_s=result.rate.achieved_per_s,
         completed_per_s=result.rate.completed_per_s,
-        sustained=result.rate.sustained,
         users=result.scenario.users,
-        duration_s=result.duration_s,
         acquire_s=result.latency_s.acquire,
         attainment=attainment(slo, result),
         slo=limits,
         generator=ProbeGenerator(
             cpu_ratio=result.generator.cpu_ratio,
-            scheduler_lag_p99_s=result.generator.scheduler_lag_p99_s,
-            verdict=result.generator.verdict,
-            reason=result.generator.reason,
             late_s=getattr(Latency.of(_histogram("timer_lateness", result)), slo.figure),
             figure=slo.figure,
         ),
@@ -157,13 +152,18 @@ def is_saturated(result: RunResult, slo: Slo) -> bool:
     return due - within - beyond <= MISS_SHARES[slo.figure] * due and result.rate.sustained is not False
 
 
+def is_busy(cpu_ratio: float | None) -> bool:
+    """Whether a load process that used so much of a core had no more to give."""
+    return (cpu_ratio or 0.0) >= BUSY_CORE
+
+
 def _judged(threshold: Threshold, result: RunResult) -> KeptLimit:
     entry = threshold.judge(result)
     kept = entry.status == "pass"
     if _is_acquire_limit(threshold):
         within, due = _within(threshold, result)
         kept = due > 0 and due - within <= MISS_SHARES[threshold.metric.path[-1]] * due
-    return KeptLimit(expression=entry.expression, value=entry.value, limit=entry.limit, kept=kept, reason=entry.reason)
+    return KeptLimit(expression=entry.expression, value=entry.value, limit=entry.limit, kept=kept)
 
 
 def _is_acquire_limit(threshold: Threshold) -> bool:
@@ -192,8 +192,6 @@ def _instance(instance: InstanceReport, result: RunResult) -> ProbedInstance:
     return ProbedInstance(
         index=instance.index,
         address=instance.address,
-        server=instance.server,
-        state=instance.state,
         cpu_ratio=server_use(instance, result),
         cpu_us_per_command=instance.cpu_us_per_command,
         reply_p50_s=reply.p50 if reply else None,
@@ -209,15 +207,15 @@ def uses_of(result: RunResult, slo: Slo, busy: float | None = None) -> tuple[Use
     return tuple(use for use in (*own, *of_load) if use)
 
 
-def next_limit(uses: Sequence[Use], gave_out: str = "") -> NextLimit:
-    """The next limit among them. `gave_out`: how the generator did before any, "" = it did not."""
+def next_limit(uses: Sequence[Use], gave_out: str = "") -> Use:
+    """What limits the rate next. `gave_out`: how the generator did before any of `uses` did, "" = it did not."""
     if gave_out:
-        return NextLimit(GENERATOR, GAVE_OUT.format(gave_out), tuple(uses))
-    first = max(uses, key=lambda use: -1.0 if use.ratio is None else use.ratio, default=None)
-    if first is None or first.ratio is None:
-        return NextLimit(None, "not known: neither servers nor generator told what they used", tuple(uses))
-    near = "" if first.ratio >= NEAR else "; nothing was nearer its limit"
-    return NextLimit(first.name, first.text + near, tuple(uses), first.full_per_s)
+        return Use(GENERATOR, GAVE_OUT.format(gave_out))
+    first = max(uses, key=lambda use: use.ratio or 0.0, default=None)
+    if first is None:
+        return Use(None, "not known: neither servers nor generator told what they used")
+    near = "" if (first.ratio or 0.0) >= NEAR else "; nothing was nearer its limit"
+    return structs.replace(first, text=first.text + near)
 
 
 def server_use(instance: InstanceReport, result: RunResult) -> float | None:
@@ -240,7 +238,7 @@ def hot_share(scenario: Scenario) -> float:
 def _grows(name: str, ratio: float, text: str, result: RunResult) -> Use:
     """A use that grows with the rate, hence with the rate that would take all of it."""
     rate = result.rate.achieved_per_s
-    return Use(name, ratio, text, rate / ratio if rate and ratio > 0 else None)
+    return Use(name, text, ratio, rate / ratio if rate and ratio > 0 else None)
 
 
 def _server(result: RunResult) -> Use | None:
@@ -261,7 +259,7 @@ def _machine(result: RunResult, busy: float | None) -> Use | None:
         return None  # the servers run elsewhere, or did not tell
     own = (client + servers) * rate / 1e6 / cores
     if busy is not None and busy - own > OTHERS:
-        return Use(MACHINE, busy, f"{percent(busy, 0)} of {cores} busy, {percent(own, 0)} with generator and servers")
+        return Use(MACHINE, f"{percent(busy, 0)} of {cores} busy, {percent(own, 0)} with generator and servers", busy)
     return _grows(MACHINE, own, f"{percent(own, 0)} of the {cores} that generator and servers share", result)
 
 
@@ -272,7 +270,7 @@ def _network(result: RunResult, slo: Slo) -> Use | None:
         return None
     reply_s, limit_s = float(np.median(replies)), slo.acquire_limit.limit
     text = f"a reply takes {reply_s * 1e3:.2f} ms (p50) of the {limit_s * 1e3:g} ms"
-    return Use(NETWORK, reply_s / limit_s, text)
+    return Use(NETWORK, text, reply_s / limit_s)
 
 
 def _hot_key(result: RunResult) -> Use | None:
@@ -294,7 +292,7 @@ def _callers(result: RunResult) -> Use | None:
     if rate is None or times[0] is None:
         return None
     use = rate * sum(time or 0.0 for time in times) / users
-    return Use(CALLERS, use, f"{percent(use, 0)} of {users:,} were at work; --users gives more")
+    return Use(CALLERS, f"{percent(use, 0)} of {users:,} were at work; --users gives more", use)
 
 
 def _fsync(result: RunResult) -> Use | None:
@@ -304,7 +302,7 @@ def _fsync(result: RunResult) -> Use | None:
     slowest = max(replies, default=0.0)
     if policy == "always" and disk and slowest:
         use = min(1.0, FSYNC_REPLY * disk.p50_s / slowest)
-        return Use(FSYNC, use, f"always: {percent(use, 0)} of a reply's time at {disk.p50_s * 1e6:.0f} µs each")
+        return Use(FSYNC, f"always: {percent(use, 0)} of a reply's time at {disk.p50_s * 1e6:.0f} µs each", use)
     if delayed:
-        return Use(FSYNC, 1.0, f"{delayed} AOF writes waited for a slow one")
-    return Use(FSYNC, 0.0, "no write waited for it") if policy else None
+        return Use(FSYNC, f"{delayed} AOF writes waited for a slow one", 1.0)
+    return Use(FSYNC, "no write waited for it", 0.0) if policy else None

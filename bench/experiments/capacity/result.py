@@ -10,10 +10,9 @@ from typing import Annotated, Literal
 
 from bench.measure.latency import Latency
 from bench.measure.result import Document
-from bench.measure.run_result import FleetFacts, GeneratorWord
+from bench.measure.run_result import FleetFacts
 from bench.measure.section import Amount, Count, Section, Share, says
 from bench.measure.verdict import Status
-from bench.measure.workers import BUSY_CORE
 from bench.scenario import Scenario
 
 
@@ -40,18 +39,9 @@ class Attainment(Section, frozen=True, kw_only=True):
 class Use(Section, frozen=True):
     """How far a resource was used."""
 
-    name: Annotated[str, says("the resource")]
-    ratio: Annotated[float | None, says("1 = all of it; null: not known")]
-    text: Annotated[str, says("what that means")]
-    full_per_s: Annotated[float | None, says("the rate that takes all of it; null: not known")] = None
-
-
-class NextLimit(Section, frozen=True):
-    """The resource that is used up first."""
-
     name: Annotated[str | None, says("the resource; null: nobody told what was used")]
-    text: Annotated[str, says("what was seen")]
-    uses: Annotated[tuple[Use, ...], says("every resource there")] = ()
+    text: Annotated[str, says("what that means")]
+    ratio: Annotated[float | None, says("1 = all of it; null: not known")] = None
     full_per_s: Annotated[float | None, says("the rate that takes all of it; null: not known")] = None
 
 
@@ -60,8 +50,6 @@ class ProbedInstance(Section, frozen=True, kw_only=True):
 
     index: Annotated[Count, says("position among the instances")]
     address: Annotated[str, says("host and port")]
-    server: Annotated[str | None, says("program and version")]
-    state: Annotated[str, says("how it ended")]
     cpu_ratio: Annotated[float | None, says("its share of a core")]
     cpu_us_per_command: Annotated[float | None, says("its CPU time")]
     reply_p50_s: Annotated[float | None, says("half of the sampled replies took no longer")]
@@ -76,16 +64,12 @@ class KeptLimit(Section, frozen=True, kw_only=True):
     value: Annotated[float | None, says("what was measured")]
     limit: Annotated[float, says("in the unit of the value")]
     kept: Annotated[bool, says("a limit on a percentile of acquire: by the share of all acquires, failed ones too")]
-    reason: Annotated[str | None, says("why it cannot be answered, or is infinite")]
 
 
 class ProbeGenerator(Section, frozen=True, kw_only=True):
     """Of the section `generator` of the probe's run."""
 
     cpu_ratio: Annotated[float | None, says("CPU of the busiest load process ÷ one core")]
-    scheduler_lag_p99_s: Annotated[float | None, says("how late its own loop ran")]
-    verdict: Annotated[GeneratorWord, says("whether the load was what it claims")]
-    reason: Annotated[str | None, says("why it was not")]
     late_s: Annotated[float | None, says("how late its timer woke, at the percentile `figure`")] = None
     figure: Annotated[str, says("of acquire, which the SLO limits")] = "p99"
 
@@ -98,20 +82,13 @@ class Probe(Section, frozen=True, kw_only=True):
     seen: Annotated[Seen, says("saturated: the generator may be why it missed")]
     achieved_per_s: Annotated[float | None, says("leases granted")]
     completed_per_s: Annotated[float | None, says("acquires that returned")]
-    sustained: Annotated[bool | None, says("whether at least 0.99 of what was due was completed in time")]
     users: Annotated[Count, says("callers")]
-    duration_s: Annotated[Amount, says("of the measured window")]
     acquire_s: Annotated[Latency, says("of those that got a lease")]
     attainment: Annotated[Attainment | None, says("null: the SLO has no upper limit on a percentile of acquire")]
     slo: Annotated[tuple[KeptLimit, ...], says("every expression")]
     generator: Annotated[ProbeGenerator, says("whether the load can be trusted")]
     uses: Annotated[tuple[Use, ...], says("how far each resource was used")]
     instances: Annotated[tuple[ProbedInstance, ...], says("one entry per instance")]
-
-    @property
-    def is_bound(self) -> bool:
-        """Whether the generator had no more to give."""
-        return is_busy(self.generator.cpu_ratio)
 
 
 class Capacity(Section, frozen=True, kw_only=True):
@@ -147,17 +124,13 @@ class Estimate(Section, frozen=True):
 class Headroom(Section, frozen=True, kw_only=True):
     """What is left beyond a target."""
 
-    target_rate_per_s: Annotated[Amount, says("asked for")]
     ratio: Annotated[float | None, says("capacity.likely (without it: capacity.low) ÷ target − 1; null: no rate holds")]
-    kept: Annotated[bool, says("whether capacity.low reaches the target")]
-    sure: Annotated[Share | None, says("how sure it is that the capacity does; null: not both its ends are known")] = (
-        None
-    )
+    sure: Annotated[Share | None, says("that the capacity reaches it; null: not both its ends are known")] = None
     low: Annotated[float | None, says("capacity.low ÷ target − 1")] = None
     high: Annotated[float | None, says("capacity.high ÷ target − 1")] = None
-    figure: Annotated[str, says("the percentile of acquire that is meant")] = "p99"
-    acquire_s: Annotated[Estimate | None, says("of the probes at the target; null: too few have one")] = None
-    late_s: Annotated[float | None, says("how late the timer woke in them, at that percentile, their median")] = None
+    acquire_s: Annotated[Estimate | None, says("the SLO's percentile of the probes there; null: too few have it")] = (
+        None
+    )
 
 
 class ClosedLoop(Section, frozen=True, kw_only=True):
@@ -178,11 +151,9 @@ class CapacityPoint(Section, frozen=True, kw_only=True):
     status: Annotated[Status, says("the point's own verdict")]
     reasons: Annotated[tuple[str, ...], says("sentences that explain it")]
     capacity: Annotated[Capacity, says("between which rates it lies")]
-    attainment: Annotated[Attainment | None, says("of the probe nearest to the capacity, if one held")]
     knee: Annotated[Knee | None, says("null: nothing held")]
     headroom: Annotated[Headroom | None, says("null: no target was named")]
-    next_limit: Annotated[NextLimit, says("at the probe nearest to the capacity, of those that held if any did")]
-    instances: Annotated[tuple[ProbedInstance, ...], says("of the probe nearest to the capacity, if one held")]
+    next_limit: Annotated[Use, says("at the probe nearest to the capacity, of those that held if any did")]
     probes: Annotated[tuple[Probe, ...], says("the search, in order")]
     callers: Annotated[tuple[ClosedLoop, ...], says("closed loops, by callers")]
     agreement: Annotated[str | None, says("whether open and closed loop agree, or why not")] = None
@@ -212,8 +183,3 @@ def at_capacity(probes: Sequence[Probe], capacity: Capacity) -> Probe | None:
         return abs(math.log(probe.rate_per_s / edge)) if edge else 0.0, -probe.rate_per_s
 
     return min(held or probes, key=far, default=None)
-
-
-def is_busy(cpu_ratio: float | None) -> bool:
-    """Whether a load process that used so much of a core had no more to give."""
-    return (cpu_ratio or 0.0) >= BUSY_CORE

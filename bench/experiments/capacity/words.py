@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from bench.experiments.capacity.result import (
+    Attainment,
     CapacityPoint,
     CapacityResult,
     ClosedLoop,
-    NextLimit,
+    Headroom,
     Probe,
     ProbedInstance,
     Seen,
@@ -50,8 +51,23 @@ _CALLERS: Columns[ClosedLoop] = (
     ("p99\nms", lambda loop: milliseconds(loop.acquire_s.p99)),
     ("gener-\nator", lambda loop: percent(loop.generator_cpu_ratio, 0)),
 )
+_POINTS: Columns[CapacityPoint] = (
+    ("leases/s\nwithin the SLO", lambda point: _bracket(point).partition(" leases/s")[0]),
+    ("p99\nms", lambda point: milliseconds(near.acquire_s.p99) if (near := _near(point)) else MISSING),
+    ("attained", lambda point: percent(kept.rate, 2) if (kept := _attained(point)) else MISSING),
+    ("knee\n/s", lambda point: rate_text(point.knee.rate_per_s) if point.knee else MISSING),
+    ("next limit", lambda point: point.next_limit.name or "not known"),
+)
 _SEEN = {Seen.HELD: ("good", "held the SLO")} | dict.fromkeys((Seen.MISSED, Seen.CLEARLY_MISSED), ("bad", "missed it"))
-_TABLE = ("leases/s\nwithin the SLO", "p99\nms", "attained", "knee\n/s", "next limit")
+
+
+def _near(point: CapacityPoint) -> Probe | None:
+    return at_capacity(point.probes, point.capacity)
+
+
+def _attained(point: CapacityPoint) -> Attainment | None:
+    near = _near(point)
+    return near.attainment if near else None
 
 
 def sheet(result: CapacityResult, place: str = "") -> Sheet:
@@ -62,7 +78,9 @@ def sheet(result: CapacityResult, place: str = "") -> Sheet:
         parts, lines = [*_parts(points[0])], _lines(points[0], result)
     else:
         headline = f"{counted(len(points), 'point')}, {' and '.join(result.slo)}"
-        parts, lines = [_sweep(points)], _sweep_lines(result)
+        swept = [(name, lambda point, name=name: point.variables[name]) for name in points[0].variables]
+        words = {*range(len(swept)), len(swept) + len(_POINTS) - 1}
+        parts, lines = [table("capacity", "", [*swept, *_POINTS], points, words)], _sweep_lines(result)
     return sheet_of(
         result, place, kind="capacity", headline=headline, conditions=_conditions(result), parts=parts, lines=lines
     )
@@ -79,7 +97,7 @@ def suite(result: CapacityResult) -> Suite:
 
 def answer(point: CapacityPoint, result: CapacityResult) -> str:
     """The planning question answered in one sentence."""
-    scenario, near = point.scenario, at_capacity(point.probes, point.capacity)
+    scenario, near = point.scenario, _near(point)
     skew, hold = skew_text(scenario.skew), delay_text(scenario.hold).removeprefix("fixed:")
     load = (
         f"N={scenario.instances}",
@@ -89,15 +107,11 @@ def answer(point: CapacityPoint, result: CapacityResult) -> str:
         "no hold" if hold == "0" else f"{hold} hold",
     )
     found = f"{_bracket(point)} at {' and '.join(result.slo)}"
-    return f"{', '.join(load)}: {found}; next limit: {_limit(point.next_limit)}"
-
-
-def _limit(limit: NextLimit) -> str:
-    """The next limit with its figure."""
-    if limit.text.startswith("not "):  # reached, or known
-        return limit.text
+    limit = point.next_limit
     full = f", full at {rate_text(limit.full_per_s)}/s" if limit.full_per_s else ""
-    return f"{limit.name}{full} ({limit.text})" if limit.name else limit.text
+    plain = limit.name is None or limit.text.startswith("not ")  # reached, or known
+    next_one = limit.text if plain else f"{limit.name}{full} ({limit.text})"
+    return f"{', '.join(load)}: {found}; next limit: {next_one}"
 
 
 def _bracket(point: CapacityPoint) -> str:
@@ -129,10 +143,10 @@ def _conditions(result: CapacityResult) -> Sequence[str]:
 
 
 def _lines(point: CapacityPoint, result: CapacityResult) -> Iterator[tuple[str, str]]:
-    attained, knee, limit = point.attainment, point.knee, point.next_limit
+    attained, knee = _attained(point), point.knee
     yield "answer", answer(point, result)
     if point.headroom:
-        yield "target", _headroom(point)
+        yield "target", _headroom(point, point.headroom, result)
     yield "interval", f"{_bracket(point).rstrip(',')}: {_tally(point.probes)}"
     if own := _own_share(point):
         yield "own share", own
@@ -145,7 +159,8 @@ def _lines(point: CapacityPoint, result: CapacityResult) -> Iterator[tuple[str, 
     if knee:
         times = f"p50 {latency(knee.acquire_s.p50)}, p99 {latency(knee.acquire_s.p99)}"
         yield "knee", f"{rate_text(knee.rate_per_s)}/s: most throughput per latency ({times})"
-    others = [use for use in limit.uses if use.ratio is not None and use.name != limit.name]
+    near = _near(point)
+    others = [use for use in (near.uses if near else ()) if use.name != point.next_limit.name]
     yield from (("used", f"{use.name}: {use.text}") for use in sorted(others, key=lambda use: -(use.ratio or 0)))
 
 
@@ -159,13 +174,14 @@ def _tally(probes: Sequence[Probe]) -> str:
 
 def _own_share(point: CapacityPoint) -> str:
     """What the load process itself adds to the latency that the SLO limits, and to the median."""
-    near = at_capacity(point.probes, point.capacity)
-    figure = near.generator.figure if near else ""
-    whole, late = (getattr(near.acquire_s, figure), near.generator.late_s) if near else (None, None)
-    if near is None or whole is None or late is None:
+    if (near := _near(point)) is None:
+        return ""
+    figure, late, median = near.generator.figure, near.generator.late_s, near.acquire_s.p50
+    whole = getattr(near.acquire_s, figure)
+    if whole is None or late is None:
         return ""
     times = f"of the {latency(whole)} {figure} at {rate_text(near.rate_per_s)}/s"
-    own, median = f"{times}, {latency(min(late, whole))} are this machine waking late", near.acquire_s.p50
+    own = f"{times}, {latency(min(late, whole))} are this machine waking late"
     replies = sorted(one.reply_p50_s for one in near.instances if one.reply_p50_s is not None)
     if not replies or median is None:
         return own
@@ -173,25 +189,21 @@ def _own_share(point: CapacityPoint) -> str:
     return f"{own}; of the {latency(median)} p50, {latency(reply_s)} are replies, the rest turns of the load process"
 
 
-def _headroom(point: CapacityPoint) -> str:
+def _headroom(point: CapacityPoint, headroom: Headroom, result: CapacityResult) -> str:
     """The planner's sentence."""
-    headroom = point.headroom
-    assert headroom is not None  # else there is no target
-    times, ratio = headroom.acquire_s, headroom.ratio
-    said = f"{headroom.figure} not known (too few samples)"
-    if times:
+    times, limit = headroom.acquire_s, point.next_limit
+    said = "latency not known (too few samples)"
+    if times and (near := _near(point)):
         ends = f"{milliseconds(times.low)}–{milliseconds(times.high)}"
-        late = f", {latency(headroom.late_s)} of it this machine waking late" if headroom.late_s is not None else ""
-        said = f"{headroom.figure} {latency(times.value)} ({ends}){late}"
+        said = f"{near.generator.figure} {latency(times.value)} ({ends})"
     left = "no rate is known to hold"
-    if ratio is not None:
+    if headroom.ratio is not None:
         least = "at least " if headroom.high is None else ""
         ends = f" ({_whole(headroom.low)} to {_whole(headroom.high)})" if headroom.high is not None else ""
-        left = f"{least}{_whole(ratio)} headroom{ends}"
+        left = f"{least}{_whole(headroom.ratio)} headroom{ends}"
     doubt = f"; {percent(headroom.sure, 0)} sure that the SLO is kept" if headroom.sure is not None else ""
-    limit = point.next_limit
     first = (limit.name or limit.text) + (f", at {rate_text(limit.full_per_s)}/s" if limit.full_per_s else "")
-    return f"at your target of {count(headroom.target_rate_per_s)}/s: {said}, {left}{doubt}; first limit: {first}"
+    return f"at your target of {count(result.target_rate_per_s)}/s: {said}, {left}{doubt}; first limit: {first}"
 
 
 def _whole(ratio: float | None) -> str:
@@ -199,37 +211,18 @@ def _whole(ratio: float | None) -> str:
 
 
 def _parts(point: CapacityPoint) -> Iterator[Part]:
-    if point.probes:
+    if near := _near(point):
         yield table("probes", "open loop, from the intended start", _PROBES, point.probes, (0, 9))
-    if point.instances:
-        yield table("instances", "of the probe that held nearest to the capacity", _INSTANCES, point.instances)
+        yield table("instances", "of the probe nearest to the capacity", _INSTANCES, near.instances)
     if point.callers:
         yield table("callers", "closed loop", _CALLERS, point.callers, ())
-
-
-def _sweep(points: Sequence[CapacityPoint]) -> Part:
-    names = tuple(points[0].variables)
-    rows = tuple((*point.variables.values(), *_sweep_row(point)) for point in points)
-    words = frozenset({*range(len(names)), len(names) + len(_TABLE) - 1})
-    return Part("capacity", "", (*names, *_TABLE), rows, words)
-
-
-def _sweep_row(point: CapacityPoint) -> tuple[str, ...]:
-    attained, knee, near = point.attainment, point.knee, at_capacity(point.probes, point.capacity)
-    return (
-        _bracket(point).partition(" leases/s")[0],
-        milliseconds(near.acquire_s.p99) if near else MISSING,
-        percent(attained.rate, 2) if attained else MISSING,
-        rate_text(knee.rate_per_s) if knee else MISSING,
-        point.next_limit.name or "not known",
-    )
 
 
 def _sweep_lines(result: CapacityResult) -> Iterator[tuple[str, str]]:
     for point in result.points:
         yield point_name(point.variables), answer(point, result)
         if point.headroom:
-            yield "target", _headroom(point)
+            yield "target", _headroom(point, point.headroom, result)
 
 
 def figures(result: CapacityResult) -> list[Figure]:
@@ -252,14 +245,9 @@ def _search_picture(point: CapacityPoint, result: CapacityResult, number: int) -
     for probe, at in probes:
         style, key = _SEEN.get(probe.seen, ("c5", "spoilt by the generator"))
         marks.append(Spot(probe.rate_per_s, at, style, key, hollow=probe.seen is not Seen.HELD))
-    knee = point.knee
-    if knee:
-        marks.append(Spot(knee.rate_per_s, y.low, "c4", "knee"))
     title = answer(point, result).partition("; next limit")[0]
-    title += f"; knee at {rate_text(knee.rate_per_s)}/s" if knee else ""
-    about = (
-        "Acquire p99 of each probe by the rate offered, both log scale; p90 or slowest where p99 has too few samples"
-    )
+    title += f"; knee at {rate_text(point.knee.rate_per_s)}/s" if point.knee else ""
+    about = "Acquire p99 of each probe by the rate offered; p90 or slowest where p99 has too few samples"
     names = (("rate_per_s", "per_s"), ("seen", "text"), ("p99_s", "s"), ("achieved_per_s", "per_s"))
     rows = [[p.rate_per_s, p.seen.value, p.acquire_s.p99, p.achieved_per_s] for p in point.probes]
     columns = [Column(*name) for name in names]

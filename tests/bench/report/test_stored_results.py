@@ -52,6 +52,11 @@ DROPPED = {  # figures that nobody reads any more
         "process_id", "uptime_s",
     )),
     *(f".instances[].info.{name}" for name in ("children_cpu_s", "usec_per_call", "input_bytes", "output_bytes")),
+    ".points[].attainment", ".points[].instances", ".points[].next_limit.uses",
+    *(f".points[].headroom.{name}" for name in ("target_rate_per_s", "kept")),
+    *(f".points[].probes[].{name}" for name in ("sustained", "duration_s", "slo[].reason")),
+    *(f".points[].probes[].instances[].{name}" for name in ("server", "state")),
+    *(f".points[].probes[].generator.{name}" for name in ("scheduler_lag_p99_s", "verdict", "reason")),
     ".runs[].started_at", ".runs[].position", ".runs[].safety.contested_leases",
 }  # fmt: skip
 

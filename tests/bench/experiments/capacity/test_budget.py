@@ -54,7 +54,6 @@ def measured(machine: SlowMachine, folder: Path, monkeypatch: pytest.MonkeyPatch
     plan = plan_of(None, {**values, "budget": None, **options})
     for name, double in (("run_on", machine.run_on), ("open_servers", no_servers), ("_drain", lambda _urls: None)):
         monkeypatch.setattr(experiment, name, double)
-    monkeypatch.setattr(experiment, "Budget", lambda wanted_s: Budget(wanted_s, now_s=lambda: machine.now_s))
     monkeypatch.setattr(experiment.time, "monotonic", lambda: machine.now_s)
     return run_capacity(ExperimentOrder(plan, "test", [], folder), show).result
 
@@ -79,7 +78,7 @@ def test_a_run_that_is_not_over_with_the_budget_is_cut_and_no_interrupt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = SlowMachine(most=5_000)
-    monkeypatch.setattr(Budget, "require", lambda *_: None)  # it was to be over in time, and is not
+    monkeypatch.setattr(Budget, "lasts_s", lambda *_: 0.01)  # it was to be over in time, and is not
     result = measured(machine, tmp_path, monkeypatch, budget=60.0)
     assert not result.interrupted
     assert machine.now_s <= 60.0
