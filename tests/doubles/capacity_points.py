@@ -37,10 +37,7 @@ def point(low: float | None = 11_200.0, high: float | None = 11_480.0, **given: 
         "variables": {}, "scenario": builtins_of(load(None, {"hold": "5ms", "duration": "3s"})),
         "fleet": SAMPLE["fleet"], "status": "pass", "reasons": [],
         "knee": {"rate_per_s": 9_500.0, "acquire_s": ACQUIRE},
-        "headroom": {
-            "ratio": 0.31, "sure": 0.99, "low": 0.15, "high": 0.48,
-            "acquire_s": {"value": 0.006, "low": 0.004, "high": 0.009},
-        },
+        "headroom": {"ratio": 0.31, "acquire_s": {"value": 0.006, "low": 0.004, "high": 0.009}},
         "next_limit": {**CPU, "full_per_s": 11_700.0}, "probes": [probe(low or 1.0)], "callers": [],
         "agreement": "64 callers in closed loop made 11,300/s within the SLO: they agree", **given,
         "capacity": {**capacity, **given.get("capacity", {})},

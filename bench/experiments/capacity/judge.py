@@ -200,21 +200,12 @@ def _knee(probes: Sequence[Probe], capacity: Capacity) -> Knee | None:
 
 
 def _headroom(findings: Findings, capacity: Capacity, plan: CapacityPlan) -> Headroom | None:
-    target, low, high = plan.target_rate_per_s, capacity.low, capacity.high
-    if target is None:
+    if (target := plan.target_rate_per_s) is None:
         return None
-    middle, believed = (
-        capacity.likely or low,
-        model.Model(reached_by(findings, plan.slo), _looks(findings.probes, _SAY)),
-    )
+    bears = capacity.likely or capacity.low
     seen = [getattr(probe.acquire_s, plan.slo.figure) for probe in findings.probes if probe.rate_per_s == target]
-    return Headroom(
-        ratio=middle / target - 1 if middle else None,
-        sure=believed.above(target) if capacity.likely else None,
-        low=low / target - 1 if low else None,
-        high=high / target - 1 if high else None,
-        acquire_s=mean_latency([value for value in seen if value]),
-    )
+    latency_s = mean_latency([value for value in seen if value])
+    return Headroom(ratio=bears / target - 1 if bears else None, acquire_s=latency_s)
 
 
 def mean_latency(values: Sequence[float]) -> Estimate | None:

@@ -78,10 +78,6 @@ class Model:
         """The 95 % interval of the capacity, and its middle."""
         return RateInterval(*(exp(each) for each in self._quantiles((1 - SURE) / 2, 0.5, (1 + SURE) / 2)))
 
-    def above(self, rate: float) -> float:
-        """How sure it is that the capacity is at least `rate`: 0…0.999, as no model is surer than what it assumes."""
-        return min(float(self._believed()[self._rates >= log(rate)].sum()), 0.999)
-
     def next_rate(self) -> float:
         """The rate (operations/s) whose probe tells most of the capacity."""
         low, high = self._quantiles(0.01, 0.99)

@@ -125,9 +125,6 @@ class Headroom(Section, frozen=True, kw_only=True):
     """What is left beyond a target."""
 
     ratio: Annotated[float | None, says("capacity.likely (without it: capacity.low) ÷ target − 1; null: no rate holds")]
-    sure: Annotated[Share | None, says("that the capacity reaches it; null: not both its ends are known")] = None
-    low: Annotated[float | None, says("capacity.low ÷ target − 1")] = None
-    high: Annotated[float | None, says("capacity.high ÷ target − 1")] = None
     acquire_s: Annotated[Estimate | None, says("the SLO's percentile of the probes there; null: too few have it")] = (
         None
     )

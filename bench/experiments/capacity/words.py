@@ -192,22 +192,15 @@ def _own_share(point: CapacityPoint) -> str:
 def _headroom(point: CapacityPoint, headroom: Headroom, result: CapacityResult) -> str:
     """The planner's sentence."""
     times, limit = headroom.acquire_s, point.next_limit
-    said = "latency not known (too few samples)"
+    said, left = "latency not known (too few samples)", "no rate is known to hold"
     if times and (near := _near(point)):
         ends = f"{milliseconds(times.low)}–{milliseconds(times.high)}"
         said = f"{near.generator.figure} {latency(times.value)} ({ends})"
-    left = "no rate is known to hold"
     if headroom.ratio is not None:
-        least = "at least " if headroom.high is None else ""
-        ends = f" ({_whole(headroom.low)} to {_whole(headroom.high)})" if headroom.high is not None else ""
-        left = f"{least}{_whole(headroom.ratio)} headroom{ends}"
-    doubt = f"; {percent(headroom.sure, 0)} sure that the SLO is kept" if headroom.sure is not None else ""
+        least = "at least " if point.capacity.high is None else ""
+        left = f"{least}{headroom.ratio * 100:.0f} % headroom"
     first = (limit.name or limit.text) + (f", at {rate_text(limit.full_per_s)}/s" if limit.full_per_s else "")
-    return f"at your target of {count(result.target_rate_per_s)}/s: {said}, {left}{doubt}; first limit: {first}"
-
-
-def _whole(ratio: float | None) -> str:
-    return MISSING if ratio is None else f"{ratio * 100:.0f} %"
+    return f"at your target of {count(result.target_rate_per_s)}/s: {said}, {left}; first limit: {first}"
 
 
 def _parts(point: CapacityPoint) -> Iterator[Part]:

@@ -129,8 +129,7 @@ def test_headroom_is_the_capacity_beyond_the_target() -> None:
     near, far = (found(*BELOW, *ABOVE, target=target).headroom for target in (800.0, 2_000.0))
     assert near is not None
     assert far is not None
-    assert (near.low or 0) < 0.25 < (near.high or 0)
-    assert (near.sure or 0) > 0.95 > 0.05 > (far.sure or 0)
+    assert (near.ratio, far.ratio) == pytest.approx((0.25, -0.5), abs=0.06)
 
 
 def test_the_latency_at_the_target_has_the_interval_of_student_s_t() -> None:
