@@ -50,7 +50,7 @@ def test_every_planted_fault_is_found_and_lockcore_holds(lockbench: Callable[...
 
 
 def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
-    words = ("audit", "--quick", "--library", "control", "--out", tmp_path / "out", "--cache", tmp_path / "cache")
+    words = ("audit", "--quick", "--library", "control", "--out", tmp_path / "out")
     with started(tmp_path, *words) as process:
         until(lambda: _children(process.pid) > 0, "a first server", 60)
         process.send_signal(signal.SIGINT)

@@ -7,7 +7,6 @@ known is played again, and once more when nobody else plays.
 """
 
 import os
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -19,16 +18,7 @@ from redis.exceptions import RedisError
 
 from bench.errors import BenchError, UsageError
 from bench.experiments.audit.party import HangsError, NotApplicableError, promise_of
-from bench.experiments.audit.result import (
-    DOES_NOT,
-    HOLDS,
-    NOT_APPLICABLE,
-    UNKNOWN,
-    AuditConditions,
-    AuditResult,
-    Cell,
-    CellWord,
-)
+from bench.experiments.audit.result import CONTROL, NO_FAULT, AuditConditions, AuditResult, Cell, CellWord
 from bench.experiments.audit.schedules import SCHEDULES, AuditSchedule, UnmetError
 from bench.experiments.audit.stage import Stage
 from bench.experiments.contest.installed import PEERS, Contestant, install, ours
@@ -40,23 +30,20 @@ from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 from bench.scenario.quantity import nearest, require_known
 from bench.topology.server import find_server
 
+CACHE = Path(".peers")  # where the environments are
 INSTANCES = 3
 TRIES = 3  # of what did not come about, before it is played alone
 AT_ONCE = 6  # libraries per core: they wait, for ends of keys and for time-outs, more than they work
 SLOW = ("java", "node")
-CONTROL = "control: "
-NO_FAULT = "none"
 
 
 @dataclass(frozen=True, slots=True)
 class AuditPlan:
-    """What to play, with its controls, and how often. `libraries`: words of their names; `schedules`: names; empty =
-    all. `cache`: where the environments are."""
+    """What to play, with its controls, and how often. `libraries`: words of their names; none = all."""
 
-    libraries: tuple[str, ...]
-    schedules: tuple[str, ...]
+    libraries: Sequence[str]
+    schedules: Sequence[AuditSchedule]
     conditions: AuditConditions
-    cache: Path
     seed: int
 
 
@@ -66,33 +53,32 @@ def chosen(names: Sequence[str]) -> list[AuditSchedule]:
     return [SCHEDULES[name] for name in SCHEDULES if name in (names or SCHEDULES)]
 
 
-def known(words: Sequence[str]) -> None:
-    """Raise UsageError for a word that stands in no library's name."""
+def known(words: Sequence[str]) -> Sequence[str]:
+    """Return `words`. Raises UsageError for one that stands in no library's name."""
     names = [peer.name for peer in PEERS] + ["control"]
     for word in words:
         if not any(word in name for name in names):
             meant = nearest(word, names) or f"; the libraries are {', '.join(names)}"
             raise UsageError(f"there is no library {word!r}{meant}")
+    return words
 
 
 def run_audit(order: ExperimentOrder[AuditPlan], show: Show) -> Done[AuditResult]:
     """Play all schedules of `order`. Raises BenchError, or KeyboardInterrupt before the first library is through."""
-    plan, schedules = order.plan, chosen(order.plan.schedules)
-    server = find_server(order.server)
+    plan, server = order.plan, find_server(order.server)
     with Experiment(order) as experiment:
         found: list[Contestant | Missing] = []
         cells: list[Cell] = []
         with experiment.cuttable():
-            controls = (ours(CONTROL + name) for name in (NO_FAULT, *(one.told.name for one in schedules)))
-            found += [*controls, *install(plan.cache, plan.libraries, show)]
-            played = _Playing(plan, schedules, server, show)
-            played.run([one for one in found if isinstance(one, Contestant)], cells)
+            controls = (ours(CONTROL + name) for name in (NO_FAULT, *(one.told.name for one in plan.schedules)))
+            found += [*controls, *install(CACHE.resolve(), plan.libraries, show)]
+            _Playing(plan, server, show).run([one for one in found if isinstance(one, Contestant)], cells)
         experiment.require(cells)
         result = AuditResult(
             **experiment.header(seed=plan.seed, interrupted=experiment.cut),
             fleet=OwnFleet(server=server),
             conditions=plan.conditions,
-            schedules=tuple(one.told for one in schedules),
+            schedules=tuple(one.told for one in plan.schedules),
             libraries=tuple(one.peer for one in found if isinstance(one, Contestant)),
             absent=tuple(one for one in found if isinstance(one, Missing)),
             cells=tuple(cells),
@@ -104,8 +90,8 @@ def run_audit(order: ExperimentOrder[AuditPlan], show: Show) -> Done[AuditResult
 class _Playing:
     """The work of all libraries; `stop` ends it after the schedules under way."""
 
-    def __init__(self, plan: AuditPlan, schedules: Sequence[AuditSchedule], server: ServerBinary, show: Show) -> None:
-        self._plan, self._schedules, self._server, self._show = plan, schedules, server, show
+    def __init__(self, plan: AuditPlan, server: ServerBinary, show: Show) -> None:
+        self._plan, self._server, self._show = plan, server, show
         self._stop = Event()
 
     def run(self, contestants: Sequence[Contestant], cells: list[Cell]) -> None:
@@ -124,7 +110,7 @@ class _Playing:
                 cells.sort(key=lambda cell: list(by_name).index(cell.library))
         self._stop.clear()
         for index, cell in enumerate(cells):
-            if cell.verdict == UNKNOWN:  # a schedule may not come about among others
+            if cell.verdict == "not known":  # a schedule may not come about among others
                 self._show(f"again, alone: {cell.library}, {cell.schedule}")
                 with self._stage(by_name[cell.library]) as stage:
                     cells[index] = self._cell(stage, SCHEDULES[cell.schedule])
@@ -133,7 +119,7 @@ class _Playing:
         name = contestant.peer.name
         fault = name.removeprefix(CONTROL) if name.startswith(CONTROL) else NO_FAULT
         with self._stage(contestant) as stage:
-            for one in self._schedules:
+            for one in self._plan.schedules:
                 if self._stop.is_set():
                     break
                 if fault in (NO_FAULT, one.told.name):
@@ -144,36 +130,35 @@ class _Playing:
 
     def _cell(self, stage: Stage, one: AuditSchedule) -> Cell:
         """Play `one` until it is known what comes of it, and again as often as the plan says."""
-        begun_s, seen, of, unknown, plays = time.monotonic(), 0, 0, 0, self._plan.conditions
+        seen, of, unknown, plays = 0, 0, 0, self._plan.conditions
         while True:
             again = play(stage, one)
-            if not of or again.verdict == DOES_NOT:
+            if not of or again.verdict == "does not":
                 cell = again
-            of += again.verdict in (HOLDS, DOES_NOT)
-            seen += again.verdict == DOES_NOT
-            unknown += again.verdict == UNKNOWN
+            of += again.verdict in ("holds", "does not")
+            seen += again.verdict == "does not"
+            unknown += again.verdict == "not known"
             enough = of >= (plays.repeats if seen else plays.held) or unknown >= TRIES
-            if enough or again.verdict == NOT_APPLICABLE or self._stop.is_set():
-                return structs.replace(cell, seen=seen, of=of, took_s=time.monotonic() - begun_s)
+            if enough or again.verdict == "not applicable" or self._stop.is_set():
+                return structs.replace(cell, seen=seen, of=of)
 
 
 def play(stage: Stage, one: AuditSchedule) -> Cell:
     """Play a schedule once."""
+    verdict, happened = _played(stage, one)
+    return Cell(
+        library=stage.name,
+        schedule=one.told.name,
+        verdict=verdict,
+        happened=happened,
+        promise=promise_of(stage.name, one.told.name) if verdict == "does not" else "",
+        course=tuple(stage.course) if verdict in ("does not", "not known") else (),
+    )
 
-    def cell(verdict: CellWord, happened: str = "") -> Cell:
-        course = tuple(stage.course) if verdict in (DOES_NOT, UNKNOWN) else ()
-        promise = promise_of(stage.name, one.told.name) if verdict == DOES_NOT else ""
-        return Cell(
-            library=stage.name,
-            schedule=one.told.name,
-            verdict=verdict,
-            happened=happened,
-            promise=promise,
-            course=course,
-        )
 
+def _played(stage: Stage, one: AuditSchedule) -> tuple[CellWord, str]:
     if stage.instances < one.least:
-        return cell(NOT_APPLICABLE, "it locks on one instance")
+        return "not applicable", "it locks on one instance"
     try:
         stage.clear()
         try:
@@ -182,28 +167,30 @@ def play(stage: Stage, one: AuditSchedule) -> Cell:
             wrong = str(error)
         stage.require_servers()
     except NotApplicableError as error:
-        return cell(NOT_APPLICABLE, str(error))
+        return "not applicable", str(error)
     except UnmetError as error:
-        return cell(UNKNOWN, f"did not come about: {error}")
+        return "not known", f"did not come about: {error}"
     except (BenchError, RedisError, TimeoutError, OSError) as error:
-        return cell(UNKNOWN, f"{type(error).__name__}: {error}")
-    return cell(DOES_NOT, wrong) if wrong else cell(HOLDS)
+        return "not known", f"{type(error).__name__}: {error}"
+    return ("does not", wrong) if wrong else ("holds", "")
 
 
 def judge_cells(cells: Sequence[Cell], *, interrupted: bool = False) -> Verdict:
     """What the audit itself ends with: controls must be caught, lockcore must hold; others are told."""
-    rows: list[tuple[str, str]] = []
-    if not any(cell.verdict in (HOLDS, DOES_NOT) and not cell.library.startswith(CONTROL) for cell in cells):
+    rows = [
+        (_row_word(cell), f"{cell.library}, {cell.schedule}: {cell.verdict} {cell.happened}".strip()) for cell in cells
+    ]
+    if not any(cell.verdict in ("holds", "does not") and not cell.library.startswith(CONTROL) for cell in cells):
         rows.append((NOT_KNOWN, "no library was played to an end: see absent and what is not known"))
-    for cell in cells:
-        sentence = f"{cell.library}, {cell.schedule}: {cell.verdict} {cell.happened}".strip()
-        if cell.library.startswith(CONTROL):
-            must = HOLDS if cell.library == CONTROL + NO_FAULT else DOES_NOT
-            word = AS_EXPECTED if cell.verdict == must else NOT_KNOWN if cell.verdict == UNKNOWN else NOT_SHOWN
-        elif cell.library.startswith("lockcore"):
-            word = {HOLDS: AS_EXPECTED, DOES_NOT: VIOLATED, UNKNOWN: NOT_KNOWN}.get(cell.verdict, "told")
-        else:
-            word = "told"
-        rows.append((word, sentence))
     cut = f"interrupted after {len(cells)} cells" if interrupted else ""
     return conclude_rows(rows, tested="cells as expected", interrupted=cut)
+
+
+def _row_word(cell: Cell) -> str:
+    """What a cell is for the audit itself; "told": it decides nothing."""
+    if cell.library.startswith(CONTROL):
+        must = "holds" if cell.library == CONTROL + NO_FAULT else "does not"
+        return AS_EXPECTED if cell.verdict == must else NOT_KNOWN if cell.verdict == "not known" else NOT_SHOWN
+    if cell.library.startswith("lockcore"):
+        return {"holds": AS_EXPECTED, "does not": VIOLATED, "not known": NOT_KNOWN}.get(cell.verdict, "told")
+    return "told"

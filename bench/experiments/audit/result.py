@@ -1,6 +1,6 @@
 """What `lockbench audit` stores: *a cell per library and schedule, each with what happened → a typed result*."""
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 from bench.experiments.contest.result import Missing, Peer
 from bench.measure.result import Document
@@ -8,10 +8,8 @@ from bench.measure.run_result import OwnFleet
 from bench.measure.section import Amount, Count, Section, says
 
 CellWord = Literal["holds", "does not", "not applicable", "not known"]
-HOLDS: Final = "holds"
-DOES_NOT: Final = "does not"
-NOT_APPLICABLE: Final = "not applicable"
-UNKNOWN: Final = "not known"
+CONTROL = "control: "  # and the planted fault
+NO_FAULT = "none"
 
 
 class CourseStep(Section, frozen=True):
@@ -31,7 +29,6 @@ class Cell(Section, frozen=True, kw_only=True):
     happened: Annotated[str, says("what went wrong; why it is not applicable or not known")] = ""
     seen: Annotated[Count, says("how often it went wrong")] = 0
     of: Annotated[Count, says("how often it was played")] = 0
-    took_s: Annotated[Amount, says("all of that together")] = 0.0
     promise: Annotated[str, says("what its documentation says to that, and where, if it does not hold")] = ""
     course: Annotated[tuple[CourseStep, ...], says("one play, step by step, if it does not hold or is not known")] = ()
 
@@ -48,7 +45,6 @@ class AuditedSchedule(Section, frozen=True):
 class AuditConditions(Section, frozen=True, kw_only=True):
     """Under which all was played."""
 
-    quick: Annotated[bool, says("each schedule once")]
     held: Annotated[Count, says("plays of a schedule that held each time")] = 1
     repeats: Annotated[Count, says("of a schedule that went wrong")]
 

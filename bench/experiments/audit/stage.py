@@ -7,8 +7,8 @@ every run. Every step is noted. Source: proc(5), /proc/net/tcp.
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
@@ -126,7 +126,7 @@ class Stage:
         """Freeze these instances."""
         for index in which:
             self.fleet.stop(index)
-            self._stopped.add(index)
+        self._stopped.update(which)
         self._note_servers("frozen (SIGSTOP)", which)
 
     def cont(self, which: Sequence[int]) -> None:
@@ -134,7 +134,7 @@ class Stage:
         self._note_servers("go on (SIGCONT)", which)
         for index in which:
             self.fleet.cont(index)
-            self._stopped.discard(index)
+        self._stopped.difference_update(which)
         for index in which:
             self._servers[index].ping()
 
@@ -142,7 +142,7 @@ class Stage:
         """End these instances."""
         for index in which:
             self.fleet.kill(index)
-            self._killed.add(index)
+        self._killed.update(which)
         self._note_servers("killed", which)
 
     def _note_servers(self, what: str, which: Sequence[int]) -> None:
@@ -181,32 +181,23 @@ class Stage:
             party.idle_ns = party.idle_ns if found else looked_ns
             return found
 
-        with suppress(EnvironmentNotReadyError):
-            wait_until(asked, PATIENCE_S / 4, "nothing came")
-            self.note("a request waits to be read at a frozen server")
-            return True
-        return False
+        came = _within(PATIENCE_S / 4, asked)
+        self.note("a request waits to be read at a frozen server" if came else "no request has come")
+        return came
 
     def until_free(self, patience_s: float = PATIENCE_S) -> bool:
         """Return when no instance that lives has the resource's key (False: it stayed)."""
-        free = self._until(0, patience_s)
+        free = _within(patience_s, lambda: not any(self.keys()), LOOK_S)
         self.note("its keys have ended" if free else "its keys are still there")
         return free
 
     def until_lockable(self, patience_s: float) -> bool:
         """Return when the resource's keys on the instances that live keep nobody from a quorum (False: they do)."""
-        lockable = self._until(len(self.keys()) - self.instances // 2 - 1, patience_s)
+        quorum = self.instances // 2 + 1
+        lockable = _within(patience_s, lambda: self.keys().count(None) >= quorum, LOOK_S)
         if not lockable:
             self.note(f"after {patience_s:.0f} s there are keys on {sum(map(bool, self.keys()))} servers")
         return lockable
-
-    def _until(self, most: int, patience_s: float) -> bool:
-        deadline_s = time.monotonic() + patience_s
-        while sum(map(bool, self.keys())) > most:
-            if time.monotonic() > deadline_s:
-                return False
-            time.sleep(LOOK_S)
-        return True
 
     def require_servers(self) -> None:
         """Raise EnvironmentNotReadyError when somebody else has killed a server."""
@@ -256,6 +247,14 @@ class Stage:
             for server in self._servers:
                 steps.callback(server.close)
             steps.callback(self.end_parties)
+
+
+def _within(patience_s: float, met: Callable[[], bool], look_s: float = 0.002) -> bool:
+    """Return when it is so, looking every `look_s`; False: it was not in time."""
+    deadline_s = time.monotonic() + patience_s
+    while not (found := met()) and time.monotonic() < deadline_s:
+        time.sleep(look_s)
+    return found
 
 
 def _awaits(number: signal.Signals, status: str) -> bool:
