@@ -7,8 +7,6 @@ before it are kept, judged and written, and nothing else stays. Source: the Redi
 Redis"; the Redlock text, "Performance, crash recovery and fsync".
 """
 
-import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -28,7 +26,7 @@ from bench.experiments.safety_matrix.row import (
     look,
 )
 from bench.measure.expectation import NOT_KNOWN
-from bench.measure.run_result import OwnFleet, ServerBinary
+from bench.measure.run_result import OwnFleet
 from bench.recipes.registry import RECIPES, WITHDRAWN
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 from bench.scenario.quantity import require_known
@@ -129,36 +127,25 @@ def run_safety(order: ExperimentOrder[SafetyPlan], show: Show) -> Done[SafetyRes
 
     Raises BenchError when nothing can be looked at here, KeyboardInterrupt when it was cut before the first row's end.
     """
-    plan = order.plan
+    plan, rows, server = order.plan, list[SafetyRow](), find_server(order.server)
     planned = choose_cases(plan.recipes, plan.claims)
     with Experiment(order) as experiment:
-        rows, server = _rows(planned, order, show, experiment)
+        with Child("a search process", search.__name__) as searcher, experiment.cuttable():  # a cut row is none
+            setup = RowSetup(plan.seed, plan.quick, order.server, searcher, lambda: experiment.is_over)
+            for number, one in enumerate(planned, 1):
+                show(f"{one.part}: row {number} of {len(planned)}, {one.recipe}, {one.fault}")
+                rows.append(look(one, setup))
+                if experiment.is_over:
+                    break  # whoever was told has swallowed it
         experiment.require(rows)
         result = SafetyResult(
             **experiment.header(seed=plan.seed, interrupted=len(rows) < len(planned)),
             fleet=OwnFleet(server=server),
             conditions=plan,
             rows=tuple(rows),
-            counts=dict(Counter(row.verdict for row in rows)),
             warnings=tuple(  # what was not looked at here, and why: never silently
                 f"{row.recipe}, {row.fault}: {row.verdict}: {row.reason}" for row in rows if row.verdict == SKIPPED
             ),
             verdict=judge_rows(rows, len(planned)),
         )
         return experiment.store(result)
-
-
-def _rows(
-    planned: Sequence[PlannedRow], order: ExperimentOrder[SafetyPlan], show: Show, experiment: Experiment
-) -> tuple[list[SafetyRow], ServerBinary]:
-    """Look at them, one after the other, until a signal: the rows, and which server it was."""
-    rows, plan, server = list[SafetyRow](), order.plan, find_server(order.server)
-    with Child("a search process", search.__name__) as searcher, experiment.cuttable():  # a cut row is none
-        setup = RowSetup(plan.seed, plan.quick, order.server, searcher, lambda: experiment.is_over)
-        for number, one in enumerate(planned, 1):
-            show(f"{one.part}: row {number} of {len(planned)}, {one.recipe}, {one.fault}")
-            began_s = time.monotonic()
-            rows.append(one.row(look(one, setup), time.monotonic() - began_s))
-            if experiment.is_over:
-                break  # whoever was told has swallowed it
-    return rows, server

@@ -8,7 +8,7 @@ from msgspec import field
 from bench.measure.expectation import RowWord
 from bench.measure.result import Document
 from bench.measure.run_result import OwnFleet
-from bench.measure.section import Amount, Section, says
+from bench.measure.section import Section, says
 
 MatrixPart = Literal["schedule", "load", "claim"]
 MatrixWord = RowWord | Literal["skipped", "not measured here"]
@@ -40,7 +40,6 @@ class SafetyRow(Finding, frozen=True, kw_only=True):
     fault: Annotated[str, says("explored, or the claim")]
     expected: Annotated[str, says("the flaw, no flaw or confirmed")]
     about: Annotated[str, says("what the row looks for, in words")] = ""
-    took_s: Annotated[Amount, says("how long the look took")] = 0.0
 
 
 class SafetyPlan(Section, frozen=True):
@@ -59,4 +58,3 @@ class SafetyResult(Document, frozen=True, kw_only=True):
     fleet: Annotated[OwnFleet, says("the servers")]
     conditions: Annotated[SafetyPlan, says("what was asked for")]
     rows: Annotated[tuple[SafetyRow, ...], says("the rows that were looked at, in order")]
-    counts: Annotated[dict[str, int], says("rows by verdict")]

@@ -51,14 +51,6 @@ class PlannedRow:
     about: str
     look: Callable[[RowSetup], Finding] | Finding
 
-    def row(self, finding: Finding, took_s: float = 0.0) -> SafetyRow:
-        """The row of the result."""
-        return SafetyRow(
-            **structs.asdict(finding),
-            part=self.part, recipe=self.recipe, fault=self.fault, expected=self.expected, about=self.about,
-            took_s=took_s,
-        )  # fmt: skip
-
 
 def cannot(verdict: MatrixWord, reason: str) -> Finding:
     """The finding of a case that was not looked at."""
@@ -76,18 +68,19 @@ def confirmed(
     return Finding(seen, verdict, figures, reason, needs)
 
 
-def look(case: PlannedRow, setup: RowSetup) -> Finding:
+def look(case: PlannedRow, setup: RowSetup) -> SafetyRow:
     """Look at `case`, again while it is not known, at most TRIES times; what goes wrong on the way says nothing."""
-    if isinstance(case.look, Finding):
-        return case.look
     for _ in range(TRIES):
         try:
-            finding = case.look(setup)
+            finding = case.look if isinstance(case.look, Finding) else case.look(setup)
         except BROKEN_OFF as error:
             finding = Finding("it went wrong", NOT_KNOWN, reason=f"{type(error).__name__}: {error}")
         if finding.verdict != NOT_KNOWN or setup.is_over():
             break
-    return finding
+    return SafetyRow(
+        **structs.asdict(finding),
+        part=case.part, recipe=case.recipe, fault=case.fault, expected=case.expected, about=case.about,
+    )  # fmt: skip
 
 
 def judge_rows(rows: Sequence[SafetyRow], wanted: int | None = None) -> Verdict:

@@ -3,6 +3,7 @@
 Rules: nothing is computed here but counts of rows; colours are never the only sign.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from bench.experiments.safety_matrix.result import Figures, SafetyResult, SafetyRow
@@ -22,7 +23,8 @@ _STYLES = {name: f"bold {word.colour}" for name, word in ROW_WORDS.items()}
 def sheet(result: SafetyResult, place: str = "") -> Sheet:
     """Return what is said of `result`, stored at `place` ("" = nowhere)."""
     lines = {row.fault: row.about for row in result.rows if row.fault != "none"}
-    told = " · ".join(f"{count} {verdict}" for verdict, count in result.counts.items())
+    counts = Counter(row.verdict for row in result.rows)
+    told = " · ".join(f"{count} {verdict}" for verdict, count in counts.items())
     headline = f"{counted(len(result.rows), 'row')}{', then interrupted' if result.interrupted else ''}: {told}"
     server = result.fleet.server
     conditions = (
@@ -38,20 +40,15 @@ def sheet(result: SafetyResult, place: str = "") -> Sheet:
 
 def _parts(rows: Sequence[SafetyRow]) -> Iterator[Part]:
     for name, about in _PARTS.items():
-        cells = tuple(
-            (row.recipe, row.fault, row.expected, row.seen, _figure(row), row.verdict)
-            for row in rows
-            if row.part == name
-        )
+        shown = (row for row in rows if row.part == name)
+        cells = tuple((row.recipe, row.fault, row.expected, row.seen, _figure(row), row.verdict) for row in shown)
         if cells:
-            yield Part(
-                name, about, HEAD, cells, frozenset(range(len(HEAD))), below=HEAD.index("figure"), styles=_STYLES
-            )
+            yield Part(name, about, HEAD, cells, frozenset(range(len(HEAD))), below=4, styles=_STYLES)
 
 
 def figures_text(figures: Figures) -> str:
     """Figures in words: `chain 5, foreign deletes 1`."""
-    return ", ".join(f"{name.replace('_', ' ')} {_number(value)}" for name, value in figures.items()) or "–"
+    return ", ".join(f"{name.replace('_', ' ')} {_number(value)}" for name, value in figures.items())
 
 
 def _number(value: float | None) -> str:
@@ -63,7 +60,7 @@ def _number(value: float | None) -> str:
 def _figure(row: SafetyRow) -> str:
     """The figures; beside them the reason of a claim, elsewhere only where there is no figure."""
     reason = row.reason if row.part == "claim" or not row.figures else None
-    return "; ".join(filter(None, (figures_text(row.figures) if row.figures else None, reason))) or "–"
+    return "; ".join(filter(None, (figures_text(row.figures), reason))) or "–"
 
 
 def suite(result: SafetyResult) -> Suite:
@@ -77,5 +74,6 @@ def suite(result: SafetyResult) -> Suite:
         for row in result.rows
         if row.verdict in ROW_WORDS
     ]
-    unseen = {"rows not looked at": str(len(result.rows) - len(cases))}
-    return Suite("safety", result.started_at, result.duration_s, cases, {"id": result.id, **unseen})
+    unseen = str(len(result.rows) - len(cases))
+    properties = {"id": result.id, "rows not looked at": unseen}
+    return Suite("safety", result.started_at, result.duration_s, cases, properties)

@@ -53,7 +53,7 @@ DROPPED = {  # figures that nobody reads any more
     )),
     *(f".instances[].info.{name}" for name in ("children_cpu_s", "usec_per_call", "input_bytes", "output_bytes")),
     ".points[].attainment", ".points[].instances", ".points[].next_limit.uses",
-    ".cells[].took_s", ".conditions.quick",
+    ".cells[].took_s", ".rows[].took_s", ".conditions.quick",
     *(f".points[].headroom.{name}" for name in ("target_rate_per_s", "kept")),
     *(f".points[].probes[].{name}" for name in ("sustained", "duration_s", "slo[].reason")),
     *(f".points[].probes[].instances[].{name}" for name in ("server", "state")),
