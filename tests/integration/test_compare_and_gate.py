@@ -196,7 +196,7 @@ def test_costs_are_counted_exactly_and_each_time_the_same() -> None:
     scenario = load(None, {"instances": "3"})
     first, again = (costs_of(Side("x", scenario), None) for _ in range(2))
     assert first == again
-    counted = {"commands": 6, "round_trips": 2, "connections": 0, "connections_at_start": 3}
+    counted = {"commands": 6, "round_trips": 2, "connections": 0}
     assert {name: first[name] for name in counted} == counted
 
 

@@ -1,8 +1,8 @@
 """What an acquire costs, counted: *the two sides of a gate → commands, bytes, round trips and connections, exactly*.
 
 Rules
-- One caller, a free resource, a relay in between that counts; after some cycles to warm up, the median of some more
-  (round trips: the least, as a stall can only add). More fails, without a tolerance; fewer passes and is said.
+- One caller, a free resource, a relay in between that counts; the median of some cycles (round trips: the least, as a
+  stall can only add). More fails, without a tolerance.
 - Replies are held back until everybody has been silent for `QUIET_S`, then all go at once: what a client sends between
   two such moments is one round trip, however many instances it speaks to, whatever the machine's speed.
 - The cycles are taken by a process of the side's own packages, which is this file started by name (`serve`). It imports
@@ -47,6 +47,7 @@ RESOURCE = "cycles"
 PATIENCE_MS = 2000.0  # of one instance: replies are held back while they are counted
 QUIET_S = 0.015
 CHUNK_BYTES = 65_536
+COUNTED = ("commands", "bytes_sent", "bytes_received", "connections")
 Costs = Mapping[str, float]  # what one acquire of a free resource and its release cost, N instances together
 
 
@@ -88,13 +89,11 @@ def costs_of(side: Side, server: str | None) -> Costs:
             "ttl_ms": max(scenario.ttl_ms, LEAST_TTL_MS),
             "folders": side.python_path,
         }
-        at_start = _asked(child, json.dumps(order), "ready", relay)
+        _asked(child, json.dumps(order), "ready", relay)
         cycles = [_asked(child, "cycle", "done", relay) for _ in range(WARM_CYCLES + CYCLES)][WARM_CYCLES:]
     return {
-        **{name: median(cycle[name] for cycle in cycles) for name in ("commands", "bytes_sent", "bytes_received")},
+        **{name: median(cycle[name] for cycle in cycles) for name in COUNTED},
         "round_trips": min(cycle["round_trips"] for cycle in cycles),
-        "connections": median(cycle["connections"] for cycle in cycles),
-        "connections_at_start": at_start["connections"],
     }
 
 

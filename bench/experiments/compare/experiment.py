@@ -68,7 +68,7 @@ def _answer(experiment: Experiment, plan: Comparison, rounds: Rounds, exact: Exa
         **experiment.header(seed=plan.seed, interrupted=rounds.interrupted),
         kind=plan.kind,
         planned_pairs=plan.pairs,
-        sides=tuple(ComparedSide.of(label, rounds.results.get(index)) for index, label in enumerate(plan.labels)),
+        sides=tuple(ComparedSide.of(side.label, rounds.results.get(index)) for index, side in enumerate(plan.sides)),
         differs=tuple(dict.fromkeys(said for other in settings for said in differences(settings[0], other).values())),
         tolerance_ratio=plan.tolerance,
         finished_pairs=rounds.finished,
@@ -89,7 +89,7 @@ def _answer(experiment: Experiment, plan: Comparison, rounds: Rounds, exact: Exa
 def _verdict(plan: Comparison, rounds: Rounds, exact: Exact | None) -> ComparedVerdict:
     return judge_comparison(
         plan.kind, rounds.runs, [one for one in _judged(plan, rounds) if one.role == "judged"],
-        labels=plan.labels, exact=exact, thresholds=tuple(_thresholds(plan, rounds)),
+        labels=[side.label for side in plan.sides], exact=exact, thresholds=tuple(_thresholds(plan, rounds)),
         stopped=rounds.stopped, interrupted=rounds.interrupted,
     )  # fmt: skip
 
@@ -127,14 +127,14 @@ def _warnings(plan: Comparison, rounds: Rounds) -> Iterator[str]:
         yield f"generator-bound in {busy} of {len(rounds.runs)} runs: what the servers do differently may not show"
     if not rounds.paired:
         yield "these runs were not made in turn: what else the machine did is part of the difference (30 % is usual)"
-    for index, label in enumerate(plan.labels):
+    for index, side in enumerate(plan.sides):
         got = [run.figures.get("acquire.success") for run in rounds.runs if run.side == index]
         if failed := sum(share is not None and 1 - share > FAILED_SHARE for share in got):
-            yield f"{label}: more than {FAILED_SHARE:.0%} of acquires failed in {failed} runs: endless latencies"
+            yield f"{side.label}: more than {FAILED_SHARE:.0%} of acquires failed in {failed} runs: endless latencies"
     if unknown := sum(run.safety.verdict == "UNKNOWN" for run in rounds.runs):
         yield f"safety is unknown in {unknown} of {len(rounds.runs)} runs"
     yield from dict.fromkeys(
-        f"{plan.labels[index]}: {warning}"
+        f"{plan.sides[index].label}: {warning}"
         for index, result in rounds.results.items()
         for warning in result.warnings
         if "is here to show its flaw" in warning or "behind a proxy" in warning

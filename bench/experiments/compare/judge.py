@@ -1,12 +1,9 @@
 """Two sides compared by pairs of runs: *values per pair → ratio with its interval; runs and ratios → one word*.
 
-Rules, beside the gate's (README of this folder)
-- A share of acquires is compared by its difference, with a tolerance of one point whatever was asked for: who forgives
-  10 % of the speed does not forgive 10 % of the locks. Nothing acquired is a value there, the worst.
-- A pair without a value on either side is no pair; where only one side has one, nothing passes.
-- Over all: of an INVALID run no figure is judged; only violations and counted costs fail. Without a finished pair, or a
-  figure to judge, nothing passes; pairs that were ordered and not run leave it undecided.
-- `only_noise`: nothing but the spread of the figures left it undecided. All that may be forgiven.
+Rules, beside the gate's (README of this folder): a share of acquires is compared by its difference, in points: who
+forgives 10 % of the speed does not forgive 10 % of the locks. Nothing acquired is a value there, the worst. A pair
+without a value on either side is no pair; where only one side has one, nothing passes. Of an INVALID run no figure is
+judged; only violations and counted costs fail.
 """
 
 from collections.abc import Iterable, Sequence

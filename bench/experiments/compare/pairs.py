@@ -1,13 +1,8 @@
 """Runs in turn, so that what changes on the machine changes for all: *sides → rounds of short runs*.
 
-Rules, beside those of README
-- A round starts every side at once and lets them take turns (`bench.workloads.turns`). Who begins, and who gets which
-  of the fleets of equal servers, is random; all have one seed. Of sides that take turns, one that dies ends the others.
-- Where that cannot be (`take_turns`) a round runs every side there and back, in random order, then in the reverse;
-  equal servers are one fleet for all.
-- What the faults of one side need (proxies, the shim) is put under the servers of all, so that only the fault differs.
-- A round with an INVALID run is repeated, at most one round in two. So is one of an open loop whose timer was late: the
-  same delay on both sides hides what differs between them.
+Rules, beside those of README: who begins, and who gets which of the fleets of equal servers, is random; all have one
+seed. What the faults of one side need (proxies, the shim) is put under the servers of all, so that only the fault
+differs. A round of an open loop whose timer was late is repeated, too: the same delay hides what differs.
 """
 
 from __future__ import annotations
@@ -50,8 +45,8 @@ HERE = Path(__file__).resolve().parents[3]
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the things compared. `python_path`: folders that its load processes look for packages in first;
-    `asked_ms`: what its scenario wanted a run to take, if that was cut short; `is_noise`: the first once more."""
+    """One of the things compared. `python_path`: where its load processes look for packages first; `asked_ms`: what its
+    scenario wanted a run to take, if that was cut short; `is_noise`: the first once more."""
 
     label: str
     scenario: Scenario
@@ -67,9 +62,9 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What is asked: how every other of the `sides` is, held against the first. `judged`: the figures the verdict rests
-    on; `shown`: others; `pairs`: rounds at most, the order within each drawn from `seed`; `looks`: after how many a
-    gate may stop; `sharp`: CPU is judged by less; `bind`: where hosts join."""
+    """What is asked of `sides`, the first of which the others are held against. `judged`: figures the verdict rests on;
+    `pairs`: rounds at most; `looks`: after how many a gate may stop; `sharp`: CPU is judged by less; `bind`: where
+    hosts join."""
 
     kind: Kind
     sides: Sequence[Side]
@@ -83,11 +78,6 @@ class Comparison:
     allow_missing: bool = False
     allow_skipped: bool = False
     bind: tuple[str, int] | None = None
-
-    @property
-    def labels(self) -> list[str]:
-        """What the sides are called."""
-        return [side.label for side in self.sides]
 
     def tolerance_of(self, metric: Metric) -> float:
         """How much worse is still the same: of CPU, the sharpest figure of runs in turns, less."""

@@ -5,13 +5,9 @@
     git:main        the lock library of a git revision, run now
     lib:DIR         the packages in DIR (a virtual environment, or pip install --target), run now
 
-Rules
-- Runs made only to be compared are short, unless a duration was asked for or faults come later.
-- The load generator stays the one that is running; what is imported in the end is asked of a fresh interpreter and must
-  be the version meant. A checkout lies in a private folder that a guard removes, however this process ends.
-- Stored results: each run counts once. Those of one place must agree in everything; what differs between places must
-  have been declared. Scenario, servers, machine and packages (that both results name) count; what only names a run
-  (ids, times, seed, thresholds, ports) and the code under test (commit, lockbench's own version) do not.
+Rules, beside those of README: what is imported in the end is asked of a fresh interpreter, and must be what is meant.
+A checkout lies in a private folder that a guard removes, however this process ends. What only names a run (ids, times,
+seed, thresholds, ports) and the code under test (commit, lockbench's own version) do not count as differences.
 """
 
 import contextlib

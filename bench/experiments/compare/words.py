@@ -18,7 +18,6 @@ from bench.report.summary import load_parts
 from bench.scenario.quantity import duration_text
 
 ENDLESS = 1000.0  # times as long: no latency grows so much, but that of who gets no lease is taken for an hour
-MOST_LETTERS = 11  # of a label over its column, its end, where paths and recipes differ: the table fits 100 columns
 
 
 def sheet(result: ComparisonResult, place: str = "") -> Sheet:
@@ -40,8 +39,6 @@ def _headline(result: ComparisonResult) -> str:
         names = f"{labels[1]} {wanted.get(status, 'against')} {labels[0]}"
     if not result.paired:
         pairs = "stored runs, not paired"
-    elif not finished and result.exact is not None and result.exact.failures:
-        pairs = "no pair was needed"
     elif finished < planned and not (finished in result.looks and status in ("pass", "fail")):
         pairs = f"{finished} of {planned} pairs"
     else:
@@ -74,9 +71,8 @@ def _parts(result: ComparisonResult) -> Iterator[Part]:
         shown = (entry for entry in entries if entry.pairs or entry.role == "judged")
         rows = tuple(_row(entry, noise.get(entry.metric, entry)) for entry in shown)
         if entries:
-            names = ("baseline", "candidate") if result.kind == "gate" else (result.sides[0].label, side.label)
-            cut = (name if len(name) <= MOST_LETTERS else "…" + name[1 - MOST_LETTERS :] for name in names)
-            head = ("", "verdict", *cut, "change", "interval", "allowed", "noise")
+            names = ("baseline", "candidate") if result.kind == "gate" else ("first", "second")
+            head = ("", "verdict", *names, "change", "interval", "allowed", "noise")
             about = f"against {result.sides[0].label}"
             yield Part(side.label, about, head, rows, left=frozenset({0, 1}), aside=len(head) - 1)
 
@@ -84,23 +80,21 @@ def _parts(result: ComparisonResult) -> Iterator[Part]:
 def _row(entry: Judged, noise: Judged) -> tuple[str, ...]:
     return (
         metric_text(entry.metric),
-        word_of(entry),
-        figure_text(entry.first, entry.unit),
-        figure_text(entry.second, entry.unit),
+        _word_of(entry),
+        _figure_text(entry.first, entry.unit),
+        _figure_text(entry.second, entry.unit),
         change_text(entry.ratio),
-        interval_text(entry) if entry.pairs else MISSING,
+        _interval_text(entry) if entry.pairs else MISSING,
         change_text(limit_of(entry)),
         percent(noise.pair_noise_ratio),
     )
 
 
-def figure_text(value: float | None, unit: str) -> str:
-    """A figure of one side; what a ratio takes for infinite is."""
+def _figure_text(value: float | None, unit: str) -> str:
     return INFINITE if unit == "s" and value is not None and value >= FOREVER_S else in_unit(value, unit)
 
 
-def word_of(entry: Judged) -> str:
-    """What is said of a metric: its verdict, or better and worse where nothing was to be judged."""
+def _word_of(entry: Judged) -> str:
     if entry.role == "shown":
         return "(not judged)"
     if entry.verdict != "different":
@@ -126,8 +120,7 @@ def limit_of(entry: Judged) -> float | None:
     return 1 / (1 + entry.tolerance_ratio) if entry.higher_is_better else 1 + entry.tolerance_ratio
 
 
-def interval_text(entry: Judged) -> str:
-    """The interval of that change, or that there is none."""
+def _interval_text(entry: Judged) -> str:
     if entry.low is None or entry.high is None:
         return "none"
     return f"{change_text(entry.low).removesuffix(' %')} … {change_text(entry.high)}"
@@ -181,7 +174,7 @@ def suite(result: ComparisonResult) -> Suite:
         if entry.role == "judged":
             status = "pass" if entry.verdict in ("same", "different") else entry.verdict
             why = f": {entry.reason}" if entry.reason else ""
-            said = f"{change_text(entry.ratio)}, interval {interval_text(entry)}{why}"
+            said = f"{change_text(entry.ratio)}, interval {_interval_text(entry)}{why}"
             cases.append(Case(f"{entry.metric} ({entry.label})", status, said))
     cases += [Case(entry.expression, entry.status, threshold_text(entry)) for entry in result.thresholds]
     if result.exact is not None and not result.exact.skipped:
@@ -210,8 +203,8 @@ def _figure(result: ComparisonResult, side: int, entries: Sequence[Judged]) -> F
     known = [value for entry in entries for value in (entry.ratio, entry.low, entry.high, limit_of(entry)) if value]
     first, second = result.sides[0].label, result.sides[side].label
     judged = [entry for entry in entries if entry.role == "judged"] or entries
-    worst = sorted(judged, key=lambda entry: word_of(entry) not in ("fail", "worse"))[:2]
-    said = ", ".join(f"{metric_text(entry.metric)} {change_text(entry.ratio)} ({word_of(entry)})" for entry in worst)
+    worst = sorted(judged, key=lambda entry: _word_of(entry) not in ("fail", "worse"))[:2]
+    said = ", ".join(f"{metric_text(entry.metric)} {change_text(entry.ratio)} ({_word_of(entry)})" for entry in worst)
     title = f"{second} against {first}: {said}"
     allowed = f"{result.tolerance_ratio * 100:g} % worse is allowed, less of CPU (the mark in each row)"
     about = f"Change of each figure with its interval; {allowed}; one that crosses 0 may be chance"
@@ -237,6 +230,6 @@ def _change_tick(ratio: float) -> str:
 
 def _bar(entry: Judged) -> Bar:
     whole = entry.low is not None and entry.high is not None
-    text = interval_text(entry) if whole else change_text(entry.ratio)
-    style, key = _STYLES.get(word_of(entry), ("c5", "neither is shown"))
+    text = _interval_text(entry) if whole else change_text(entry.ratio)
+    style, key = _STYLES.get(_word_of(entry), ("c5", "neither is shown"))
     return Bar(metric_text(entry.metric), entry.ratio, entry.low, entry.high, text, style, key, limit_of(entry))

@@ -154,10 +154,9 @@ def test_how_long_a_run_took_is_said_and_what_its_scenario_wanted(tmp_path: Path
     assert "there and back" in " ".join(shown(replace(turns, in_turns=False)).split())
 
 
-def test_a_gate_that_failed_by_counting_says_that_no_pair_was_needed(tmp_path: Path) -> None:
+def test_a_gate_that_failed_by_counting_says_what_grew(tmp_path: Path) -> None:
     exact = judge_exact(COSTS, COSTS | {"commands": 11})
     result = replace(compared(tmp_path), exact=exact, paired=True, finished_pairs=0, runs=(), metrics=())
-    assert "no pair was needed" in sheet(result).headline
     assert "commands 10 → 11" in shown(result)
 
 
