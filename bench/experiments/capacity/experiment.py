@@ -163,9 +163,9 @@ class _Seeker:
                 self._start()
                 self._search()
             except OutOfTime:
-                spent = f"the time budget of {duration_text(plan.budget_s * 1000)} (--budget) was spent"
-                made = f"{counted(len(self._findings.probes), 'probe')} of {duration_text(self._scenario.duration_ms)}"
-                self._findings.unmeasured.append(f"{spent}: the search ended after {made} (--duration)")
+                budget, each = duration_text(plan.budget_s * 1000), duration_text(self._scenario.duration_ms)
+                made = f"{counted(len(self._findings.probes), 'probe')} of {each} (--duration)"
+                self._findings.unmeasured.append(f"the time of {budget} (--budget) was over after {made}")
 
     def _start(self) -> None:
         """Closed loops of more and more callers, as far as the scenario allows, until more of them make no more."""
@@ -195,12 +195,13 @@ class _Seeker:
                 if not findings.violated:
                     self._show(f"{self._prefix}target: probe {number + 1} of {TARGET_PROBES} at {rate_text(target)}/s")
                     self._probe("target", target, self._open_loop(target))
-        found, rate = next_probe(findings, slo)
-        while rate and not findings.violated:
+        while not findings.violated:
+            found, rate = next_probe(findings, slo)
+            if rate is None:
+                return
             wanted = self._open_loop(rate)
             self._show(self._progress(wanted, found))
             self._probe("search", rate, wanted)
-            found, rate = next_probe(findings, slo)
 
     def _probe(self, step: str, rate: float, wanted: Scenario) -> None:
         result, busy = self._run(wanted)

@@ -119,7 +119,8 @@ def point_of(point: SweepPoint, findings: Findings, plan: CapacityPlan) -> Capac
     """Return what the findings at one point come to."""
     capacity = capacity_of(findings, plan.slo)
     near = at_capacity(findings.probes, capacity)
-    word, reasons = _word(findings, capacity, plan)
+    agrees, contradicted = agreement(capacity, loops_within(findings, plan.slo), near)
+    word, reasons = _word(findings, capacity, plan, [agrees] if agrees and contradicted else [])
     return CapacityPoint(
         variables=dict(point.variables),
         scenario=point.scenario.shown(),
@@ -132,7 +133,7 @@ def point_of(point: SweepPoint, findings: Findings, plan: CapacityPlan) -> Capac
         next_limit=next_limit(near.uses if near else (), _gave_out(findings) if capacity.high is None else ""),
         probes=tuple(findings.probes),
         callers=tuple(sorted(findings.callers, key=lambda loop: loop.users)),
-        agreement=agreement(findings, capacity, plan.slo),
+        agreement=agrees,
     )
 
 
@@ -147,12 +148,12 @@ def _gave_out(findings: Findings) -> str:
     return f"{how} at {first.rate_per_s:,.0f}/s"
 
 
-def _word(findings: Findings, capacity: Capacity, plan: CapacityPlan) -> tuple[Word, list[str]]:
+def _word(findings: Findings, capacity: Capacity, plan: CapacityPlan, reasons: list[str]) -> tuple[Word, list[str]]:
+    """`reasons`: what contradicts the capacity."""
     if findings.violated:
         return words.VIOLATED, [findings.violated]
     if not findings.probes:
         return words.INCONCLUSIVE, ["no probe was finished", *findings.unmeasured]
-    reasons = outrun(capacity, loops_within(findings, plan.slo))
     if capacity.low is None and not reasons:
         return _none_held(findings, min(findings.probes, key=lambda probe: probe.rate_per_s), plan)
     if capacity.low and capacity.high is None:
@@ -217,34 +218,27 @@ def mean_latency(values: Sequence[float]) -> Estimate | None:
     return Estimate(*map(math.exp, (middle, middle - error, middle + error)))
 
 
-def agreement(findings: Findings, capacity: Capacity, slo: Slo) -> str | None:
-    """Return whether the fastest closed loop within the SLO made what the open loop bears, or why it did not; None
-    without such a loop or an interval."""
-    kept = loops_within(findings, slo)
-    if not kept or capacity.low is None:
-        return None
-    rate, users = max(kept)
+def agreement(capacity: Capacity, kept: Sequence[Loop], near: Probe | None) -> tuple[str | None, bool]:
+    """Return whether the fastest closed loop within the SLO made what the open loop bears, or why it did not, and
+    whether it contradicts that; `near`: the probe nearest to the capacity."""
+    if not kept:
+        return None, False
+    (rate, users), low, limit = max(kept), capacity.low, capacity.high or capacity.low
     made = f"{users} callers in closed loop made {rate:,.0f}/s within the SLO"
-    if capacity.low <= rate <= (capacity.high or MORE_BY * capacity.low):
-        return f"{made}: they agree"
-    if rate < capacity.low:
-        return f"{made}, fewer than open loop: each waits for its reply, and more callers missed it or made no more"
-    near = at_capacity(findings.probes, capacity)
+    if limit is None:
+        return f"{made}, yet no rate held", True
+    if rate > MORE_BY * limit:
+        more = f"{made}, far more than {limit:,.0f}/s: the load process may be the limit"
+        return f"{more}; give it --processes, cores or hosts of its own", True
+    if low is None:
+        return None, False
+    if rate < low:
+        return f"{made}, fewer than open loop: each waits for its reply, and more callers missed it", False
+    if capacity.high is None or rate <= capacity.high:
+        return f"{made}: they agree", False
     late_s = near.generator.late_s if near else None
     waking = f", and start up to {latency(late_s)} late when this machine wakes late" if late_s else ""
-    return f"{made}, more: they wait for each other and never queue; arrivals at random do{waking}"
-
-
-def outrun(capacity: Capacity, kept: Sequence[Loop]) -> list[str]:
-    """Return how closed loops that kept the SLO contradict `capacity`."""
-    limit = capacity.high or capacity.low
-    if limit is None:
-        return [f"no rate held, yet {users} callers made {rate:,.0f}/s within the SLO" for rate, users in kept[:1]]
-    rate, users = max(kept, default=(0.0, 0))
-    if rate <= MORE_BY * limit:
-        return []
-    told = f"{users} callers in closed loop made {rate:,.0f}/s within the SLO, far more than {limit:,.0f}/s"
-    return [f"{told}: the load process may be the limit; give it --processes, cores or hosts of its own"]
+    return f"{made}, more: they wait for each other and never queue; arrivals at random do{waking}", False
 
 
 def judge_capacity(points: Sequence[CapacityPoint], *, stopped: str = "", interrupted: bool = False) -> Verdict:

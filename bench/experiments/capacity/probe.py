@@ -80,16 +80,16 @@ def read_slo(texts: Sequence[str]) -> Slo:
     if not thresholds:
         raise UsageError("an SLO is needed, like --slo 'acquire.p99 < 10ms'")
     for threshold in thresholds:
-        if threshold.metric.path[0] not in BOUNDED:
+        metric, sign = threshold.metric, ">" if threshold.metric.higher_is_better else "<"
+        if metric.path[0] not in BOUNDED:
             raise UsageError(
-                f"option --slo: {threshold.metric.name} is nothing that more load makes worse; "
+                f"option --slo: {metric.name} is nothing that more load makes worse; "
                 "name a latency or a share, like 'acquire.p99 < 10ms' or 'acquire.success >= 99.9%'"
             )
-        if threshold.operator not in ((">", ">=") if threshold.metric.higher_is_better else ("<", "<=")):
-            better, sign = ("more", ">=") if threshold.metric.higher_is_better else ("less", "<=")
+        if threshold.operator not in (sign, f"{sign}="):
             raise UsageError(
-                f"option --slo: {threshold.expression!r} is not broken by more load, as {better} of "
-                f"{threshold.metric.name} is better; an SLO on it is written with {sign}"
+                f"option --slo: {threshold.expression!r} is not broken by more load; an SLO on {metric.name} is "
+                f"written with {sign}="
             )
     return Slo(thresholds)
 

@@ -150,7 +150,7 @@ def _lines(point: CapacityPoint, result: CapacityResult) -> Iterator[tuple[str, 
     yield "interval", f"{_bracket(point).rstrip(',')}: {_tally(point.probes)}"
     if own := _own_share(point):
         yield "own share", own
-    if point.agreement:
+    if point.agreement and point.agreement not in point.reasons:
         yield "closed loop", point.agreement
     if attained:
         low, high = percent(attained.low, 2), percent(attained.high, 2)

@@ -10,10 +10,10 @@ from bench.experiments.capacity.judge import (
     CapacityPlan,
     Findings,
     SweepPoint,
+    agreement,
     judge_capacity,
     loops_within,
     mean_latency,
-    outrun,
     point_of,
 )
 from bench.experiments.capacity.probe import GAVE_OUT, GENERATOR, read_slo
@@ -164,12 +164,13 @@ def test_open_and_closed_loop_agree_or_a_sentence_says_why_not(rate: float, said
 def test_a_closed_loop_that_is_far_faster_within_the_slo_contradicts_the_interval(
     closed: list[tuple[float, int]], contradicted: bool
 ) -> None:
-    assert bool(outrun(capacity(950.0, 1_020.0), closed)) == contradicted
-    assert bool(outrun(capacity(979.0, None), closed)) == contradicted
+    assert agreement(capacity(950.0, 1_020.0), closed, None)[1] == contradicted
+    assert agreement(capacity(979.0, None), closed, None)[1] == contradicted
 
 
 def test_no_rate_holds_is_contradicted_by_any_closed_loop_that_kept_the_slo() -> None:
-    assert outrun(capacity(None, 0.7), [(300.0, 16)])
+    assert agreement(capacity(None, 0.7), [(300.0, 16)], None)[1]
+    assert agreement(capacity(None, None), [(300.0, 16)], None)[1]
 
 
 def test_a_closed_loop_that_missed_the_slo_is_none_within_it() -> None:
