@@ -86,7 +86,7 @@ def capacity(*looks: tuple[float, Seen], closed: float = 1_100.0) -> Verdict:
     probes = [typed({**probe(rate), "seen": seen.value}, Probe) for rate, seen in looks]
     loop = typed({"users": 16, "achieved_per_s": closed, "acquire_s": ACQUIRE, "generator_cpu_ratio": 0.5}, ClosedLoop)
     asked = SweepPoint(load(None, {"rate": "1"}), {})
-    plan = CapacityPlan((asked,), read_slo(["acquire.p99 < 10ms"]), None, fixed_users=False, seed=1, budget_s=60)
+    plan = CapacityPlan((asked,), read_slo(["acquire.p99 < 10ms"]), None, fixed_users=False, budget_s=60)
     return judge_capacity([point_of(asked, Findings(probes, [loop]), plan)])
 
 

@@ -47,19 +47,15 @@ SEARCHED = {
 NOT_SWEPT = {*SEARCHED, "targets", "pause", "seed", "duration", "warmup"}
 
 
-_TAKES = "A point takes 6 minutes at most, with --quick 2; servers are started and stopped."
-_SLO = "like 'acquire.p99 < 10ms' (repeatable)"
 _SWEPT = Offered(lambda: [f"{name}=" for name in BY_NAME if name not in NOT_SWEPT])
-_OVER = "a table over these values of a scenario key (repeatable)"
-_SPENT = f"how long a point may take; what was not measured then is said  [{FULL_BUDGET}; --quick {QUICK_BUDGET}]"
 
 
-@click.command(cls=Grouped, epilog=_TAKES)
+@click.command(cls=Grouped, epilog="Servers are started and stopped.")
 @click.argument("scenario", required=False, type=ScenarioPlace())
-@click.option("--slo", metavar="EXPR", type=METRIC, multiple=True, required=True, help=_SLO)
+@click.option("--slo", metavar="EXPR", type=METRIC, multiple=True, required=True, help="like 'acquire.p99 < 10ms'")
 @click.option("--target-rate", metavar="R", type=FiniteRange(min=0, min_open=True), help="to plan for")
-@click.option("--sweep", "sweeps", metavar="KEY=A,B", type=_SWEPT, multiple=True, help=_OVER)
-@click.option("--budget", metavar="DURATION", type=BUDGET, help=_SPENT)
+@click.option("--sweep", "sweeps", metavar="KEY=A,B", type=_SWEPT, multiple=True, help="a table over these values")
+@click.option("--budget", metavar="DURATION", type=BUDGET, help=f"of a point  [{FULL_BUDGET}; --quick {QUICK_BUDGET}]")
 @click.option("--quick", is_flag=True, help="a glance: short probes, also of a scenario")
 @hosts_options
 @scenario_options(refused=SEARCHED, usual={key: f"{FULL[key]}; --quick {QUICK[key]}" for key in FULL})
@@ -93,15 +89,9 @@ def plan_of(path: Path | None, values: Values) -> CapacityPlan:
     choices = swept("--sweep", values["sweeps"], NOT_SWEPT)
     scenarios, bind = led([_load(path, {**given, **choice}) for choice in choices], values)
     points = tuple(SweepPoint(scenario, choice) for scenario, choice in zip(scenarios, choices, strict=True))
-    return CapacityPlan(
-        points,
-        slo,
-        values["target_rate"],
-        fixed_users="users" in written or any("users" in point.variables for point in points),
-        seed=points[0].scenario.seed,
-        budget_s=values["budget"] or budget_s(QUICK_BUDGET if values["quick"] else FULL_BUDGET),
-        bind=bind,
-    )
+    spend_s = values["budget"] or budget_s(QUICK_BUDGET if values["quick"] else FULL_BUDGET)
+    fixed = "users" in written or any("users" in choice for choice in choices)
+    return CapacityPlan(points, slo, values["target_rate"], fixed, spend_s, bind)
 
 
 def _load(path: Path | None, given: Mapping[str, object], *, open_loop: bool = True) -> Scenario:

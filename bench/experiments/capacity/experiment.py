@@ -55,7 +55,7 @@ def run_capacity(order: ExperimentOrder[CapacityPlan], show: Show) -> Done[Capac
         points = seeker.points()
         experiment.raising = False  # what was measured is stored first
         result = CapacityResult(
-            **experiment.header(seed=plan.seed, interrupted=experiment.cut),
+            **experiment.header(seed=plan.points[0].scenario.seed, interrupted=experiment.cut),
             slo=tuple(threshold.expression for threshold in plan.slo.thresholds),
             target_rate_per_s=plan.target_rate_per_s,
             points=tuple(points),

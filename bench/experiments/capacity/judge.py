@@ -61,7 +61,6 @@ class CapacityPlan:
     slo: Slo
     target_rate_per_s: float | None
     fixed_users: bool
-    seed: int
     budget_s: float
     bind: tuple[str, int] | None = None
 

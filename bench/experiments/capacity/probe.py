@@ -17,7 +17,6 @@ from msgspec import structs
 from bench.errors import UsageError
 from bench.experiments.capacity.result import (
     Attainment,
-    KeptLimit,
     Probe,
     ProbedInstance,
     ProbeGenerator,
@@ -97,8 +96,7 @@ def read_slo(texts: Sequence[str]) -> Slo:
 def judge_probe(rate: float, step: str, result: RunResult, slo: Slo, busy: float | None = None) -> Probe:
     """Judge the run `result`, which was offered `rate` (operations/s). `step`: why that rate was tried; `busy`: the
     share of this machine's CPU time that was used meanwhile, by whomever."""
-    limits = tuple(_judged(threshold, result) for threshold in slo.thresholds)
-    held = all(one.kept for one in limits) and result.rate.sustained is not False
+    held = all(_kept(threshold, result) for threshold in slo.thresholds) and result.rate.sustained is not False
     return Probe(
         rate_per_s=rate,
         step=step,
@@ -108,7 +106,6 @@ def judge_probe(rate: float, step: str, result: RunResult, slo: Slo, busy: float
         users=result.scenario.users,
         acquire_s=result.latency_s.acquire,
         attainment=attainment(slo, result),
-        slo=limits,
         generator=ProbeGenerator(
             cpu_ratio=result.generator.cpu_ratio,
             late_s=getattr(Latency.of(_histogram("timer_lateness", result)), slo.figure),
@@ -157,13 +154,11 @@ def is_busy(cpu_ratio: float | None) -> bool:
     return (cpu_ratio or 0.0) >= BUSY_CORE
 
 
-def _judged(threshold: Threshold, result: RunResult) -> KeptLimit:
-    entry = threshold.judge(result)
-    kept = entry.status == "pass"
-    if _is_acquire_limit(threshold):
-        within, due = _within(threshold, result)
-        kept = due > 0 and due - within <= MISS_SHARES[threshold.metric.path[-1]] * due
-    return KeptLimit(expression=entry.expression, value=entry.value, limit=entry.limit, kept=kept)
+def _kept(threshold: Threshold, result: RunResult) -> bool:
+    if not _is_acquire_limit(threshold):
+        return threshold.judge(result).status == "pass"
+    within, due = _within(threshold, result)
+    return due > 0 and due - within <= MISS_SHARES[threshold.metric.path[-1]] * due
 
 
 def _is_acquire_limit(threshold: Threshold) -> bool:

@@ -57,15 +57,6 @@ class ProbedInstance(Section, frozen=True, kw_only=True):
     delayed_fsyncs: Annotated[int | None, says("AOF writes that waited for an fsync")]
 
 
-class KeptLimit(Section, frozen=True, kw_only=True):
-    """One expression of the SLO."""
-
-    expression: Annotated[str, says("as written")]
-    value: Annotated[float | None, says("what was measured")]
-    limit: Annotated[float, says("in the unit of the value")]
-    kept: Annotated[bool, says("a limit on a percentile of acquire: by the share of all acquires, failed ones too")]
-
-
 class ProbeGenerator(Section, frozen=True, kw_only=True):
     """Of the section `generator` of the probe's run."""
 
@@ -85,7 +76,6 @@ class Probe(Section, frozen=True, kw_only=True):
     users: Annotated[Count, says("callers")]
     acquire_s: Annotated[Latency, says("of those that got a lease")]
     attainment: Annotated[Attainment | None, says("null: the SLO has no upper limit on a percentile of acquire")]
-    slo: Annotated[tuple[KeptLimit, ...], says("every expression")]
     generator: Annotated[ProbeGenerator, says("whether the load can be trusted")]
     uses: Annotated[tuple[Use, ...], says("how far each resource was used")]
     instances: Annotated[tuple[ProbedInstance, ...], says("one entry per instance")]

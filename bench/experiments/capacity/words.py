@@ -229,7 +229,7 @@ def _search_picture(point: CapacityPoint, result: CapacityResult, number: int) -
     probes = [(probe, at) for probe, at in slowest if at is not None]
     if not probes:
         return None
-    limits = {entry.limit for probe, _ in probes for entry in probe.slo if entry.expression.startswith("acquire.")}
+    limits = {probe.attainment.limit_s for probe, _ in probes if probe.attainment}
     x = logarithmic((probe.rate_per_s for probe, _ in probes), "acquires offered per second (log scale)", number_tick)
     y = latencies([*(at for _, at in probes), *limits])
     low, high = point.capacity.low, point.capacity.high

@@ -125,8 +125,6 @@ def _warnings(plan: Comparison, rounds: Rounds) -> Iterator[str]:
         yield f"repeated, as the load of one of the runs was not what it claims: {counted(rounds.repeated, 'pair')}"
     if busy := sum((run.generator_cpu_ratio or 0) >= BUSY_CORE for run in rounds.runs):
         yield f"generator-bound in {busy} of {len(rounds.runs)} runs: what the servers do differently may not show"
-    if not rounds.paired:
-        yield "these runs were not made in turn: what else the machine did is part of the difference (30 % is usual)"
     for index, side in enumerate(plan.sides):
         got = [run.figures.get("acquire.success") for run in rounds.runs if run.side == index]
         if failed := sum(share is not None and 1 - share > FAILED_SHARE for share in got):

@@ -299,10 +299,8 @@ def _covers(variable: str, name: str) -> bool:
 
 
 def _text(value: object) -> str:
-    if isinstance(value, float) and value == int(value):
-        return str(int(value))
-    if isinstance(value, Mapping):
-        return ":".join(_text(inner) for inner in value.values())
+    if isinstance(value, float):
+        return f"{value:g}"
     if isinstance(value, list | tuple):
-        return ", ".join(map(_text, value)) or "none"
+        return ", ".join(map(str, value)) or "none"
     return "none" if value is None else str(value)

@@ -38,7 +38,7 @@ def _headline(result: ComparisonResult) -> str:
         wanted = {"pass": f"at most {tolerance} worse than", "fail": "worse than"}
         names = f"{labels[1]} {wanted.get(status, 'against')} {labels[0]}"
     if not result.paired:
-        pairs = "stored runs, not paired"
+        pairs = "stored runs, not made in turn"
     elif finished < planned and not (finished in result.looks and status in ("pass", "fail")):
         pairs = f"{finished} of {planned} pairs"
     else:

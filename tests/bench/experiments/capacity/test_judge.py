@@ -42,7 +42,7 @@ def found(*looks: Look, target: float | None = None, closed: ClosedLoop | None =
     """What a point comes to whose probes showed this."""
     probes = [structs.replace(PROBE, rate_per_s=rate, achieved_per_s=rate, seen=seen) for rate, seen in looks]
     asked = SweepPoint(load(None, {"rate": "1"}), {})
-    plan = CapacityPlan((asked,), SLO, target, fixed_users=False, seed=1, budget_s=60)
+    plan = CapacityPlan((asked,), SLO, target, fixed_users=False, budget_s=60)
     return point_of(asked, Findings(probes, [closed or loop(1_100.0)]), plan)
 
 

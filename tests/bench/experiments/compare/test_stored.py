@@ -104,9 +104,8 @@ def test_another_machine_or_server_is_another_configuration_but_another_commit_i
 
 
 def test_a_difference_is_told_as_one_would_write_it() -> None:
-    pause = [{"point": "after-grant", "ms": 0.2, "share": 1.0}]
-    series = [[result(pause=[])], [result(pause=pause)]]
-    assert alike(series, ["a", "b"], ("pause",)) == ["pause none → after-grant:0.2:1"]
+    series = [[result(rate_per_s=None)], [result(rate_per_s=200.0)]]
+    assert alike(series, ["a", "b"], ("rate",)) == ["rate_per_s none → 200"]
 
 
 def test_a_variable_that_is_no_setting_is_refused() -> None:
