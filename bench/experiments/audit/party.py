@@ -70,14 +70,11 @@ def words_of(name: str) -> LibraryWords:
 
 def history_of(operations: Iterable[OperationFacts]) -> History:
     """A history of these operations."""
-    rows = [
-        tuple(_code(one) if name == "outcome" else getattr(one, name) for name in RECORD_FIELDS) for one in operations
-    ]
+    rows = []
+    for one in operations:
+        code = OUTCOME_CODES[one.outcome] | OUTCOME_CODES[one.release_outcome] << 8
+        rows.append(tuple(code if name == "outcome" else getattr(one, name) for name in RECORD_FIELDS))
     return History(np.array(rows, dtype=RECORD_DTYPE), torn=0, missing_segments=0)
-
-
-def _code(one: OperationFacts) -> int:
-    return OUTCOME_CODES[one.outcome] | OUTCOME_CODES[one.release_outcome] << 8
 
 
 class Said(msgspec.Struct, frozen=True):
@@ -87,12 +84,6 @@ class Said(msgspec.Struct, frozen=True):
     absent: bool = False
     error: str = ""
     valid_ms: float | None = None
-
-    @property
-    def words(self) -> str:
-        """In words."""
-        valid = "" if self.valid_ms is None else f", valid for {self.valid_ms:,.0f} ms"
-        return f"yes{valid}" if self.ok else self.error or "no"
 
 
 class HangsError(Exception):
@@ -141,7 +132,8 @@ class Party(Child):
             if self.process.returncode in _FROM_OUTSIDE:
                 raise
             said = Said(ok=False, error="the process ended")
-        self.note(f"→ {said.words}")
+        valid = "" if said.valid_ms is None else f", valid for {said.valid_ms:,.0f} ms"
+        self.note(f"→ yes{valid}" if said.ok else f"→ {said.error or 'no'}")
         return said
 
     def ask(self, do: str, **words: object) -> Said:
@@ -152,9 +144,9 @@ class Party(Child):
             raise NotApplicableError(f"it has no {do}")
         return said
 
-    def begin_acquire(self, ttl_ms: int = LONG_MS, wait_ms: int = WAIT_MS) -> None:
+    def begin_acquire(self, ttl_ms: int = LONG_MS) -> None:
         """Have it lock the resource."""
-        self.begin("acquire", resource=RESOURCE, ttl_ms=ttl_ms, wait_ms=wait_ms)
+        self.begin("acquire", resource=RESOURCE, ttl_ms=ttl_ms, wait_ms=WAIT_MS)
 
     def acquired(self, patience_s: float = PATIENCE_S) -> Said:
         """What came of that; it is recorded."""
@@ -163,17 +155,16 @@ class Party(Child):
         if said.valid_ms is not None:
             end_ns = now_ns + int(said.valid_ms * NS_PER_MS)
         done = OperationFacts(
-            start_ns=self._asked_ns, attempt_ns=self._asked_ns, ended_ns=now_ns, resource=0, caller=0,
-            outcome="contended", sequence=1,
+            start_ns=self._asked_ns, attempt_ns=self._asked_ns, ended_ns=now_ns, resource=0, caller=0, sequence=1,
+            outcome="acquired" if said.ok else "contended", granted_ns=now_ns if said.ok else 0,
+            valid_until_ns=end_ns if said.ok else 0,
         )  # fmt: skip
-        if said.ok:
-            done = structs.replace(done, outcome="acquired", granted_ns=now_ns, valid_until_ns=end_ns)
         self.operations.append(done)
         return said
 
-    def acquire(self, ttl_ms: int = LONG_MS, wait_ms: int = WAIT_MS) -> Said:
+    def acquire(self, ttl_ms: int = LONG_MS) -> Said:
         """Have it lock the resource; what came of it."""
-        self.begin_acquire(ttl_ms, wait_ms)
+        self.begin_acquire(ttl_ms)
         return self.acquired()
 
     def release(self) -> Said:

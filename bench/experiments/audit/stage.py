@@ -50,8 +50,7 @@ class Stage:
 
     def __init__(self, contestant: Contestant, instances: int, server: Any = None) -> None:
         """Start the servers. Raises EnvironmentNotReadyError."""
-        self.contestant, self.name = contestant, contestant.peer.name
-        self.instances = instances
+        self.contestant, self.name, self.instances = contestant, contestant.peer.name, instances
         self.minority = range(instances // 2 + 1, instances)
         self.majority = range((instances - 1) // 2, instances)
         self.fleet: Fleet = start_fleet(instances, "none", server=server)
