@@ -25,8 +25,9 @@ from bench.experiments.explore.experiment import judge_explored, row_of
 from bench.experiments.explore.search import Hunt
 from bench.experiments.fsync.judge import findings_of, judge_fsync
 from bench.experiments.fsync.planner import plan_page
+from bench.experiments.safety_matrix.experiment import judge_rows
+from bench.experiments.safety_matrix.leases import confirmed
 from bench.experiments.safety_matrix.result import MatrixWord, SafetyRow
-from bench.experiments.safety_matrix.row import confirmed, judge_rows
 from bench.experiments.split_votes.judge import judge_split_votes
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, RowWord
 from bench.measure.result import read_result

@@ -15,7 +15,7 @@ from bench.experiments.explore import search
 from bench.experiments.explore.search import Hunt, SearchOrder
 from bench.experiments.safety_matrix import leases
 from bench.experiments.safety_matrix.experiment import look_at_rules
-from bench.experiments.safety_matrix.row import SKIPPED, RowSetup
+from bench.experiments.safety_matrix.leases import SKIPPED, RowSetup
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, VIOLATED
 from bench.topology.fleet import Fleet, start_fleet
 from lockcore import claims, engine

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from bench.experiments.safety_matrix import experiment as safety_matrix
-from bench.experiments.safety_matrix.experiment import look_at_recipe, run_safety
+from bench.experiments.safety_matrix.experiment import PlannedRow, look_at_recipe, run_safety
+from bench.experiments.safety_matrix.leases import RowSetup
 from bench.experiments.safety_matrix.result import Finding, SafetyPlan, SafetyResult
-from bench.experiments.safety_matrix.row import PlannedRow, RowSetup
 from bench.measure.result import read_result
 from bench.recipes.registry import find_recipe
 from bench.run.experiment import ExperimentOrder

@@ -8,33 +8,50 @@ Redis"; the Redlock text, "Performance, crash recovery and fsync".
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
+from msgspec import structs
+from redis.exceptions import RedisError
+
+from bench.errors import BenchError
 from bench.experiments.explore import search
 from bench.experiments.explore.experiment import explored
 from bench.experiments.explore.result import ExploredRow, ExplorePlan
 from bench.experiments.safety_matrix import leases
-from bench.experiments.safety_matrix.result import Finding, SafetyPlan, SafetyResult, SafetyRow
-from bench.experiments.safety_matrix.row import (
-    ELSEWHERE,
-    SKIPPED,
-    PlannedRow,
-    RowSetup,
-    cannot,
-    confirmed,
-    judge_rows,
-    look,
-)
-from bench.measure.expectation import NOT_KNOWN
+from bench.experiments.safety_matrix.leases import SKIPPED, RowSetup, cannot, confirmed
+from bench.experiments.safety_matrix.result import Finding, MatrixPart, SafetyPlan, SafetyResult, SafetyRow
+from bench.measure.expectation import NOT_KNOWN, conclude_rows
 from bench.measure.run_result import OwnFleet
+from bench.measure.verdict import Verdict
 from bench.recipes.registry import RECIPES, WITHDRAWN
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 from bench.scenario.quantity import require_known
 from bench.topology.child import Child
 from bench.topology.server import find_server
+from lockcore.errors import LockcoreError
 
+ELSEWHERE: Final = "not measured here"
+BROKEN_OFF = (BenchError, LockcoreError, RedisError, TimeoutError, AssertionError)  # what ends a look says nothing
+TRIES = 3  # of a row that is not known: a machine that was busy for a moment need not be so the next time
 QUICK, FULL = 250, 2_000  # schedules
 ABOUT = "two leases valid at once: `lockbench explore --recipe …` shows the schedule"
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRow:
+    """One row to come: `part` of the matrix, the `recipe`, the `fault` it meets, what is `expected`, how to look.
+
+    `look` is a finding where there is nothing to look at.
+    """
+
+    part: MatrixPart
+    recipe: str
+    fault: str
+    expected: str
+    about: str
+    look: Callable[[RowSetup], Finding] | Finding
 
 
 def look_at_recipe(recipe: str, setup: RowSetup) -> Finding:
@@ -120,6 +137,38 @@ def choose_cases(recipes: Sequence[str] = (), claims: Sequence[str] = ()) -> lis
     if not recipes and not claims:
         return cases
     return [case for case in cases if (case.fault in claims if case.part == "claim" else case.recipe in recipes)]
+
+
+def look(case: PlannedRow, setup: RowSetup) -> SafetyRow:
+    """Look at `case`, again while it is not known, at most TRIES times; what goes wrong on the way says nothing."""
+    for _ in range(TRIES):
+        try:
+            finding = case.look if isinstance(case.look, Finding) else case.look(setup)
+        except BROKEN_OFF as error:
+            finding = Finding("it went wrong", NOT_KNOWN, reason=f"{type(error).__name__}: {error}")
+        if finding.verdict != NOT_KNOWN or setup.is_over():
+            break
+    return SafetyRow(
+        **structs.asdict(finding),
+        part=case.part, recipe=case.recipe, fault=case.fault, expected=case.expected, about=case.about,
+    )  # fmt: skip
+
+
+def judge_rows(rows: Sequence[SafetyRow], wanted: int | None = None) -> Verdict:
+    """The verdict over `rows`, of which `wanted` were to be looked at (None: these).
+
+    Half of those that are measured here must have come out as expected: a matrix of skipped rows says little.
+    """
+    wanted = len(rows) if wanted is None else wanted
+    here = sum(row.verdict != ELSEWHERE for row in rows)
+    cut = f"interrupted after {len(rows)} of {wanted} rows" if len(rows) < wanted else ""
+    told = [(row.verdict, _sentence(row)) for row in rows]
+    return conclude_rows(told, least=max(1, here // 2), interrupted=cut)
+
+
+def _sentence(row: SafetyRow) -> str:
+    more = f" ({row.reason})" if row.reason else ""
+    return f"{row.recipe}, {row.fault}: expected {row.expected}, seen {row.seen}{more}"
 
 
 def run_safety(order: ExperimentOrder[SafetyPlan], show: Show) -> Done[SafetyResult]:

@@ -8,12 +8,13 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from math import inf
-from typing import Any
+from typing import Any, Final
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.safety_matrix.result import Finding
-from bench.experiments.safety_matrix.row import SKIPPED, RowSetup, cannot, confirmed
+from bench.experiments.safety_matrix.result import Figures, Finding, MatrixWord
+from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, Preconditions, row_verdict, unmet
 from bench.scenario import Fault
 from bench.topology.child import Child, Shape, orders, say
 from bench.topology.faults.injection import Need, prepared_fleet
@@ -22,9 +23,38 @@ from bench.topology.server import find_server
 from lockcore import Denied, Lease, Redlock, RetryPolicy
 from lockcore.clock import NS_PER_MS, monotonic_ns
 
+SKIPPED: Final = "skipped"  # this machine cannot
 PREFIX = "lockbench:claim:"
 INSTANCES = 3
 _LINKS = frozenset({Need.PROXY})
+
+
+@dataclass(frozen=True, slots=True)
+class RowSetup:
+    """How a case is looked at. `quick`: a glance; `seed` of every random choice; `server`: the program to start, None =
+    look; `searcher`: a search process of `lockbench explore`; `is_over`: whether somebody wants it to end."""
+
+    seed: int
+    quick: bool
+    server: str | None
+    searcher: Child
+    is_over: Callable[[], bool] = lambda: False
+
+
+def cannot(verdict: MatrixWord, reason: str) -> Finding:
+    """The finding of a case that was not looked at."""
+    return Finding("–", verdict, reason=reason)
+
+
+def confirmed(
+    holds: bool, figures: Figures, needs: Preconditions, *, broken: bool = False, reason: str | None = None
+) -> Finding:
+    """The finding of a claim that `holds` or not, if what it `needs` came about; `broken`: exclusion was."""
+    verdict = row_verdict(holds=holds, broken=broken, preconditions=needs)
+    seen = NOT_KNOWN if verdict == NOT_KNOWN else "confirmed" if verdict == AS_EXPECTED else "refuted"
+    if verdict == NOT_KNOWN:
+        reason = "; ".join(filter(None, (reason, unmet(needs))))
+    return Finding(seen, verdict, figures, reason, needs)
 
 
 def connect(urls: Sequence[str], **settings: Any) -> Redlock:

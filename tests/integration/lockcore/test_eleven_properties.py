@@ -16,9 +16,9 @@ from itertools import pairwise
 import pytest
 
 from bench.experiments.safety_matrix import leases
-from bench.experiments.safety_matrix.leases import PREFIX, connect, double_grant
+from bench.experiments.safety_matrix.experiment import PlannedRow, look
+from bench.experiments.safety_matrix.leases import PREFIX, SKIPPED, RowSetup, connect, double_grant
 from bench.experiments.safety_matrix.result import Finding
-from bench.experiments.safety_matrix.row import SKIPPED, PlannedRow, RowSetup, look
 from bench.measure.expectation import NOT_KNOWN
 from bench.scenario import Fault
 from bench.topology.child import Shape

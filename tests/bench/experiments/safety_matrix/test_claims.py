@@ -3,10 +3,9 @@
 import pytest
 
 from bench.experiments.safety_matrix import leases
-from bench.experiments.safety_matrix.experiment import all_cases
-from bench.experiments.safety_matrix.leases import double_grant
+from bench.experiments.safety_matrix.experiment import ELSEWHERE, all_cases
+from bench.experiments.safety_matrix.leases import confirmed, double_grant
 from bench.experiments.safety_matrix.result import Finding
-from bench.experiments.safety_matrix.row import ELSEWHERE, confirmed
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
 from lockcore import Denied, Lease, Outcome, Tally
 

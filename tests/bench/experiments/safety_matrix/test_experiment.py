@@ -3,9 +3,9 @@
 import pytest
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.safety_matrix.experiment import all_cases, choose_cases
+from bench.experiments.safety_matrix.experiment import ELSEWHERE, PlannedRow, all_cases, choose_cases, judge_rows, look
+from bench.experiments.safety_matrix.leases import SKIPPED, RowSetup, confirmed
 from bench.experiments.safety_matrix.result import Finding, MatrixWord, SafetyRow
-from bench.experiments.safety_matrix.row import ELSEWHERE, SKIPPED, PlannedRow, RowSetup, confirmed, judge_rows, look
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
 from bench.recipes.registry import RECIPES, WITHDRAWN
 
