@@ -172,7 +172,7 @@ def _none_held(findings: Findings, lowest: Probe, plan: CapacityPlan) -> tuple[W
     if lowest.seen is Seen.SATURATED:
         spoilt = f"the generator was saturated at {lowest.rate_per_s:,.2f}/s, the lowest rate tried"
         return words.INCONCLUSIVE, [spoilt, *findings.unmeasured]
-    reason = f"no rate that was tried surely holds {plan.slo.text}: {lowest.rate_per_s:,.2f}/s did not"
+    reason = f"no rate that was tried surely holds the SLO: {lowest.rate_per_s:,.2f}/s did not"
     missed = sum(probe.seen is Seen.MISSED and probe.rate_per_s <= 2 * LEAST_RATE for probe in findings.probes)
     if missed >= LEAST_NEAR and not any(probe.seen is Seen.HELD for probe in findings.probes):
         return words.NOT_KEPT, [reason]

@@ -52,11 +52,6 @@ class Slo:
     thresholds: tuple[Threshold, ...]
 
     @property
-    def text(self) -> str:
-        """As one reads it."""
-        return " and ".join(threshold.expression for threshold in self.thresholds)
-
-    @property
     def acquire_limit(self) -> Threshold | None:
         """The first upper limit on a percentile of acquire, which attainment is about."""
         return next((threshold for threshold in self.thresholds if _is_acquire_limit(threshold)), None)
@@ -76,8 +71,6 @@ class Slo:
 def read_slo(texts: Sequence[str]) -> Slo:
     """The SLO written in `texts`. Raises UsageError for a wrong form, or a figure that a rate cannot be searched by."""
     thresholds = read_thresholds(texts)
-    if not thresholds:
-        raise UsageError("an SLO is needed, like --slo 'acquire.p99 < 10ms'")
     for threshold in thresholds:
         metric, sign = threshold.metric, ">" if threshold.metric.higher_is_better else "<"
         if metric.path[0] not in BOUNDED:
@@ -118,8 +111,7 @@ def judge_probe(rate: float, step: str, result: RunResult, slo: Slo, busy: float
 
 def attainment(slo: Slo, result: RunResult) -> Attainment | None:
     """The share of operations that got their lease within the SLO's limit on acquire; None without such a limit."""
-    threshold = slo.acquire_limit
-    if threshold is None:
+    if (threshold := slo.acquire_limit) is None:
         return None
     within, due = _within(threshold, result)
     return Attainment(within=within, operations=due, limit_s=threshold.limit, **asdict(wilson(within, due)))
@@ -138,11 +130,11 @@ def callers_for(rate: float, scenario: Scenario, slo: Slo) -> int:
 
 def is_saturated(result: RunResult, slo: Slo) -> bool:
     """Whether the load generator, not the servers, may be why this run missed."""
-    generator, threshold = result.generator, slo.acquire_limit
-    if is_busy(generator.cpu_ratio):
+    threshold, usual = slo.acquire_limit, result.latency_s.acquire_service.p50
+    if is_busy(result.generator.cpu_ratio):
         return True
-    late, usual = _histogram("timer_lateness", result), result.latency_s.acquire_service.p50
-    if generator.verdict == "VALID" or not late.count or threshold is None or usual is None:
+    late = _histogram("timer_lateness", result)
+    if result.generator.verdict == "VALID" or not late.count or threshold is None or usual is None:
         return False
     within, due = _within(threshold, result)
     beyond = late.count - _up_to(late, threshold.limit - usual)
@@ -197,9 +189,8 @@ def _instance(instance: InstanceReport, result: RunResult) -> ProbedInstance:
 
 def uses_of(result: RunResult, slo: Slo, busy: float | None = None) -> tuple[Use, ...]:
     """How far one run used each resource, as far as that is known. `busy`: as for `judge_probe`."""
-    own = (_server(result), _generator(result), _machine(result, busy))
-    of_load = (_hot_key(result), _callers(result), _fsync(result), _network(result, slo))
-    return tuple(use for use in (*own, *of_load) if use)
+    by_run = (use(result) for use in (_server, _generator, _hot_key, _callers, _fsync))
+    return tuple(use for use in (*by_run, _machine(result, busy), _network(result, slo)) if use)
 
 
 def next_limit(uses: Sequence[Use], gave_out: str = "") -> Use:
