@@ -42,11 +42,7 @@ _BRIEF = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}  # hal
 
 
 class Stage:
-    """N servers and the clients of one library; schedules play one after the other, with `clear` before each.
-
-    `course`: every step since then. `minority`: the last instances, as many as may fail, none at N=1; `majority`: the
-    last ones, so many that no quorum is left.
-    """
+    """N servers, one library's clients; a `minority` of servers may fail, without `majority` there is no quorum."""
 
     def __init__(self, contestant: Contestant, instances: int, server: Any = None) -> None:
         """Start the servers. Raises EnvironmentNotReadyError."""
@@ -171,8 +167,7 @@ class Stage:
         self.note("all servers: SCRIPT FLUSH")
 
     def until_asked(self, which: Sequence[int], party: Party) -> bool:
-        """Return when something of the client waits to be read by one of these frozen instances (False: nothing came
-        in time)."""
+        """Return when one of these frozen instances has a request of the client to read; False: none in time."""
         ports = {self.fleet.instances[index].port for index in which}
 
         def asked() -> bool:

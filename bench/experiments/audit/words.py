@@ -1,7 +1,4 @@
-"""What `lockbench audit` says: *its result → who holds where, and every fault with what happened*, verdict first.
-
-Rules: nothing is computed here but counts of cells; colours are never the only sign.
-"""
+"""What `lockbench audit` says: *its result → who holds where, and every fault with what happened*, verdict first."""
 
 import shlex
 from collections import Counter

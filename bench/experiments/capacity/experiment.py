@@ -4,10 +4,8 @@
     target     open-loop probes at the rate that is planned for, if one is named
     search     open-loop probes where the model is least sure (model.py), drained in between
 
-Rules: one fleet serves all probes of a point; each probe is a whole run, with arrivals of its own, judged and stored
-below probes/. A safety violation ends everything. Ctrl-C keeps the probes that were finished; so does the end of a
-point's time. A run that would not be over within the budget is not begun: it takes what is asked of it, and what those
-before it took beyond that; one that is not over when it ends is cut.
+Rules: each probe is a whole run, with arrivals of its own, judged and stored below probes/. A safety violation ends
+everything; Ctrl-C and the end of a point's time keep the probes that were finished.
 """
 
 import time
@@ -45,10 +43,7 @@ STRETCH = 3  # a probe may last so many times longer to get samples enough
 
 
 def run_capacity(order: ExperimentOrder[CapacityPlan], show: Show) -> Done[CapacityResult]:
-    """Measure `order`, showing progress, and return its result, which is written by then.
-
-    Raises BenchError when nothing could be measured, KeyboardInterrupt when it was cut short before the first probe.
-    """
+    """Measure `order`; its result is written by then. Raises BenchError, KeyboardInterrupt before the first probe."""
     plan = order.plan
     with Experiment(order) as experiment:
         seeker = _Seeker(order, experiment, show)
@@ -227,8 +222,7 @@ class _Seeker:
         return replace(scenario, rate_per_s=rate, users=users, duration_ms=duration_ms, seed=seed)
 
     def _run(self, scenario: Scenario) -> tuple[RunResult, float | None]:
-        """One run on the standing servers, drained before it, stored; and how busy this machine was. Raises OutOfTime
-        when its time was up before its end."""
+        """One run on the drained servers, and how busy this machine was. Raises OutOfTime where its time was up."""
         experiment, budget, bind = self._experiment, self._budget, self._plan.bind
         if experiment.is_over:
             raise KeyboardInterrupt

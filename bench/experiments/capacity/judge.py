@@ -54,8 +54,7 @@ class SweepPoint:
 
 @dataclass(frozen=True, slots=True)
 class CapacityPlan:
-    """What is asked. `fixed_users`: the scenario's callers are a cap; else as many as a rate needs. `budget_s`: of each
-    point. `bind`: where workers of other hosts join."""
+    """What is asked. `fixed_users`: callers are a cap; `budget_s`: of each point; `bind`: where hosts join."""
 
     points: tuple[SweepPoint, ...]
     slo: Slo
@@ -218,8 +217,7 @@ def mean_latency(values: Sequence[float]) -> Estimate | None:
 
 
 def agreement(capacity: Capacity, kept: Sequence[Loop], near: Probe | None) -> tuple[str | None, bool]:
-    """Return whether the fastest closed loop within the SLO made what the open loop bears, or why it did not, and
-    whether it contradicts that; `near`: the probe nearest to the capacity."""
+    """Return what the fastest closed loop within the SLO says of the capacity, and whether it contradicts that."""
     if not kept:
         return None, False
     (rate, users), low, limit = max(kept), capacity.low, capacity.high or capacity.low

@@ -1,11 +1,8 @@
 """One probe of a capacity search: *a run's result and the SLO → held, missed or saturated, and what it used up*.
 
-- Held: every expression of the SLO is true and at least 0.99 of the offered operations were completed in time. For an
-  upper limit on a percentile of acquire, an operation that got no lease is a miss, however quickly it was refused.
-- A miss is the generator's when it used 0.9 of a core, or when without the operations that its timer began so late
-  that not even a median acquire would have been in time it were none: SATURATED, nothing is known of the servers at
-  that rate. What held, held whatever the generator did.
-- The next limit is the resource that was used most, with the rate that takes all of it where use grows with the rate.
+Held: every expression of the SLO is true and at least 0.99 of the offered operations were completed in time. A miss is
+the generator's when it used 0.9 of a core, or when without the operations that its timer began so late that not even a
+median acquire would have been in time it were none: SATURATED. What held, held whatever the generator did.
 """
 
 from collections.abc import Sequence
@@ -87,8 +84,7 @@ def read_slo(texts: Sequence[str]) -> Slo:
 
 
 def judge_probe(rate: float, step: str, result: RunResult, slo: Slo, busy: float | None = None) -> Probe:
-    """Judge the run `result`, which was offered `rate` (operations/s). `step`: why that rate was tried; `busy`: the
-    share of this machine's CPU time that was used meanwhile, by whomever."""
+    """Judge a run that was offered `rate` (operations/s). `busy`: the share of this machine's CPU that was used."""
     held = all(_kept(threshold, result) for threshold in slo.thresholds) and result.rate.sustained is not False
     return Probe(
         rate_per_s=rate,

@@ -1,7 +1,4 @@
-"""What `lockbench capacity` says: *its result → one sentence that answers, tables and sentences*.
-
-Rules: the answer first, in words; nothing is computed here, a number is only scaled to its unit. Fits 100 columns.
-"""
+"""What `lockbench capacity` says: *its result → one sentence that answers, tables and sentences*, 100 columns wide."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence

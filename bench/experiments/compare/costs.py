@@ -60,8 +60,7 @@ def judge_exact(baseline: Costs, candidate: Costs) -> Exact:
 
 
 def count_exactly(order: CompareOrder) -> Exact:
-    """Return the costs of the first two sides beside each other; says why where nothing could be counted. Raises
-    UsageError for a side whose packages the lock does not use."""
+    """Return the costs of the first two sides beside each other. Raises UsageError as `costs_of`."""
     try:
         baseline, candidate = (costs_of(side, order.server) for side in order.plan.sides[:2])
     except UsageError:
@@ -72,8 +71,7 @@ def count_exactly(order: CompareOrder) -> Exact:
 
 
 def costs_of(side: Side, server: str | None) -> Costs:
-    """Return what a cycle of this side costs. Raises BenchError when it cannot be counted, UsageError when nothing of
-    the side's packages is used for it."""
+    """Return what a cycle costs. Raises UsageError where nothing of the side's packages is used, BenchError."""
     scenario = side.scenario
     if find_recipe(scenario.recipe).about.replicated:
         raise EnvironmentNotReadyError(f"{scenario.recipe} needs a master and replicas: nothing was counted")

@@ -31,8 +31,7 @@ Values = Sequence[float | None]
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """The values of two sides, None where a run has none, inf where so many acquires failed. `paired`: the i-th of both
-    are of one round."""
+    """Values of two sides, None: a run has none, inf: acquires failed. `paired`: the i-th of both are of one round."""
 
     first: Values
     second: Values

@@ -134,8 +134,7 @@ def take_turns(plan: Comparison) -> bool:
 def run_pairs(
     order: CompareOrder, say: Show, so_far: Callable[[Rounds], tuple[str, bool]] = lambda _: ("", False)
 ) -> Rounds:
-    """Run all rounds and return them. `so_far`: what is said of them after each, and whether they are enough. Raises
-    BenchError when the first round cannot be run, and KeyboardInterrupt when it was cut short before its end."""
+    """Run all rounds. `so_far`: what is said after each, and whether it is enough. Raises if the first cannot be."""
     plan, done, began_s = order.plan, Rounds([], {}), time.monotonic()
     allowed = max(1, plan.pairs // REPEATED_SHARE)
     draw, sides = random.Random(plan.seed), range(len(plan.sides))

@@ -114,8 +114,7 @@ def shortened(side: Side, options: Mapping[str, object]) -> Side:
 
 
 def commit_of(revision: str, repository: Path) -> str:
-    """Return the commit that `revision` names in `repository`. Raises UsageError when there is no such repository or
-    revision, EnvironmentNotReadyError when there is no git."""
+    """Return the commit of `revision`. Raises UsageError where there is none, EnvironmentNotReadyError without git."""
     done = _git(repository, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
     if not done.returncode:
         return done.stdout.decode().strip()
@@ -147,8 +146,7 @@ def checked_out(commit: str, repository: Path) -> Iterator[tuple[str, ...]]:
 
 
 def installed(folder: Path) -> tuple[str, ...]:
-    """Return where to import from: `folder` itself, or the site-packages of the virtual environment that it is. Raises
-    UsageError when it holds no package."""
+    """Return where to import from: `folder`, or the site-packages of an environment. Raises UsageError if neither."""
     for place in (*sorted(folder.glob("lib/python*/site-packages")), folder):
         if any(_packages([str(place)])):
             return (str(place.resolve()),)
@@ -247,8 +245,7 @@ def require_declared(sides: Sequence[Settings], labels: Sequence[str], variables
 
 
 def rounds_of(series: Sequence[Sequence[RunResult]], thresholds: Sequence[Threshold] = ()) -> Rounds:
-    """Return stored runs as if they had been run, but not `paired`. `thresholds`: asked for now; those of the runs
-    themselves were judged then."""
+    """Return stored runs as if they had been run, but not `paired`. `thresholds`: asked for now."""
     runs = [
         structs.replace(
             entry_of(result, side, number), thresholds=tuple(threshold.judge(result) for threshold in thresholds)
@@ -260,8 +257,7 @@ def rounds_of(series: Sequence[Sequence[RunResult]], thresholds: Sequence[Thresh
 
 
 def differences(first: Settings, second: Settings) -> dict[str, str]:
-    """Return the settings in which two results differ, by name, each told as `name a → b`; not again what a scenario's
-    key made of the servers (`fsync` and `server.fsync`)."""
+    """Return what differs, as `name a → b`, by name; not again what a key made of the servers (`server.fsync`)."""
     found: dict[str, str] = {}
     for name in {**first, **second}:
         echo = name.startswith("server.") and name.removeprefix("server.") in found
@@ -290,8 +286,7 @@ def scenario_settings(scenario: Scenario) -> dict[str, object]:
 
 
 def _covers(variable: str, name: str) -> bool:
-    """Whether a declared variable means this setting: `retry` covers `retry.window_ms`, `hold` covers `hold.ms`, and
-    `fsync` what it makes of the servers, `server.fsync`."""
+    """Whether it is meant: `retry` covers `retry.window_ms`, `hold` `hold.ms`, and `fsync` also `server.fsync`."""
     wanted, bare = variable.replace("-", "_"), name.removeprefix("server.")
     for unit in ("_ms", "_per_s"):
         bare = bare.removesuffix(unit)

@@ -1,8 +1,4 @@
-"""What `compare` and `gate` say: *their result → a table and sentences, on a terminal or as Markdown*.
-
-Rules: verdict first; nothing is computed here; a change is of the second side against the first, with its interval, the
-noise of one pair and what is allowed beside it. Fits 80 columns, but for the noise.
-"""
+"""What `compare` and `gate` say: *their result → a table and sentences*, 80 columns wide but for the noise."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby

@@ -41,10 +41,7 @@ ABOUT = "two leases valid at once: `lockbench explore --recipe …` shows the sc
 
 @dataclass(frozen=True, slots=True)
 class PlannedRow:
-    """One row to come: `part` of the matrix, the `recipe`, the `fault` it meets, what is `expected`, how to look.
-
-    `look` is a finding where there is nothing to look at.
-    """
+    """One row to come. `look`: how, or a finding where there is nothing to look at."""
 
     part: MatrixPart
     recipe: str
@@ -155,10 +152,7 @@ def look(case: PlannedRow, setup: RowSetup) -> SafetyRow:
 
 
 def judge_rows(rows: Sequence[SafetyRow], wanted: int | None = None) -> Verdict:
-    """The verdict over `rows`, of which `wanted` were to be looked at (None: these).
-
-    Half of those that are measured here must have come out as expected: a matrix of skipped rows says little.
-    """
+    """The verdict over `rows`, of which so many were `wanted`: half of those measured here must be as expected."""
     wanted = len(rows) if wanted is None else wanted
     here = sum(row.verdict != ELSEWHERE for row in rows)
     cut = f"interrupted after {len(rows)} of {wanted} rows" if len(rows) < wanted else ""
@@ -172,10 +166,7 @@ def _sentence(row: SafetyRow) -> str:
 
 
 def run_safety(order: ExperimentOrder[SafetyPlan], show: Show) -> Done[SafetyResult]:
-    """Look at all rows of `order`, showing progress; the result is written by then, if it can be.
-
-    Raises BenchError when nothing can be looked at here, KeyboardInterrupt when it was cut before the first row's end.
-    """
+    """Look at all rows; the result is written by then. Raises BenchError, KeyboardInterrupt before the first row."""
     plan, rows, server = order.plan, list[SafetyRow](), find_server(order.server)
     planned = choose_cases(plan.recipes, plan.claims)
     with Experiment(order) as experiment:

@@ -125,10 +125,7 @@ def asked_in_time(rate: float, ttl_ms: int, lived_ms: float) -> bool:
 
 
 def _overlap_ms(rate: float, ttl_ms: int, setup: RowSetup) -> tuple[float, float]:
-    """By how much a lease overlapped the next, and how long its key lived, both in ms: the promptest of TIMES.
-
-    An overlap is certain, so the longest one counts. Raises BenchError.
-    """
+    """By how much (ms) a lease overlapped the next, the longest of TIMES, and how long its key lived, the promptest."""
     targets = tuple(f"instance:{index}" for index in range(INSTANCES))
     orders = read_faults([Fault("clock-rate", 0, None, targets, "fixed", {"rate": rate})])
     overlap_ns, lived_ms = 0, inf

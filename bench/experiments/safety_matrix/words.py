@@ -1,7 +1,4 @@
-"""What `lockbench safety` says: *its result → one table per part, on a terminal or as Markdown, verdict first*.
-
-Rules: nothing is computed here but counts of rows; colours are never the only sign.
-"""
+"""What `lockbench safety` says: *its result → one table per part, on a terminal or as Markdown, verdict first*."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
