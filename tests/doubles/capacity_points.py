@@ -21,7 +21,7 @@ INSTANCE = {
 def probe(rate: float, seen: str = "held", p99: float = 0.0085) -> dict[str, Any]:
     """One probe as it is stored."""
     return {
-        "rate_per_s": rate, "step": "search", "seen": seen, "achieved_per_s": rate, "completed_per_s": rate,
+        "rate_per_s": rate, "step": "search", "seen": seen, "completed_per_s": rate,
         "users": 512, "acquire_s": {**ACQUIRE, "p99": p99},
         "attainment": ATTAINED, "uses": [CPU], "instances": [INSTANCE],
         "generator": {"cpu_ratio": 0.71, "late_s": 0.0031},

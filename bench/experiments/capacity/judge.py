@@ -117,7 +117,7 @@ def point_of(point: SweepPoint, findings: Findings, plan: CapacityPlan) -> Capac
     """Return what the findings at one point come to."""
     capacity = capacity_of(findings, plan.slo)
     near = at_capacity(findings.probes, capacity)
-    agrees, contradicted = agreement(capacity, loops_within(findings, plan.slo), near)
+    agrees, contradicted = agreement(capacity, loops_within(findings, plan.slo))
     word, reasons = _word(findings, capacity, plan, [agrees] if agrees and contradicted else [])
     return CapacityPoint(
         variables=dict(point.variables),
@@ -216,7 +216,7 @@ def mean_latency(values: Sequence[float]) -> Estimate | None:
     return Estimate(*map(math.exp, (middle, middle - error, middle + error)))
 
 
-def agreement(capacity: Capacity, kept: Sequence[Loop], near: Probe | None) -> tuple[str | None, bool]:
+def agreement(capacity: Capacity, kept: Sequence[Loop]) -> tuple[str | None, bool]:
     """Return what the fastest closed loop within the SLO says of the capacity, and whether it contradicts that."""
     if not kept:
         return None, False
@@ -233,9 +233,7 @@ def agreement(capacity: Capacity, kept: Sequence[Loop], near: Probe | None) -> t
         return f"{made}, fewer than open loop: each waits for its reply, and more callers missed it", False
     if capacity.high is None or rate <= capacity.high:
         return f"{made}: they agree", False
-    late_s = near.generator.late_s if near else None
-    waking = f", and start up to {latency(late_s)} late when this machine wakes late" if late_s else ""
-    return f"{made}, more: they wait for each other and never queue; arrivals at random do{waking}", False
+    return f"{made}, more: they wait for each other and never queue; arrivals at random, and late ones, do", False
 
 
 def judge_capacity(points: Sequence[CapacityPoint], *, stopped: str = "", interrupted: bool = False) -> Verdict:

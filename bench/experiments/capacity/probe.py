@@ -90,7 +90,6 @@ def judge_probe(rate: float, step: str, result: RunResult, slo: Slo, busy: float
         rate_per_s=rate,
         step=step,
         seen=Seen.HELD if held else Seen.SATURATED if is_saturated(result, slo) else Seen.MISSED,
-        achieved_per_s=result.rate.achieved_per_s,
         completed_per_s=result.rate.completed_per_s,
         users=result.scenario.users,
         acquire_s=result.latency_s.acquire,

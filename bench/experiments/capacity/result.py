@@ -71,7 +71,6 @@ class Probe(Section, frozen=True, kw_only=True):
     rate_per_s: Annotated[Amount, says("offered")]
     step: Annotated[str, says("why that rate was tried: target, or search")]
     seen: Annotated[Seen, says("saturated: the generator may be why it missed")]
-    achieved_per_s: Annotated[float | None, says("leases granted")]
     completed_per_s: Annotated[float | None, says("acquires that returned")]
     users: Annotated[Count, says("callers")]
     acquire_s: Annotated[Latency, says("of those that got a lease")]

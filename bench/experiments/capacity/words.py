@@ -170,20 +170,15 @@ def _tally(probes: Sequence[Probe]) -> str:
 
 
 def _own_share(point: CapacityPoint) -> str:
-    """What the load process itself adds to the latency that the SLO limits, and to the median."""
+    """What the load process itself adds to the latency that the SLO limits."""
     if (near := _near(point)) is None:
         return ""
-    figure, late, median = near.generator.figure, near.generator.late_s, near.acquire_s.p50
+    figure, late = near.generator.figure, near.generator.late_s
     whole = getattr(near.acquire_s, figure)
     if whole is None or late is None:
         return ""
     times = f"of the {latency(whole)} {figure} at {rate_text(near.rate_per_s)}/s"
-    own = f"{times}, {latency(min(late, whole))} are this machine waking late"
-    replies = sorted(one.reply_p50_s for one in near.instances if one.reply_p50_s is not None)
-    if not replies or median is None:
-        return own
-    reply_s = min(replies[len(replies) // 2], median)  # of a quorum
-    return f"{own}; of the {latency(median)} p50, {latency(reply_s)} are replies, the rest turns of the load process"
+    return f"{times}, {latency(min(late, whole))} are this machine waking late"
 
 
 def _headroom(point: CapacityPoint, headroom: Headroom, result: CapacityResult) -> str:

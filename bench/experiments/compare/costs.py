@@ -63,9 +63,7 @@ def count_exactly(order: CompareOrder) -> Exact:
     """Return the costs of the first two sides beside each other. Raises UsageError as `costs_of`."""
     try:
         baseline, candidate = (costs_of(side, order.server) for side in order.plan.sides[:2])
-    except UsageError:
-        raise
-    except BenchError as error:
+    except EnvironmentNotReadyError as error:
         return Exact(skipped=str(error))
     return judge_exact(baseline, candidate)
 

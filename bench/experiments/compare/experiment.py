@@ -63,7 +63,7 @@ def compare_stored(order: CompareOrder, rounds: Rounds) -> Done[ComparisonResult
 
 
 def _answer(experiment: Experiment, plan: Comparison, rounds: Rounds, exact: Exact | None) -> ComparisonResult:
-    settings, asked_ms = [settings_of(result) for _, result in sorted(rounds.results.items())], plan.sides[0].asked_ms
+    settings = [settings_of(result) for _, result in sorted(rounds.results.items())]
     return ComparisonResult(
         **experiment.header(seed=plan.seed, interrupted=rounds.interrupted),
         kind=plan.kind,
@@ -74,7 +74,6 @@ def _answer(experiment: Experiment, plan: Comparison, rounds: Rounds, exact: Exa
         finished_pairs=rounds.finished,
         paired=rounds.paired,
         in_turns=rounds.paired and take_turns(plan),
-        asked_duration_s=None if asked_ms is None else asked_ms / 1000,
         looks=tuple(plan.looks),
         repeated_pairs=rounds.repeated,
         metrics=tuple(_judged(plan, rounds)),

@@ -45,13 +45,11 @@ HERE = Path(__file__).resolve().parents[3]
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the things compared. `python_path`: where its load processes look for packages first; `asked_ms`: what its
-    scenario wanted a run to take, if that was cut short; `is_noise`: the first once more."""
+    """One of the things compared. `python_path`: where its processes look for packages first; `is_noise`: A/A."""
 
     label: str
     scenario: Scenario
     python_path: tuple[str, ...] = ()
-    asked_ms: float | None = None
     is_noise: bool = False
 
     def environ(self) -> dict[str, str]:

@@ -117,7 +117,6 @@ class ComparisonResult(Document, frozen=True, kw_only=True):
     finished_pairs: Annotated[Count, says("rounds whose runs all finished")]
     paired: Annotated[bool, says("whether the sides were run in turn; false: stored results")]
     in_turns: Annotated[bool, says("whether they were at it at the same time, a tenth of a second each")] = False
-    asked_duration_s: Annotated[Amount | None, says("what the first scenario asked for; null: what it got")] = None
     looks: Annotated[tuple[Count, ...], says("after how many pairs a gate asked whether it can answer")] = ()
     repeated_pairs: Annotated[Count, says("rounds run again because a run was INVALID")]
     metrics: Annotated[tuple[Judged, ...], says("every figure of every side against the first")]

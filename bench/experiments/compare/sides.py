@@ -97,20 +97,18 @@ def opened(
                 folders = stack.enter_context(checked_out(one.commit, one.where))
             if here and folders:
                 _require_here(one, folders)
-            sides.append(shortened(Side(one.label, load(one), folders), options))
+            sides.append(Side(one.label, shortened(load(one), options), folders))
         yield sides
 
 
-def shortened(side: Side, options: Mapping[str, object]) -> Side:
-    """Return the side with a short window, unless `options` give a duration or its faults come after it."""
-    scenario = asked = side.scenario
+def shortened(scenario: Scenario, options: Mapping[str, object]) -> Scenario:
+    """Return it with a short window, unless `options` give a duration or its faults come after it."""
     latest_ms = max((fault.at_ms for fault in scenario.faults), default=0.0)
     if "duration" not in options and latest_ms < WINDOW_MS:
         scenario = replace(scenario, duration_ms=min(scenario.duration_ms, WINDOW_MS))
     if "warmup" not in options:
         scenario = replace(scenario, warmup_ms=min(scenario.warmup_ms, WARMUP_MS))
-    cut = scenario.duration_ms < asked.duration_ms
-    return replace(side, scenario=scenario, asked_ms=asked.duration_ms if cut else None)
+    return scenario
 
 
 def commit_of(revision: str, repository: Path) -> str:

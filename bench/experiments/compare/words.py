@@ -52,10 +52,8 @@ def _conditions(result: ComparisonResult) -> Sequence[str]:
     scenario = result.sides[0].scenario
     parts = ["cut short"] if result.interrupted else []
     if scenario is not None:
-        asked_s = result.asked_duration_s
-        instead = f", not the scenario's {duration_text(asked_s * 1000)} (--duration sets it)" if asked_s else ""
-        how = "" if not result.paired else ", in turns of 0.1 s" if result.in_turns else ", there and back"
-        each = f"{duration_text(scenario.duration_ms)} each{how}{instead}"
+        how = ", in turns of 0.1 s" if result.in_turns else ", there and back"
+        each = f"{duration_text(scenario.duration_ms)} each" + (f"{how} (--duration sets it)" if result.paired else "")
         parts += [f"N={scenario.instances}", f"fsync {scenario.fsync}", *load_parts(scenario), each]
     return parts
 

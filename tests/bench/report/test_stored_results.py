@@ -55,7 +55,7 @@ DROPPED = {  # figures that nobody reads any more
     ".points[].attainment", ".points[].instances", ".points[].next_limit.uses",
     ".cells[].took_s", ".rows[].took_s", ".conditions.quick",
     *(f".points[].headroom.{name}" for name in ("target_rate_per_s", "kept")),
-    *(f".points[].probes[].{name}" for name in ("sustained", "duration_s", "slo")),
+    *(f".points[].probes[].{name}" for name in ("sustained", "duration_s", "slo", "achieved_per_s")),
     *(f".points[].probes[].instances[].{name}" for name in ("server", "state")),
     *(f".points[].probes[].generator.{name}" for name in ("scheduler_lag_p99_s", "verdict", "reason")),
     ".runs[].started_at", ".runs[].position", ".runs[].safety.contested_leases",

@@ -11,7 +11,6 @@ from click.testing import CliRunner
 
 from bench.errors import UsageError
 from bench.experiments.compare.command import compare
-from bench.experiments.compare.pairs import Side
 from bench.experiments.compare.sides import (
     differences,
     is_stored,
@@ -151,16 +150,15 @@ def test_what_is_stored_is_not_run_again_on_other_hosts(tmp_path: Path) -> None:
 
 
 def test_runs_to_compare_are_short_unless_asked_otherwise() -> None:
-    def cut(scenario: Scenario, **options: str) -> tuple[float, float | None]:
-        side = shortened(Side("x", scenario), options)
-        return side.scenario.duration_ms, side.asked_ms
+    def cut(scenario: Scenario, **options: str) -> float:
+        return shortened(scenario, options).duration_ms
 
-    assert cut(load(None, {})) == (1500, 20_000), "and what was asked for is known"
-    assert shortened(Side("x", load(None, {})), {}).scenario.warmup_ms == 300
-    assert cut(load(None, {"duration": "9s"}), duration="9s") == (9000, None)
-    assert cut(load(None, {"duration": "400ms"})) == (400, None)
+    assert cut(load(None, {})) == 1500
+    assert shortened(load(None, {}), {}).warmup_ms == 300
+    assert cut(load(None, {"duration": "9s"}), duration="9s") == 9000
+    assert cut(load(None, {"duration": "400ms"})) == 400
     late = load(None, {"faults": ['{ at = "5s", kind = "stop", target = ["instance:0"] }']})
-    assert cut(late) == (20_000, None)
+    assert cut(late) == 20_000
 
 
 def sides_of(monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[list[tuple[str, str]], Any]:
