@@ -13,7 +13,7 @@ Source: F. Cristian, "Probabilistic clock synchronization" (1989); clock_gettime
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -203,17 +203,17 @@ class Timeline:
 
 
 def timelines(
-    resources: Integers, times_ns: Sequence[Integers], key_limit: int = _KEY_LIMIT
+    resources: Integers, extent_ns: tuple[int, int], key_limit: int = _KEY_LIMIT
 ) -> Iterator[tuple[Timeline, NDArray[np.bool_] | slice]]:
     """Yield timelines that cover all `resources`, each with a selection of the rows that belong to it.
 
-    `times_ns`: every array whose values will be made keys, 1 ns to either side included. One timeline, selecting all
-    rows, is the rule; `key_limit` is for tests.
+    `extent_ns`: the first and the last time that will be made a key. One timeline, selecting all rows, is the rule;
+    `key_limit` is for tests.
     """
     if not len(resources):
         return
-    earliest = min(int(times.min()) for times in times_ns if len(times)) - 1
-    span = max(int(times.max()) for times in times_ns if len(times)) + 2 - earliest
+    earliest = extent_ns[0] - 1
+    span = extent_ns[1] + 2 - earliest
     width = max(key_limit // span, 1)
     first, last = int(resources.min()), int(resources.max())
     if last - first < width:

@@ -25,7 +25,7 @@ from bench.measure.clocks import Integers, Timeline, timelines
 from bench.measure.facts import Window
 from bench.measure.histogram import Histogram, Sums
 from bench.measure.outcomes import ACQUIRE_OUTCOMES, acquired, attempts_of
-from bench.measure.record import OUTCOME_CODES, Records
+from bench.measure.record import OUTCOME_CODES, Records, extent_ns
 from bench.measure.section import Amount, Count, Section, says
 
 LATENCIES = ("acquire", "acquire_service", "acquire_failed", "release", "handoff", "hold", "wait")
@@ -118,9 +118,8 @@ def handoffs(records: Records, window: Window) -> Integers:
     A pair of neighbouring grants of a resource is a hand-off when the earlier holder sent its release before the later
     grant, and between those two somebody was waiting from the start: more acquires begun than returned.
     """
-    sent = records["release_sent_ns"]
-    times = [records["start_ns"], records["ended_ns"], records["granted_ns"][acquired(records)], sent[sent > 0]]
-    parts = [_handoffs(records[rows], line, window) for line, rows in timelines(records["resource"], times)]
+    lines = timelines(records["resource"], extent_ns(records))
+    parts = [_handoffs(records[rows], line, window) for line, rows in lines]
     return np.concatenate([np.empty(0, np.int64), *parts])
 
 

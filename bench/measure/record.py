@@ -93,6 +93,17 @@ def ends_ns(records: Records) -> Integers:
     return np.asarray(np.maximum(records["ended_ns"], records["release_replied_ns"]))
 
 
+def words_of(records: Records) -> Integers:
+    """A row of int64 for each record."""
+    return np.ascontiguousarray(records).view("<i8").reshape(len(records), len(RECORD_FIELDS))
+
+
+def extent_ns(records: Records) -> tuple[int, int]:
+    """The first and the last time of these operations, of what happened."""
+    times = words_of(records)[:, :TIMES]
+    return int(times.min(where=times != 0, initial=NEVER_NS)), int(times.max(initial=0))
+
+
 def read_history(workdir: str | os.PathLike[str], part: int = 0, parts: int = 1) -> History:
     """The complete records of all workers in `workdir`, by worker and slot.
 
@@ -138,11 +149,9 @@ def placed(records: Records, clock: Clock | None) -> tuple[Records, Records, Rec
     """The records on our clock: most likely, at the earliest, at the latest; `clock`: that told them, None = ours."""
     if clock is None or not len(records):
         return records, records, records
-    whole = np.ascontiguousarray(records).view("<i8").reshape(len(records), -1)
-    found = tuple(whole.copy() for _ in range(3))
-    for version, times in zip(found, clock.place(whole[:, :TIMES]), strict=True):
-        version[:, :TIMES] = times
-    likely, early, late = (version.view(RECORD_DTYPE).reshape(-1) for version in found)
+    whole = words_of(records)
+    versions = (np.hstack([times, whole[:, TIMES:]]) for times in clock.place(whole[:, :TIMES]))
+    likely, early, late = (version.view(RECORD_DTYPE).reshape(-1) for version in versions)
     return likely, early, late
 
 
@@ -213,7 +222,7 @@ def _complete(raw: Records, base: int) -> tuple[Records, int]:
     whole = raw["sequence"] == base + 1 + np.arange(len(raw))
     if whole.all():
         return raw, 0
-    begun = (raw.view("<i8").reshape(len(raw), -1) != 0).any(axis=1)
+    begun = (words_of(raw) != 0).any(axis=1)
     return raw[whole & begun], int((begun & ~whole).sum())
 
 

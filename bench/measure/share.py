@@ -25,7 +25,7 @@ from bench.measure.clocks import Integers, Who, worker_files
 from bench.measure.facts import Facts, Window
 from bench.measure.fold import Fold
 from bench.measure.histogram import SumsState
-from bench.measure.record import LOST, RECORD_FIELDS, TIMES, read_lost, read_pieces
+from bench.measure.record import LOST, RECORD_FIELDS, TIMES, read_lost, read_pieces, words_of
 from bench.measure.section import decoded
 
 BUCKETS = 1_024
@@ -144,7 +144,7 @@ def fold_here(workdir: Path, who: Who, facts: Facts, window: Window) -> Integers
 
 def pack_here(workdir: Path, who: Who, buckets: int) -> dict[str, int]:
     """Pack records and lost attempts of the first `buckets`; the files and their sizes."""
-    blocks = {"history": (_words(records) for _, records, _, _ in read_pieces(workdir)), LOST: [read_lost(workdir)]}
+    blocks = {"history": (words_of(records) for _, records, _, _ in read_pieces(workdir)), LOST: [read_lost(workdir)]}
     sizes = {}
     for kind, parts in blocks.items():
         path = workdir / f"{kind}-{who[0]}-{who[1]}.pack"
@@ -156,10 +156,6 @@ def pack_here(workdir: Path, who: Who, buckets: int) -> dict[str, int]:
                     file.write(pack(rows[first : first + MOST_ROWS], _WIDTHS[kind][1]))
             sizes[path.name] = file.tell()
     return sizes
-
-
-def _words(records: np.ndarray) -> Integers:
-    return np.ascontiguousarray(records).view("<i8").reshape(-1, len(RECORD_FIELDS))
 
 
 # -- at the leader -----------------------------------------------------------------------------------------------------

@@ -17,7 +17,16 @@ import numpy as np
 
 from bench.measure.clocks import Integers, Who, timelines
 from bench.measure.outcomes import acquired
-from bench.measure.record import OUTCOMES, RECORD_DTYPE, RECORD_FIELDS, History, OperationFacts, Records, ends_ns
+from bench.measure.record import (
+    OUTCOMES,
+    RECORD_DTYPE,
+    RECORD_FIELDS,
+    History,
+    OperationFacts,
+    Records,
+    ends_ns,
+    extent_ns,
+)
 from bench.measure.run_result import BrokenRule, Example, SafetyReport, SafetyWord
 from bench.measure.verdict import TESTED_LEAST
 from bench.measure.workers import WorkerNote
@@ -74,16 +83,16 @@ class Judge:
             self._counts["acquired"] += int(acquired(records).sum())
             self._counts["lost"] += int(operations.lost.sum())
             asked = _asked(operations, history.lost)
-            times = [*_times(operations, self._ttl_ms), *asked[1:]]
-            for timeline, chosen in timelines(np.concatenate([records["resource"], asked[0]]), times):
+            extent = _extent_ns(operations, history.lost, self._ttl_ms)
+            for timeline, chosen in timelines(np.concatenate([records["resource"], asked[0]]), extent):
                 rows, sent = (chosen, chosen) if isinstance(chosen, slice) else np.split(chosen, [len(records)])
                 part = operations[rows]
                 leases = rules.order_leases(part, timeline)
                 resources, *bounds = (column[sent] for column in asked)
-                self._counts["contested"] += rules.contested(leases, part, timeline)
+                self._counts["contested"] += rules.contested(leases)
                 self._counts["tested"] += rules.tested(leases, *(timeline.keys(resources, bound) for bound in bounds))
                 self._counts["held"] += int((leases.end > leases.granted).sum())
-                for kind, broken in rules.broken_rules(part, leases, timeline):
+                for kind, broken in rules.broken_rules(leases):
                     self._note(kind, part.own, *broken)
                 self._note("spurious_refusal", part.own, rules.spurious_refusals(part, timeline, self._ttl_ms))
         except Exception as error:  # noqa: BLE001 - whatever it is, the answer is not SAFE
@@ -189,16 +198,11 @@ def _asked(operations: Operations, lost: Integers) -> tuple[Integers, Integers, 
     return resource, at_earliest, at_latest
 
 
-def _times(operations: Operations, ttl_ms: int) -> list[Integers]:
-    """Every time that rules make keys of; 0 (did not happen) left out."""
-    early, late = operations.early, operations.late
-    found = [early["start_ns"], late["ended_ns"], rules.trace_end_ns(late, ttl_ms), *_happened(late)]
-    return found if late is early else [*found, late["start_ns"], early["ended_ns"], *_happened(early)]
-
-
-def _happened(records: Records) -> list[Integers]:
-    names = ("granted_ns", "valid_until_ns", "work_end_ns", "release_sent_ns", "release_replied_ns")
-    return [records[name][records[name] != 0] for name in names]
+def _extent_ns(operations: Operations, lost: Integers, ttl_ms: int) -> tuple[int, int]:
+    """Between which times lies all that rules make keys of."""
+    first, last = extent_ns(operations.early)[0], extent_ns(operations.late)[1]
+    traces_ns = rules.CLEANUP_NS + ttl_ms * 1_000_000
+    return int(lost[:, 1].min(initial=first)), int(lost[:, -1].max(initial=last + traces_ns))
 
 
 def _happened_ns(kind: BrokenRule, records: Records, rows: Integers) -> Integers:
@@ -337,8 +341,7 @@ class LiveJudge:
 def _count(records: Records) -> Counter[str]:
     """How often each rule is broken among these leases."""
     counts: Counter[str] = Counter()
-    for timeline, rows in timelines(records["resource"], _happened(records)):
-        part = Operations.of(records[rows])
-        for kind, broken in rules.broken_rules(part, rules.order_leases(part, timeline), timeline):
+    for timeline, rows in timelines(records["resource"], extent_ns(records)):
+        for kind, broken in rules.broken_rules(rules.order_leases(Operations.of(records[rows]), timeline)):
             counts[kind] += len(broken[0])
     return counts

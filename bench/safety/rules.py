@@ -18,7 +18,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.measure.clocks import LOST_NS, Integers, Timeline, timelines
+from bench.measure.clocks import LOST_NS, Integers, Timeline
 from bench.measure.facts import Window
 from bench.measure.outcomes import acquired, attempts_of, votes_of
 from bench.measure.record import OUTCOME_CODES, Records, ends_ns
@@ -26,8 +26,6 @@ from bench.measure.run_result import BrokenRule, Holder
 
 CLEANUP_NS = 50_000_000  # how long the releases after a lost round may take to arrive
 Pairs = tuple[Integers, Integers]
-
-_NONE = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +64,26 @@ class Operations:
 
 @dataclass(frozen=True, slots=True)
 class Leases:
-    """Valid leases of a timeline, by resource, then grant, then end. `row`: index into the records; the others are ns.
+    """Valid leases of a timeline, by resource, then grant, then end. `row`: index into `operations`.
 
-    `granted` (at the latest; at the earliest by `spread` less) and `end` (at the earliest) are keys of the timeline,
-    the rest plain times; `sent` and `replied` are 0 without a release.
+    `granted` (at the latest; at the earliest by `spread` less) and `end` (at the earliest) are keys of the timeline.
     """
 
+    operations: Operations
+    timeline: Timeline
     row: Integers
-    resource: Integers
     granted: Integers
     end: Integers
-    valid_until: Integers
-    work_end: Integers
-    sent: Integers
-    replied: Integers
-    release: Integers
     spread: int
+
+    def own(self, name: str, chosen: Integers | slice = slice(None)) -> Integers:
+        """A field of them, or of the `chosen` ones, as their own clocks told it."""
+        return np.asarray(self.operations.own[name][self.row[chosen]])
+
+    def keys(self, times: Records, name: str, chosen: Integers) -> Integers:
+        """The keys of a time of the chosen ones; `times`: the operations at the earliest, or at the latest."""
+        rows = self.row[chosen]
+        return self.timeline.keys(times["resource"][rows], times[name][rows])
 
 
 def order_leases(operations: Operations, timeline: Timeline) -> Leases:
@@ -94,19 +96,7 @@ def order_leases(operations: Operations, timeline: Timeline) -> Leases:
     order = np.argsort(granted)
     if (np.diff(granted[order]) == 0).any():
         order = np.lexsort((end, granted))  # which takes four times as long
-    row = row[order]
-    return Leases(
-        row=row,
-        resource=resource[order],
-        granted=granted[order],
-        end=end[order],
-        valid_until=records["valid_until_ns"][row],
-        work_end=records["work_end_ns"][row],
-        sent=records["release_sent_ns"][row],
-        replied=records["release_replied_ns"][row],
-        release=(records["outcome"][row] >> 8) & 0xFF,
-        spread=operations.spread_ns,
-    )
+    return Leases(operations, timeline, row[order], granted[order], end[order], operations.spread_ns)
 
 
 def trace_end_ns(records: Records, ttl_ms: int) -> Integers:
@@ -123,14 +113,12 @@ def trace_end_ns(records: Records, ttl_ms: int) -> Integers:
     return np.asarray(np.maximum(ends_ns(records), held_until) + lasting + CLEANUP_NS)
 
 
-def broken_rules(
-    operations: Operations, leases: Leases, timeline: Timeline
-) -> Iterator[tuple[BrokenRule, tuple[Integers, ...]]]:
+def broken_rules(leases: Leases) -> Iterator[tuple[BrokenRule, tuple[Integers, ...]]]:
     """Yield every rule that leases can break, with the rows that break it."""
     yield "service_fault", service_faults(leases)
-    yield "client_overstay", client_overstays(operations, leases, timeline)
-    yield "foreign_delete", foreign_deletes(operations, leases, timeline)
-    own = operations.own
+    yield "client_overstay", client_overstays(leases)
+    yield "foreign_delete", foreign_deletes(leases)
+    own = leases.operations.own
     yield "granted_invalid", (np.flatnonzero(acquired(own) & (own["granted_ns"] >= own["valid_until_ns"])),)
 
 
@@ -138,23 +126,20 @@ def service_faults(leases: Leases) -> Pairs:
     """Leases granted while an earlier one of the resource was valid: (the one valid longest, the later one)."""
     certain = leases.granted <= leases.end
     row, granted, end = leases.row[certain], leases.granted[certain], leases.end[certain]
-    if len(row) < 2:
-        return _NONE, _NONE
     latest_end = np.maximum.accumulate(end)
     later = np.flatnonzero(granted[1:] < latest_end[:-1]) + 1
     earlier = np.searchsorted(latest_end, latest_end[later - 1], "left")  # where that end was first reached
     return row[earlier], row[later]
 
 
-def client_overstays(operations: Operations, leases: Leases, timeline: Timeline) -> Pairs:
+def client_overstays(leases: Leases) -> Pairs:
     """Clients that worked past their validity while the resource was granted to another: (the client, the other)."""
-    worked = np.where(leases.sent > 0, np.minimum(leases.work_end, leases.sent), leases.work_end)
-    late = np.flatnonzero(worked > leases.valid_until)
-    row, resource = leases.row[late], leases.resource[late]
-    worked_early, sent_early = (operations.early[name][row] for name in ("work_end_ns", "release_sent_ns"))
-    over = np.where(worked[late] == leases.sent[late], sent_early, worked_early)
-    since = timeline.keys(resource, operations.late["valid_until_ns"][row]) + leases.spread
-    until = timeline.keys(resource, over)
+    early, sent, worked = leases.operations.early, leases.own("release_sent_ns"), leases.own("work_end_ns")
+    stopped = (sent > 0) & (sent <= worked)  # by its release
+    late = np.flatnonzero(np.where(stopped, sent, worked) > leases.own("valid_until_ns"))
+    since = leases.keys(leases.operations.late, "valid_until_ns", late) + leases.spread
+    ends = (leases.keys(early, name, late) for name in ("release_sent_ns", "work_end_ns"))
+    until = np.where(stopped[late], *ends)
     following = np.searchsorted(leases.granted, since, "left")
     hit = following < len(leases.row)
     late, following, until = late[hit], following[hit], until[hit]
@@ -162,7 +147,7 @@ def client_overstays(operations: Operations, leases: Leases, timeline: Timeline)
     return leases.row[late[harmful]], leases.row[following[harmful]]
 
 
-def foreign_deletes(operations: Operations, leases: Leases, timeline: Timeline) -> Pairs:
+def foreign_deletes(leases: Leases) -> Pairs:
     """Releases that removed another's lease: (the one that released, the one that lost its lease).
 
     The other was granted after the first one's end, and either the release was sent after that grant, returned inside
@@ -170,34 +155,34 @@ def foreign_deletes(operations: Operations, leases: Leases, timeline: Timeline) 
     lease before it reported the success of a release that ran past its own end. (Leases that overlap are service
     faults: each may have removed its own key.)
     """
-    released = leases.release == OUTCOME_CODES["released"]
-    after = np.flatnonzero(released & (leases.sent > 0) & (leases.replied > 0))
-    row, resource = leases.row[after], leases.resource[after]
-    sent = timeline.keys(resource, operations.early["release_sent_ns"][row])
-    over, replied = (timeline.keys(resource, operations.late[n][row]) for n in ("valid_until_ns", "release_replied_ns"))
-    holder = np.searchsorted(leases.granted, sent, "right") - 1
-    foreign = (holder >= 0) & (leases.granted[holder] - leases.spread >= over) & (leases.end[holder] >= replied)
-    culprit, victim = _deleted_under(operations, leases, released, timeline)
-    culprits, others = np.concatenate([after[foreign], culprit]), np.concatenate([holder[foreign], victim])
+    early, late, outcome = leases.operations.early, leases.operations.late, leases.own("outcome") >> 8 & 0xFF
+    released = outcome == OUTCOME_CODES["released"]
+    after = np.flatnonzero(released & (leases.own("release_sent_ns") > 0) & (leases.own("release_replied_ns") > 0))
+    holder = np.searchsorted(leases.granted, leases.keys(early, "release_sent_ns", after), "right") - 1
+    replied = leases.keys(late, "release_replied_ns", after)
+    foreign = (holder >= 0) & _granted_after(leases, holder, after) & (leases.end[holder] >= replied)
+
+    victim = np.flatnonzero(outcome[1:] == OUTCOME_CODES["gone"]) + 1
+    told_ns = leases.own("release_replied_ns", victim)
+    victim = victim[(told_ns > 0) & (told_ns < leases.own("valid_until_ns", victim))]
+    before = victim - 1
+    guilty = (
+        (leases.own("resource", before) == leases.own("resource", victim))
+        & _granted_after(leases, victim, before)
+        & released[before]
+        & (leases.own("release_replied_ns", before) > leases.own("valid_until_ns", before))
+        & (late["release_sent_ns"][leases.row[before]] <= early["release_sent_ns"][leases.row[victim]])
+    )
+    culprits = np.concatenate([after[foreign], before[guilty]])
+    others = np.concatenate([holder[foreign], victim[guilty]])
     _, once = np.unique(culprits, return_index=True)
     return leases.row[culprits[once]], leases.row[others[once]]
 
 
-def _deleted_under(operations: Operations, leases: Leases, released: NDArray[np.bool_], timeline: Timeline) -> Pairs:
-    gone = leases.release == OUTCOME_CODES["gone"]
-    victim = np.flatnonzero(gone & (leases.replied > 0) & (leases.replied < leases.valid_until))
-    victim = victim[victim > 0]
-    before = victim - 1
-    row, late = leases.row[before], operations.late
-    over = timeline.keys(leases.resource[before], late["valid_until_ns"][row])
-    guilty = (
-        (leases.resource[before] == leases.resource[victim])
-        & (leases.granted[victim] - leases.spread >= over)
-        & released[before]
-        & (leases.replied[before] > leases.valid_until[before])
-        & (late["release_sent_ns"][row] <= operations.early["release_sent_ns"][leases.row[victim]])
-    )
-    return before[guilty], victim[guilty]
+def _granted_after(leases: Leases, others: Integers, ended: Integers) -> NDArray[np.bool_]:
+    """Which of the `others` were certainly granted when the leases `ended` beside them were over."""
+    over = leases.keys(leases.operations.late, "valid_until_ns", ended)
+    return np.asarray(leases.granted[others] - leases.spread >= over)
 
 
 def spurious_refusals(operations: Operations, timeline: Timeline, ttl_ms: int) -> Integers:
@@ -215,10 +200,11 @@ def spurious_refusals(operations: Operations, timeline: Timeline, ttl_ms: int) -
     return refused[around <= 1]  # itself
 
 
-def contested(leases: Leases, operations: Operations, timeline: Timeline) -> int:
+def contested(leases: Leases) -> int:
     """How many leases another operation asked for while they were valid, be it in a line of its own process."""
-    begun = np.sort(timeline.keys(operations.late["resource"], operations.late["start_ns"]))
-    ended = np.sort(timeline.keys(operations.early["resource"], operations.early["ended_ns"]))
+    early, late, keys = leases.operations.early, leases.operations.late, leases.timeline.keys
+    begun = np.sort(keys(late["resource"], late["start_ns"]))
+    ended = np.sort(keys(early["resource"], early["ended_ns"]))
     around = np.searchsorted(begun, leases.end, "right") - np.searchsorted(ended, leases.granted, "left")
     return int((around > 1).sum())  # itself
 
@@ -238,10 +224,9 @@ def tested(leases: Leases, asked: Integers, at_latest: Integers) -> int:
 
 MOST_RESOURCES = 6
 MOST_LEASES = 900
-COLUMNS = ("granted_us", "end_us", "valid_until_us", "work_end_us", "caller", "fault")
 _FOCUSES = 5  # violations whose surroundings are kept
 
-Table = Integers  # all leases of a resource, by grant, with the `COLUMNS`
+Table = Integers  # all leases of a resource, by grant: granted_us, end_us, valid_until_us, work_end_us, caller, fault
 
 
 class Holders:
@@ -288,19 +273,15 @@ class Holders:
         return tuple(entries)
 
     def _table(self, records: Records) -> Table:
-        names = ("granted_ns", "valid_until_ns", "work_end_ns", "release_sent_ns")
-        times = [records[name][records[name] > 0] for name in names]
-        if not any(len(column) for column in times):
-            return np.empty((0, len(COLUMNS)), np.int64)
-        ((timeline, rows),) = timelines(records["resource"], times)
-        leases = order_leases(Operations.of(records[rows]), timeline)
-        earlier, later = service_faults(leases)
-        granted = records["granted_ns"][leases.row]
-        end = np.where(leases.sent > 0, np.minimum(leases.valid_until, leases.sent), leases.valid_until)
-        work_end = np.where(leases.work_end > 0, leases.work_end, end)  # else no work was recorded
-        table = np.stack([granted, end, leases.valid_until, work_end], axis=1) - self._window.start_ns
-        fault = np.isin(leases.row, np.concatenate([earlier, later])).astype(np.int64)
-        return np.column_stack([table // 1_000, records["caller"][leases.row], fault])
+        leases = order_leases(Operations.of(records), Timeline(int(records["resource"][0]), 0, 0))  # of one resource
+        granted, valid_until, work_end, sent, caller = (
+            leases.own(name) for name in ("granted_ns", "valid_until_ns", "work_end_ns", "release_sent_ns", "caller")
+        )
+        end = np.where(sent > 0, np.minimum(valid_until, sent), valid_until)
+        work_end = np.where(work_end > 0, work_end, end)  # else no work was recorded
+        table = np.stack([granted, end, valid_until, work_end], axis=1) - self._window.start_ns
+        fault = np.isin(leases.row, np.concatenate(service_faults(leases)))
+        return np.column_stack([table // 1_000, caller, fault])
 
 
 def _first_fault(table: Table) -> float:
