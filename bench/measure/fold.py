@@ -14,14 +14,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench.measure import latency, outcomes, workers
-from bench.measure.facts import Facts, Window
+from bench.measure.facts import NO_DUE, Due, Window
 from bench.measure.histogram import Sums, SumsState
 from bench.measure.latency import LATENCIES, WAITS, Latency, Slices
 from bench.measure.outcomes import ACQUIRE_OUTCOMES, RELEASE_OUTCOMES, Counts, Outcomes, Releases, SplitVotes, Votes
 from bench.measure.record import Records, ends_ns
 from bench.measure.run_result import Attempts, Cost, Measured, Rate, SafetyReport, fields_of
-from bench.measure.statistics import TENTHS
+from bench.measure.statistics import TENTHS, trend_warning
 from bench.measure.workers import WorkerNote
+from bench.scenario import Scenario
 
 SUSTAINED_SHARE = 0.99
 FAILED_SHARE = 0.01  # beyond it the p99 over all acquires is infinite
@@ -45,13 +46,15 @@ class Sections:
 
 
 class Fold:
-    """Adds up a run. `window`: the measured time; `facts`: the scenario's side of it."""
+    """Adds up a run. `window`: the measured time; `due`: of an open loop; `cut`: the run ended before its time."""
 
-    def __init__(self, facts: Facts, window: Window) -> None:
-        self._facts, self._window = facts, window
-        self._slices = Slices.of(window, facts.warmup_s)
+    def __init__(self, scenario: Scenario, window: Window, due: Due = NO_DUE, *, cut: bool = False) -> None:
+        self._scenario, self._window, self._due, self._cut = scenario, window, due, cut
+        self._instances = len(scenario.targets) or scenario.instances
+        self._slices = Slices.of(window, scenario.warmup_ms / 1000)
+        by_slice = latency.sliced_sections(self._slices, self._instances)
         latencies = (*LATENCIES, "attempts", *(f"slice {number}" for number in range(self._slices.total)))
-        self._sums = Sums(SECTIONS, latencies, self._slices.total)
+        self._sums = Sums({**SECTIONS, **by_slice}, latencies)
         self._counts, self._totals = (self._sums.numbers[name] for name in ("counts", "totals"))
 
     def add(self, records: Records) -> None:
@@ -70,15 +73,15 @@ class Fold:
         sums.add("releases", outcomes.count_releases(records))
         sums.add("outcomes", outcomes.count_acquires(inside))
         sums.add("votes", outcomes.count_votes(inside))
-        sums.add("margin", outcomes.count_margins(inside, self._facts.quorum))
+        sums.add("margin", outcomes.count_margins(inside, self._instances // 2 + 1))
         for name, values in latency.durations(inside).items():
             sums.histograms[name].add(values)
         rounds, split_votes = outcomes.attempts_of(inside), outcomes.split_votes_of(inside)
         sums.histograms["attempts"].add(rounds[outcomes.acquired(inside)])  # the "ns" are rounds
         granted_ns = records["granted_ns"][window.holds(records["granted_ns"])] - window.start_ns
-        tenths = np.bincount(granted_ns * TENTHS // (window.stop_ns - window.start_ns or 1), minlength=TENTHS)
+        tenths = np.bincount(granted_ns * TENTHS // (window.span_ns or 1), minlength=TENTHS)
         sums.add("tenths", dict(enumerate(tenths.tolist())))
-        latency.add_slices(sums, self._slices, self._facts.quorum, records)
+        latency.add_slices(sums, self._slices, self._instances, records)
         latency.add_waits(sums, records, inside)
         more = {
             "records": len(records),
@@ -109,11 +112,6 @@ class Fold:
         """Leases granted in the whole run."""
         return self._totals["acquired"]
 
-    @property
-    def leases_per_tenth(self) -> tuple[int, ...]:
-        """Leases granted in each tenth of the window: what a steady-state check looks at."""
-        return tuple(self._sums.numbers["tenths"].values())
-
     def sections(
         self,
         reports: Sequence[WorkerNote] = (),
@@ -130,7 +128,7 @@ class Fold:
         figures = workers.added(report.figures for report in reports)
         values = Measured(
             duration_s=self._window.duration_s,
-            rate=self._rate(workers.scheduled_starts(reports, self._facts)),
+            rate=self._rate(),
             outcomes=Outcomes(**told["outcomes"]),
             outcome_shares=outcomes.shares(told["outcomes"]),
             totals=Outcomes(**self._totals),
@@ -144,9 +142,11 @@ class Fold:
                 operations=counts["split_operations"],
                 ratio=counts["split_votes"] / counts["window_attempts"] if counts["window_attempts"] else None,
             ),
-            waiting=latency.waiting_of(self._sums, self._facts.users, figures),
+            waiting=latency.waiting_of(self._sums, self._scenario.users, figures),
             cost=self._cost(reports, server_cpu_s),
-            generator=workers.judge_generator(reports, histograms, counts, self._facts, self._window),
+            generator=workers.judge_generator(
+                reports, histograms, counts, self._scenario, span_ns=self._window.span_ns, due=self._due.run
+            ),
             safety=safety,
             histograms={
                 **{name: histograms[name].encode() for name in (*LATENCIES, "scheduler_lag", "timer_lateness")},
@@ -155,13 +155,11 @@ class Fold:
         )
         return Sections(values, tuple(self._warnings(values, reports)))
 
-    def _rate(self, scheduled_starts: int) -> Rate:
-        seconds, offered = self._window.duration_s, self._facts.rate_per_s
-        due = self._counts["due"] + max(scheduled_starts - self._counts["records"], 0)
-        if self._facts.due is not None:  # by the schedule: what a lost worker had to start stays due
-            due = max(due, self._facts.due.window)
+    def _rate(self) -> Rate:
+        seconds, offered = self._window.duration_s, self._scenario.rate_per_s
+        due = max(self._counts["due"], self._due.window)  # by the schedule: what a lost worker had to start stays due
         sustained = None
-        if offered is not None and not self._facts.cut:
+        if offered is not None and not self._cut:
             sustained = self._counts["returned"] >= SUSTAINED_SHARE * due - 1 and due > 0
         return Rate(
             offered_per_s=offered,
@@ -196,7 +194,7 @@ class Fold:
         found += _failures(self._sums.numbers["outcomes"])
         if values.rate.sustained is False:
             found.append(
-                f"not sustained: {values.rate.completed_per_s:.1f} of {self._facts.rate_per_s:.1f} operations/s "
+                f"not sustained: {values.rate.completed_per_s:.1f} of {self._scenario.rate_per_s:.1f} operations/s "
                 "were completed, so the latencies are those of a growing queue"
             )
         acquires, released = sum(self._totals.values()), sum(self._sums.numbers["releases"].values())
@@ -204,7 +202,7 @@ class Fold:
             counted = sum(report.locust.get(row, (0, 0))[0] for report in reports)
             if whole and counted != recorded:
                 found.append(f"Locust's table counts {counted} {row}s, the history {recorded}")
-        return found
+        return [*found, *trend_warning(tuple(self._sums.numbers["tenths"].values()))]
 
 
 def _failures(outcomes: Counts) -> list[str]:
@@ -220,13 +218,9 @@ def _failures(outcomes: Counts) -> list[str]:
 
 
 def fold(
-    records: Records,
-    window: Window,
-    facts: Facts,
-    reports: Sequence[WorkerNote] = (),
-    server_cpu_s: float | None = None,
+    records: Records, window: Window, scenario: Scenario, reports: Sequence[WorkerNote] = (), due: Due = NO_DUE
 ) -> Sections:
     """The sections of a whole history at once; see `Fold`. A million operations take well under a second."""
-    total = Fold(facts, window)
+    total = Fold(scenario, window, due)
     total.add(records)
-    return total.sections(reports, server_cpu_s)
+    return total.sections(reports)

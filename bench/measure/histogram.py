@@ -28,16 +28,6 @@ _HALF_BITS = 10  # 2^11 sub-buckets resolve three digits; a bucket's upper half 
 _BUCKETS = 33 << _HALF_BITS  # HdrHistogram's counts_len for 1 ns … 1 hour
 
 
-@dataclass(frozen=True, slots=True)
-class Samples:
-    """All that a histogram knows, exactly: how many samples in which buckets, their sum and maximum (ns)."""
-
-    buckets: tuple[int, ...] = ()
-    counts: tuple[int, ...] = ()
-    sum_ns: int = 0
-    max_ns: int = 0
-
-
 class Histogram:
     """Counts of nanosecond values."""
 
@@ -83,24 +73,6 @@ class Histogram:
         self.max_ns = max(self.max_ns, other.max_ns)
 
     @property
-    def samples(self) -> Samples:
-        """What `merge_samples` adds to another one: nothing is lost, unlike in `encode`."""
-        filled = np.flatnonzero(self.counts)
-        return Samples(tuple(filled.tolist()), tuple(self.counts[filled].tolist()), self.sum_ns, self.max_ns)
-
-    def merge_samples(self, samples: Samples) -> None:
-        """Add what another one knew. Raises ValueError when it cannot have been one."""
-        buckets, counts = np.array(samples.buckets, np.int64), np.array(samples.counts, np.int64)
-        if len(buckets) != len(counts) or min([*samples.buckets, *samples.counts, samples.sum_ns, samples.max_ns]) < 0:
-            raise ValueError("not the samples of a histogram")
-        if len(buckets) and int(buckets.max()) >= _BUCKETS:
-            raise ValueError(f"a histogram has {_BUCKETS} buckets, and no number {int(buckets.max())}")
-        np.add.at(self.counts, buckets, counts)
-        self.count += int(counts.sum())
-        self.sum_ns += samples.sum_ns
-        self.max_ns = max(self.max_ns, samples.max_ns)
-
-    @property
     def mean_ns(self) -> float | None:
         """The mean in ns, exact; None without samples."""
         return self.sum_ns / self.count if self.count else None
@@ -130,8 +102,8 @@ class Histogram:
         return str(hdr.encode().decode("ascii"))
 
     @classmethod
-    def decode(cls, text: str) -> Self:
-        """Read `encode`'s text. Counts are exact; sum and maximum are known to three digits only.
+    def decode(cls, text: str, sum_ns: int | None = None, max_ns: int | None = None) -> Self:
+        """Read `encode`'s text. Counts are exact; sum and maximum are known to three digits only, if not given.
 
         Raises ValueError when the text is no such histogram or has other bounds.
         """
@@ -145,11 +117,11 @@ class Histogram:
             raise ValueError("an HDR histogram with other bounds than 1 ns … 1 hour, three digits")
         histogram = cls()
         histogram.counts[:] = np.ctypeslib.as_array(hdr.counts).astype(np.int64)
-        filled = np.flatnonzero(histogram.counts)
+        filled = np.flatnonzero(histogram.counts).tolist()
+        middles = {bucket: (lowest_of_bucket(bucket) + highest_of_bucket(bucket)) // 2 for bucket in filled}
         histogram.count = int(histogram.counts.sum())
-        for bucket, count in zip(filled.tolist(), histogram.counts[filled].tolist(), strict=True):
-            histogram.sum_ns += count * ((lowest_of_bucket(bucket) + highest_of_bucket(bucket)) // 2)
-        histogram.max_ns = highest_of_bucket(int(filled[-1])) if len(filled) else 0
+        histogram.sum_ns = sum(int(histogram.counts[at]) * middles[at] for at in filled) if sum_ns is None else sum_ns
+        histogram.max_ns = max(map(highest_of_bucket, filled), default=0) if max_ns is None else max_ns
         return histogram
 
 
@@ -174,25 +146,21 @@ def highest_of_bucket(index: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SumsState:
-    """All of a `Sums`, to be added to another."""
+    """All of a `Sums`, to be added to another. `histograms`: each encoded, with its exact sum and maximum (ns)."""
 
     numbers: dict[str, dict[str, int]]
-    rows: dict[str, tuple[int, ...]]
-    histograms: dict[str, Samples]
+    histograms: dict[str, tuple[str, int, int]]
     longest_ns: int
 
 
 class Sums:
-    """Numbers by section and name, rows of `slices` figures by name and key, histograms by name, the longest wait."""
+    """Numbers by section and name, histograms by name, the longest wait."""
 
-    def __init__(
-        self, sections: Mapping[str, Iterable[object]], histograms: Iterable[str] = (), slices: int = 0
-    ) -> None:
+    def __init__(self, sections: Mapping[str, Iterable[object]], histograms: Iterable[str] = ()) -> None:
         self.numbers = {section: dict.fromkeys(map(str, names), 0) for section, names in sections.items()}
-        self.rows: dict[str, Integers] = {}
         self.histograms = {name: Histogram() for name in histograms}
         self.longest_ns = 0
-        self._free, self._slices = [name for name, numbers in self.numbers.items() if not numbers], slices
+        self._free = [name for name, numbers in self.numbers.items() if not numbers]
 
     def add(self, section: str, counts: Mapping[str, int] | Mapping[int, int]) -> None:
         """Add numbers by name."""
@@ -200,43 +168,23 @@ class Sums:
         for name, number in counts.items():
             numbers[str(name)] = numbers.get(str(name), 0) + number
 
-    def add_row(self, name: str, slices: Integers, weights: Integers | None = None) -> None:
-        """Count in a row the `slices` that something fell in, each as often as its weight, or once."""
-        self.rows[name] = self.rows.get(name, 0) + np.bincount(slices, weights, self._slices).astype(np.int64)
-
-    def row(self, name: str) -> tuple[int, ...]:
-        """The figures of a row."""
-        return tuple(self.rows[name].tolist()) if name in self.rows else (0,) * self._slices
-
-    def keyed(self, name: str) -> dict[str, tuple[int, ...]]:
-        """The rows called `name` and a number, by that number, ascending."""
-        found = (row.removeprefix(f"{name} ") for row in self.rows if row.startswith(f"{name} "))
-        return {key: self.row(f"{name} {key}") for key in sorted(found, key=int)}
-
     @property
     def state(self) -> SumsState:
         """What `merge` adds."""
-        samples = {name: histogram.samples for name, histogram in self.histograms.items()}
-        return SumsState(self.numbers, {name: self.row(name) for name in self.rows}, samples, self.longest_ns)
+        histograms = {name: (one.encode(), one.sum_ns, one.max_ns) for name, one in self.histograms.items()}
+        return SumsState(self.numbers, histograms, self.longest_ns)
 
     def merge(self, state: SumsState) -> None:
         """Add what another one has added up. Raises ValueError when it is not one of the same form."""
         if state.numbers.keys() != self.numbers.keys() or state.histograms.keys() != self.histograms.keys():
             raise ValueError("not a fold of this lockbench")
         for section, counts in state.numbers.items():
-            if counts.keys() != self.numbers[section].keys() and not (section in self._free and _are_whole(counts)):
+            whole = all(name.removeprefix("-").isdecimal() for name in counts)
+            if counts.keys() != self.numbers[section].keys() and not (section in self._free and whole):
                 raise ValueError(f"not a fold of this lockbench, by its {section}")
-        keys = [name.partition(" ")[2] for name in state.rows if " " in name]
-        if any(len(row) != self._slices for row in state.rows.values()) or not _are_whole(keys):
-            raise ValueError("a fold of other slices")
-        for section, counts in state.numbers.items():
             self.add(section, counts)
-        for name, row in state.rows.items():
-            self.rows[name] = self.rows.get(name, 0) + np.array(row, np.int64)
-        for name, samples in state.histograms.items():
-            self.histograms[name].merge_samples(samples)
+        for name, (text, sum_ns, max_ns) in state.histograms.items():
+            if min(sum_ns, max_ns) < 0:
+                raise ValueError(f"not a fold of this lockbench, by its histogram {name}")
+            self.histograms[name].merge(Histogram.decode(text, sum_ns, max_ns))
         self.longest_ns = max(self.longest_ns, state.longest_ns)
-
-
-def _are_whole(names: Iterable[str]) -> bool:
-    return all(name.removeprefix("-").isdecimal() for name in names)

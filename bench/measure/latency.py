@@ -12,7 +12,7 @@ Rules
 Source: R. Jain, "A quantitative measure of fairness", 1984.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
 from operator import attrgetter
@@ -247,21 +247,31 @@ class OverTime(Section, frozen=True, kw_only=True):
     acquire: Annotated[AcquireOverTime, says("latency of acquired ones")]
 
 
-def add_slices(sums: Sums, slices: Slices, quorum: int, records: Records) -> None:
+def sliced_sections(slices: Slices, instances: int) -> dict[str, Iterable[object]]:
+    """The sections of sums that `add_slices` adds to, by slice."""
+    margins = (f"margin {granted - instances // 2 - 1}" for granted in range(instances + 1))
+    return {f"slices {name}": range(slices.total) for name in (*ACQUIRE_OUTCOMES, "granted", "split_votes", *margins)}
+
+
+def add_slices(sums: Sums, slices: Slices, instances: int, records: Records) -> None:
     """Add a part of the history. Works on columns: a copy of whole records would cost more than all the rest."""
+
+    def add(name: str, places: Integers, weights: Integers | None = None) -> None:
+        sums.add(f"slices {name}", dict(enumerate(np.bincount(places, weights, slices.total).astype(int).tolist())))
+
     granted = slices.indices(records["granted_ns"][records["granted_ns"] > 0])
-    sums.add_row("granted", granted[(granted >= 0) & (granted < slices.total)])
+    add("granted", granted[(granted >= 0) & (granted < slices.total)])
     place = slices.indices(records["intended_ns"])
     known = np.flatnonzero((place >= 0) & (place < slices.total))
     place, codes = place[known], records["outcome"][known] & 0xFF
     for name in ACQUIRE_OUTCOMES:
-        sums.add_row(name, place[codes == OUTCOME_CODES[name]])
-    sums.add_row("split_votes", place, outcomes.split_votes_of(records)[known])
+        add(name, place[codes == OUTCOME_CODES[name]])
+    add("split_votes", place, outcomes.split_votes_of(records)[known])
     won = codes == OUTCOME_CODES["acquired"]
     leases, place = known[won], place[won]
     votes, undecided = (outcomes.votes_of(records, kind)[leases] for kind in ("granted", "undecided"))
-    for number in np.unique(votes[undecided == 0]).tolist():
-        sums.add_row(f"margin {number - quorum}", place[(undecided == 0) & (votes == number)])
+    for number in range(instances + 1):
+        add(f"margin {number - instances // 2 - 1}", place[(undecided == 0) & (votes == number)])
     took, order = records["ended_ns"][leases] - records["intended_ns"][leases], np.argsort(place, kind="stable")
     ends = np.cumsum(np.bincount(place, minlength=slices.total))[:-1]
     for number, part in enumerate(np.split(took[order], ends)):
@@ -271,14 +281,16 @@ def add_slices(sums: Sums, slices: Slices, quorum: int, records: Records) -> Non
 def over_time_of(sums: Sums, slices: Slices) -> OverTime:
     """The section `over_time` so far."""
     took = [Latency.of(sums.histograms[f"slice {number}"]) for number in range(slices.total)]
+    rows = {name.removeprefix("slices "): tuple(numbers.values()) for name, numbers in sums.numbers.items()}
+    margins = {name.removeprefix("margin "): row for name, row in rows.items() if name.startswith("margin ")}
     return OverTime(
         origin_ns=slices.start_ns,
         slice_s=slices.duration_ns / slices.count / 1e9,
         start_s=tuple(slices.starts_s()),
-        granted=sums.row("granted"),
-        outcomes={name: sums.row(name) for name in ACQUIRE_OUTCOMES},
-        split_votes=sums.row("split_votes"),
-        margin=sums.keyed("margin"),
+        granted=rows["granted"],
+        outcomes={name: rows[name] for name in ACQUIRE_OUTCOMES},
+        split_votes=rows["split_votes"],
+        margin={margin: row for margin, row in margins.items() if any(row)},
         acquire=AcquireOverTime(
             **{field: tuple(map(attrgetter(field[:-2]), took)) for field in AcquireOverTime.__struct_fields__}
         ),

@@ -22,11 +22,12 @@ import numpy as np
 
 from bench.errors import UsageError
 from bench.measure.clocks import Integers, Who, worker_files
-from bench.measure.facts import Facts, Window
+from bench.measure.facts import Window
 from bench.measure.fold import Fold
 from bench.measure.histogram import SumsState
 from bench.measure.record import LOST, RECORD_FIELDS, TIMES, read_lost, read_pieces, words_of
 from bench.measure.section import decoded
+from bench.scenario import Scenario
 
 BUCKETS = 1_024
 BYTES_PER_S = 1_000_000  # that one host may send per second of run
@@ -131,9 +132,9 @@ def _rows(body: bytes, rows: int, width: int, times: int) -> Integers:
 # -- at a worker, whose folder it is -----------------------------------------------------------------------------------
 
 
-def fold_here(workdir: Path, who: Who, facts: Facts, window: Window) -> Integers:
+def fold_here(workdir: Path, who: Who, scenario: Scenario, window: Window) -> Integers:
     """Leave the fold of all records for the leader. Returns how many there are by bucket."""
-    total, counts = Fold(facts, window), np.zeros(BUCKETS, np.int64)
+    total, counts = Fold(scenario, window), np.zeros(BUCKETS, np.int64)
     for _, records, _, _ in read_pieces(workdir):
         total.count(records)
         counts += np.bincount(buckets_of(records["resource"]), minlength=BUCKETS)

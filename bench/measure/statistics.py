@@ -6,7 +6,7 @@ single bad tenth can turn; it is a warning when the rate changed by more than a 
 Mann-Kendall test rejects "no trend" at 5 % (n = 10: |S| ≥ 23 has probability 0.047).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations, count
@@ -147,13 +147,12 @@ def _rank_sum_shares(first: int, second: int) -> Array:
     return np.array([count / whole for count in counts])
 
 
-def trend_warning(counts: Sequence[int]) -> str | None:
-    """Return what is wrong when the counts of TENTHS equally long windows in a row have a trend; None if steady."""
+def trend_warning(counts: Sequence[int]) -> Iterator[str]:
+    """Yield what is wrong when the counts of TENTHS equally long windows in a row have a trend."""
     pairs = list(combinations(range(TENTHS), 2))
     slope = median((counts[later] - counts[earlier]) / (later - earlier) for earlier, later in pairs)
     score = sum((counts[later] > counts[earlier]) - (counts[later] < counts[earlier]) for earlier, later in pairs)
     middle = median(counts)
     change = slope * (TENTHS - 1) / middle if middle else 0.0
-    if abs(change) <= DRIFT or abs(score) < _SIGNIFICANT:
-        return None
-    return f"not a steady state: the rate changed by {change:+.0%} over the measured window; lengthen --warmup"
+    if abs(change) > DRIFT and abs(score) >= _SIGNIFICANT:
+        yield f"not a steady state: the rate changed by {change:+.0%} over the measured window; lengthen --warmup"

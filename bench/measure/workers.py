@@ -20,12 +20,14 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from bench.measure.facts import Facts, Window
+from bench.measure.facts import Window, mean_of
 from bench.measure.histogram import Histogram
 from bench.measure.latency import PERCENTILES, Latency
 from bench.measure.record import Records, ends_ns
 from bench.measure.run_result import GeneratorHealth, GeneratorWord, InstanceReport
 from bench.measure.section import Section, decoded, says
+from bench.scenario import Scenario
+from lockcore.clock import NS_PER_MS
 
 Phase = Literal["running", "stopped", "lost"]
 _ADDED = (
@@ -176,38 +178,29 @@ def busy_ns(records: Records, window: Window) -> int:
     return int(np.maximum(clipped, 0).sum())
 
 
-def littles_law_ratio(busy: int, ended_in_window: int, kept_ns: float, facts: Facts, window: Window) -> float | None:
-    """Callers in an operation, thinking or kept by the generator ÷ users, over the window; None in open loop.
-
-    `busy` is `busy_ns` of all operations; each that ended in the window is followed by a mean think time and by
-    `kept_ns`, what the generator kept its caller for.
-    """
-    span = window.stop_ns - window.start_ns
-    if facts.rate_per_s is not None or span <= 0 or not facts.users:
-        return None
-    return (busy + ended_in_window * (facts.think_mean_ns + kept_ns)) / span / facts.users
-
-
-def scheduled_starts(reports: Sequence[WorkerNote], facts: Facts) -> int:
-    """Starts due in the whole run: by the schedule, or by what the workers say, whatever is more."""
-    return max(sum(report.scheduled_starts for report in reports), facts.due.run if facts.due else 0)
-
-
 def judge_generator(
     reports: Sequence[WorkerNote],
     histograms: Mapping[str, Histogram],
     counts: Mapping[str, int],
-    facts: Facts,
-    window: Window,
+    scenario: Scenario,
+    *,
+    span_ns: int,
+    due: int,
 ) -> GeneratorHealth:
-    """The section `generator`. `histograms`: acquire, scheduler_lag, timer_lateness; `counts`: those of the fold."""
-    kept_ns = sum(report.kept_ns for report in reports) / (counts["records"] or 1)
-    ratio = littles_law_ratio(counts["busy_ns"], counts["finished"], kept_ns, facts, window)
-    queued, due = sum(report.queued_starts for report in reports), scheduled_starts(reports, facts)
-    # whose keeping the window cuts is not known; never so much that a generator that keeps everybody is believed
-    edges = min(kept_ns / max(1, window.stop_ns - window.start_ns), LITTLE_TOLERANCE)
-    fault = _fault(ratio, edges, counts["records"], due, facts)
-    verdict, reason = ("INVALID", fault) if fault else _delays(histograms, queued, facts)
+    """The section `generator`. `histograms`: acquire, scheduler_lag, timer_lateness; `counts`: those of the fold;
+    `span_ns`: of the window; `due`: starts that the schedule wanted in the whole run."""
+    queued, ratio = sum(report.queued_starts for report in reports), None
+    if scenario.rate_per_s is not None:
+        fault = _unstarted(counts["records"], due)
+    else:
+        kept_ns = sum(report.kept_ns for report in reports) / (counts["records"] or 1)
+        if span_ns > 0:  # each that ended in the window is followed by a think time, and by what kept its caller
+            after_ns = counts["finished"] * (mean_of(scenario.think) * NS_PER_MS + kept_ns)
+            ratio = (counts["busy_ns"] + after_ns) / span_ns / scenario.users
+        # whose keeping the window cuts is not known; never so much that a generator that keeps everybody is believed
+        edges = min(kept_ns / max(1, span_ns), LITTLE_TOLERANCE)
+        fault = _idle(ratio, edges, scenario.users)
+    verdict, reason = ("INVALID", fault) if fault else _delays(histograms, queued, scenario)
     return GeneratorHealth(
         cpu_ratio=cpu_ratio(reports),
         scheduler_lag_p99_s=Latency.of(histograms["scheduler_lag"]).p99,
@@ -220,13 +213,15 @@ def judge_generator(
     )
 
 
-def _fault(ratio: float | None, edges: float, started: int, due: int, facts: Facts) -> str:
-    """Why the load was not what it claims; nothing when it was. `edges`: how wrong `ratio` may be."""
-    if facts.rate_per_s is None:
-        if facts.users < LITTLE_USERS or ratio is None or abs(ratio - 1) <= LITTLE_TOLERANCE + edges:
-            return ""
-        working = f"on average {ratio * facts.users:.1f} of {facts.users} callers were at work"
-        return f"Little's ratio is {ratio:.3f}: {working}"
+def _idle(ratio: float | None, edges: float, users: int) -> str:
+    """Why a closed loop was not what it claims; nothing when it was. `edges`: how wrong `ratio` may be."""
+    if users < LITTLE_USERS or ratio is None or abs(ratio - 1) <= LITTLE_TOLERANCE + edges:
+        return ""
+    return f"Little's ratio is {ratio:.3f}: on average {ratio * users:.1f} of {users} callers were at work"
+
+
+def _unstarted(started: int, due: int) -> str:
+    """Why an open loop was not what it claims; nothing when it was."""
     if not due:
         return "nothing of the schedule was due: no operation was offered"
     if started >= STARTED_SHARE * due:
@@ -237,11 +232,11 @@ def _fault(ratio: float | None, edges: float, started: int, due: int, facts: Fac
     )
 
 
-def _delays(histograms: Mapping[str, Histogram], queued: int, facts: Facts) -> tuple[GeneratorWord, str | None]:
+def _delays(histograms: Mapping[str, Histogram], queued: int, scenario: Scenario) -> tuple[GeneratorWord, str | None]:
     """What the generator itself adds to each latency, against what is shown."""
     acquire, lag, lateness = (histograms[name] for name in ("acquire", "scheduler_lag", "timer_lateness"))
     judged = [("its scheduler lagged by", lag, LAG_SHARE)] if lag.count else []
-    if facts.rate_per_s is not None and (lateness.count or not queued):
+    if scenario.rate_per_s is not None and (lateness.count or not queued):
         judged.insert(0, ("the timer was late by", lateness, LATENESS_SHARE))
     found = [_against(acquire, *each) for each in judged]
     return next((each for word in IN_DOUBT for each in found if each[0] == word), ("VALID", None))

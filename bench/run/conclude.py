@@ -22,7 +22,7 @@ from bench.measure import verdict as words
 from bench.measure import workers
 from bench.measure.clocks import read_clocks
 from bench.measure.environment import describe_environment
-from bench.measure.facts import Due, Facts, Window
+from bench.measure.facts import NO_DUE, Due, Window
 from bench.measure.fold import Fold, Sections
 from bench.measure.latency import COUNTED
 from bench.measure.record import history_parts, read_history, read_open
@@ -35,7 +35,6 @@ from bench.measure.run_result import (
     SafetyReport,
     fields_of,
 )
-from bench.measure.statistics import trend_warning
 from bench.measure.verdict import TESTED_LEAST, Evidence, Verdict
 from bench.measure.verdict import conclude as concluded
 from bench.recipes.fencing import OWN_KEYS
@@ -111,7 +110,7 @@ def _judge(
 ) -> tuple[Sections, set[int], Counter[int]]:
     """Fold and judge the history part by part; also return which resources were ever asked for, and how many leases
     each worker was granted."""
-    total = Fold(Facts.of(evidence.scenario, _due(evidence), cut=evidence.course.interrupted), evidence.window)
+    total = Fold(evidence.scenario, evidence.window, _due(evidence), cut=evidence.course.interrupted)
     for fold in told.folds.values():
         total.merge(fold.state)
     parts = history_parts(evidence.workdir)
@@ -133,16 +132,15 @@ def _judge(
     ratio = told.ratio(leases.total())
     safety = replaced(oracle.report(torn, missing), holders=holders.section(), judged_ratio=ratio)
     sections = total.sections(reports, evidence.server_cpu_s, safety)
-    drift = trend_warning(total.leases_per_tenth)
-    warnings = (*sections.warnings, *([drift] if drift else []), *share_warning(ratio))
+    warnings = (*sections.warnings, *share_warning(ratio))
     return replace(sections, warnings=warnings), used, told.leases or leases
 
 
-def _due(evidence: RunEvidence) -> Due | None:
-    """What the schedule wanted until the window's end, whoever was left to start it; None in closed loop."""
+def _due(evidence: RunEvidence) -> Due:
+    """What the schedule of an open loop wanted until the window's end, whoever was left to start it."""
     scenario, window = evidence.scenario, evidence.window
     if scenario.rate_per_s is None:
-        return None
+        return NO_DUE
     between = partial(due_between, scenario.rate_per_s, scenario.arrivals, scenario.seed)
     first_ns = int(scenario.warmup_ms * NS_PER_MS)
     last_ns = first_ns + window.stop_ns - window.start_ns

@@ -19,11 +19,12 @@ from msgspec import structs
 
 from bench.errors import InconclusiveError
 from bench.measure.clocks import Integers
-from bench.measure.facts import Facts, Window
+from bench.measure.facts import Window
 from bench.measure.fold import fold
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, History, Records
 from bench.measure.run_result import Measured
 from bench.safety.judge import Judge
+from bench.scenario import load as load_scenario
 from lockcore.clock import NS_PER_S
 
 OwnLock = Callable[[str], AbstractContextManager[object]]
@@ -67,10 +68,11 @@ def measure_own_lock(lock: OwnLock, load: OwnLoad) -> tuple[Measured, dict[str, 
         raise InconclusiveError(
             f"{stuck} of {load.callers} callers are still inside the lock {patience_s:g} s after the end"
         )
+    scenario = load_scenario(options={"instances": "1", "users": str(load.callers), "warmup": "0s"})
     records = np.array(list(chain.from_iterable(callers)), RECORD_DTYPE)
     oracle = Judge(int(load.ttl_s * 1000))
     oracle.add(History(records, 0, 0, _asked(records)[: None if load.hold_s else 0]))
-    folded = fold(records, window, Facts(instances=1, users=load.callers))
+    folded = fold(records, window, scenario)
     return structs.replace(folded.values, safety=oracle.report()), dict(errors)
 
 

@@ -25,10 +25,11 @@ from locust.runners import WorkerRunner
 
 from bench.errors import EnvironmentNotReadyError
 from bench.measure.environment import slewed_ns
-from bench.measure.facts import Facts, Window
+from bench.measure.facts import Window
 from bench.measure.record import BEGUN, RECORD_BYTES, read_lost
 from bench.measure.share import BUCKETS, FOLD, buckets_of, fitting, fold_here, pack_here
 from bench.measure.workers import read_workers
+from bench.scenario import Scenario
 from bench.workloads.launch import LAST, MORE, NOTE_VARIABLE
 from bench.workloads.plan import Plan
 from lockcore.clock import NS_PER_S, monotonic_ns
@@ -48,7 +49,7 @@ class Away:
     def __init__(self, runner: WorkerRunner) -> None:
         self._runner = runner
         self._folder: Path | None = None
-        self._facts = Facts(0, 0)
+        self._scenario: Scenario | None = None
         self._jobs: dict[tuple[object, ...], gevent.Greenlet] = {}
         self._taken = Event()
         self._wanted = True
@@ -60,7 +61,7 @@ class Away:
     def open(self, plan: Plan) -> Plan:
         """The plan with a folder of its own, whose notes the leader gets from now on."""
         folder = self._folder = Path(tempfile.mkdtemp(prefix="lockbench-worker-"))
-        self._facts, self._jobs = Facts.of(plan.scenario), {}
+        self._scenario, self._jobs = plan.scenario, {}
         self._taken.clear()
         self._heard_ns = monotonic_ns()
         gevent.spawn(self._tell_notes, folder)
@@ -106,14 +107,14 @@ class Away:
 
     def _give(self, msg: Message, **_: object) -> None:
         """How much fits, a list of the files and their sizes, or a piece of one."""
-        folder = self._folder
-        if folder is None:
+        folder, scenario = self._folder, self._scenario
+        if folder is None or scenario is None:
             return
         self._asked += 1
         name, at = msg.data["name"], msg.data["at"]
         if name == FOLDED:
             window_ns, budget = msg.data["window_ns"], msg.data["budget"]
-            answer = self._worked(("fold",), partial(_folded, folder, self._facts, window_ns, budget))
+            answer = self._worked(("fold",), partial(_folded, folder, scenario, window_ns, budget))
         elif name == PACKED:
             answer = self._worked(("pack", at), partial(_packed, folder, at))
         else:
@@ -145,11 +146,11 @@ class Away:
         self._taken.set()
 
 
-def _folded(folder: Path, facts: Facts, window_ns: tuple[int, int], budget: float) -> dict[str, Any]:
+def _folded(folder: Path, scenario: Scenario, window_ns: tuple[int, int], budget: float) -> dict[str, Any]:
     """Fold, and see how much fits. `window_ns`: of the measured time, from our origin; `budget`: packed bytes."""
     note = read_workers(folder)[0]
     who, window = (note.worker, note.pid), Window(*(note.spawned_ns + offset_ns for offset_ns in window_ns))
-    counts = fold_here(folder, who, facts, window)
+    counts = fold_here(folder, who, scenario, window)
     lost = np.bincount(buckets_of(read_lost(folder)[:, 0]), minlength=BUCKETS)
     packed = lambda buckets: sum(pack_here(folder, who, buckets).values())  # noqa: E731 - of these
     fits = fitting(RECORD_BYTES * counts + 16 * lost, budget, packed)

@@ -28,7 +28,7 @@ from locust.runners import STATE_MISSING, MasterRunner
 
 from bench.measure.clocks import Clock, clock_file
 from bench.measure.environment import clock_name, slewed_ns
-from bench.measure.facts import Facts, Window
+from bench.measure.facts import Window
 from bench.measure.fold import Fold
 from bench.measure.record import BEGUN, LOST
 from bench.measure.section import decoded
@@ -210,8 +210,7 @@ class Hosts:
             here = list(told)
             buckets = chosen([one["fits"] for one in told.values()], [one["counts"] for one in told.values()])
             write_led(folder, Led((window.start_ns, window.stop_ns), buckets))
-        facts = Facts.of(plan.scenario)
-        gevent.joinall([gevent.spawn(self._bring, node, buckets, Fold(facts, window)) for node in here])
+        gevent.joinall([gevent.spawn(self._bring, node, buckets, Fold(plan.scenario, window)) for node in here])
 
     def _told(self, nodes: Collection[str], window: Window) -> dict[str, Answer]:
         """What each worker says of its history: how much fits, and how many records there are, by bucket."""

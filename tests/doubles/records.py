@@ -1,14 +1,23 @@
 """One operation as tests write it: times in ms, what is not said did not happen; many of a correct lock, by rng."""
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 
 from bench.measure.outcomes import KINDS
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE
+from bench.scenario import Scenario, load
 
 MS = 1_000_000
 TIMES = (
     *("intended", "start", "attempt", "granted", "valid_until", "work_end", "release_sent", "release_replied", "ended"),
 )
+
+
+def scenario_of(users: int = 2, **changes: Any) -> Scenario:
+    """A load on five instances, without a warm-up unless it is said."""
+    return replace(load(), **{"users": users, "instances": 5, "warmup_ms": 0.0, **changes})
 
 
 def cycle(start, **changes):

@@ -4,21 +4,21 @@ import numpy as np
 import pytest
 
 from bench.measure import workers
-from bench.measure.facts import Facts, Window, mean_of
+from bench.measure.facts import Window, mean_of
 from bench.measure.fold import Fold, fold
 from bench.measure.histogram import Histogram
 from bench.measure.record import RECORD_DTYPE
 from bench.measure.section import builtins_of
 from bench.measure.workers import WorkerNote
 from bench.scenario import Delay
-from tests.doubles.records import MS, cycle
+from tests.doubles.records import MS, cycle, scenario_of
 
 WINDOW = Window(1_000 * MS, 2_000 * MS)
-CLOSED = Facts(instances=5, users=2)
+CLOSED = scenario_of()
 
 
-def values_of(records, facts=CLOSED, reports=(), **more):
-    return builtins_of(fold(records, WINDOW, facts, reports, **more).values)
+def values_of(records, scenario=CLOSED, reports=()):
+    return builtins_of(fold(records, WINDOW, scenario, reports).values)
 
 
 def test_an_operation_belongs_to_the_window_by_its_intended_start(records):
@@ -165,12 +165,10 @@ def test_attempts_are_of_leases_and_split_votes_of_all(records):
 
 def test_cost_is_per_lease_of_the_whole_run(records, report):
     instances = [report.instance(commands=10, bytes_sent=300, bytes_received=100)] * 2
-    values = values_of(
-        records(cycle(100), cycle(1_100, attempts=4), cycle(1_200, outcome="contended")),
-        reports=[report(instances=instances, cpu_s=0.002)] * 2,
-        server_cpu_s=0.001,
-    )
-    assert values["cost"] == {
+    total = Fold(CLOSED, WINDOW)
+    total.add(records(cycle(100), cycle(1_100, attempts=4), cycle(1_200, outcome="contended")))
+    reports = [report(instances=instances, cpu_s=0.002)] * 2
+    assert builtins_of(total.sections(reports, server_cpu_s=0.001).values.cost) == {
         "commands_per_acquire": 20.0,
         "round_trips_per_acquire": 4.5,  # 1 + 4 + 1 attempts, 3 releases
         "bytes_per_acquire": 800.0,
@@ -186,7 +184,7 @@ def test_what_is_not_known_of_the_cost_is_none(records):
 
 
 def test_waiting_is_how_evenly_long_and_for_what_callers_waited(records, report):
-    facts = Facts(instances=5, users=3)
+    facts = scenario_of(3)
     asked = [cycle(1_100, caller=0, attempts=3), cycle(1_200, caller=1 << 41), cycle(1_300, caller=0, intended=1_000)]
     lost = {"start": 1_250, "ended": 1_750, "outcome": "contended", "caller": 1 << 40, "attempts": 2}
     notes = [report(figures={"wakeups": 3, "polls": 10}), report(figures={"wakeups": 4})]
@@ -246,10 +244,11 @@ def test_parts_by_resource_add_up_to_the_whole(records):
     assert parts.sections().values == fold(operations, WINDOW, CLOSED).values
 
 
-def test_leases_are_counted_by_tenths_of_the_window(records):
-    whole = Fold(CLOSED, WINDOW)
-    whole.add(records(*(cycle(1_000 + at - 1) for at in (-1, 0, 99, 100, 550, 999, 1_000))))
-    assert whole.leases_per_tenth == (2, 1, 0, 0, 0, 1, 0, 0, 0, 1)
+def test_a_rate_that_rises_from_tenth_to_tenth_of_the_window_is_a_warning(records):
+    rising = [cycle(1_000 + 100 * tenth + number) for tenth in range(10) for number in range(20 + 3 * tenth)]
+    assert any("not a steady state" in text for text in fold(records(*rising), WINDOW, CLOSED).warnings)
+    steady = [cycle(1_000 + 100 * tenth + number) for tenth in range(10) for number in range(20)]
+    assert fold(records(*steady), WINDOW, CLOSED).warnings == ()
 
 
 def test_the_mean_of_a_delay_is_that_of_its_distribution():

@@ -3,19 +3,20 @@
 import numpy as np
 import pytest
 
-from bench.measure.facts import Facts, Window
+from bench.measure.facts import Due, Window
 from bench.measure.fold import fold
 from bench.measure.histogram import Histogram
 from bench.measure.record import RECORD_DTYPE
-from tests.doubles.records import MS, cycle
+from bench.scenario import Delay
+from tests.doubles.records import MS, cycle, scenario_of
 
 WINDOW = Window(1_000 * MS, 2_000 * MS)
-CLOSED = Facts(instances=5, users=2)
-OPEN = Facts(instances=5, users=2, rate_per_s=4.0)
+CLOSED = scenario_of()
+OPEN = scenario_of(rate_per_s=4.0)
 
 
-def values_of(records, facts=CLOSED, reports=()):
-    return fold(records, WINDOW, facts, reports).values
+def values_of(records, scenario=CLOSED, reports=(), due=0):
+    return fold(records, WINDOW, scenario, reports, Due(due, due)).values
 
 
 def test_littles_ratio_is_one_when_every_caller_is_always_at_work(records):
@@ -29,13 +30,13 @@ def test_littles_ratio_is_one_when_every_caller_is_always_at_work(records):
 )
 def test_a_closed_loop_of_eight_is_valid_within_five_percent(records, at_work, verdict):
     long = [{"start": 1_000, "ended": 1_000 + share * 1_000} for share in [1] * int(at_work) + [at_work % 1]]
-    generator = values_of(records(*long), Facts(instances=5, users=8))["generator"]
+    generator = values_of(records(*long), scenario_of(8))["generator"]
     assert (generator["verdict"], generator["littles_law_ratio"]) == (verdict, pytest.approx(at_work / 8))
     assert (generator["reason"] is None) == (verdict == "VALID")
 
 
 def test_a_closed_loop_of_seven_is_not_judged_by_little(records):
-    generator = values_of(records(cycle(1_100)), Facts(instances=5, users=7))["generator"]
+    generator = values_of(records(cycle(1_100)), scenario_of(7))["generator"]
     assert (generator["verdict"], generator["reason"]) == ("VALID", None)
     assert generator["littles_law_ratio"] < 0.1
 
@@ -44,8 +45,7 @@ def test_open_loop_needs_99_percent_of_the_schedule_started(records, report):
     operations = records(*(cycle(1_000 + number) for number in range(99)))
     lateness = Histogram.of(np.full(99, 1_000)).encode()
     valid, invalid = (
-        values_of(operations, OPEN, [report(scheduled_starts=due, lateness_histogram=lateness)])["generator"]
-        for due in (100, 101)
+        values_of(operations, OPEN, [report(lateness_histogram=lateness)], due)["generator"] for due in (100, 101)
     )
     assert (valid["verdict"], invalid["verdict"]) == ("VALID", "INVALID")
     assert invalid["reason"].startswith("only 98.0% of the 101 operations due were started")
@@ -63,8 +63,8 @@ def open_run(records, report, count, lateness_ns, **changes):
     """An open loop of `count` acquires of 1 ms in the window, begun as late as `lateness_ns` says."""
     operations = records(*(cycle(1_000 + number * 999 / count) for number in range(count)))
     late = Histogram.of(np.array(lateness_ns, np.int64)).encode()
-    reports = [report(scheduled_starts=count, lateness_histogram=late, **changes)]
-    return fold(operations, WINDOW, OPEN, reports)
+    reports = [report(lateness_histogram=late, **changes)]
+    return fold(operations, WINDOW, OPEN, reports, Due(count, count))
 
 
 @pytest.mark.parametrize("lateness_ms, verdict", [(0.09, "VALID"), (0.12, "LATE")])
@@ -125,7 +125,7 @@ def test_a_lag_that_is_most_of_the_p99_is_late_in_either_loop(records, report, l
 def test_keeping_that_the_edges_of_the_window_cut_is_no_fault_of_the_load(records, report):
     """Operations of 300 ms in turns: eight callers are kept for 100 ms after each; the window cuts it."""
     callers = [cycle(at, ended=at + 1, release_sent=at + 2, release_replied=at + 300) for at in range(899, 1_900, 400)]
-    facts = Facts(instances=5, users=8)
+    facts = scenario_of(8)
     kept = [report(kept_ns=len(callers) * 8 * 100 * MS)]
     cut = values_of(records(*callers * 8), facts, kept)["generator"]
     assert (cut["verdict"] == "INVALID", cut["littles_law_ratio"] > 1.05) == (False, True)
@@ -138,7 +138,7 @@ def test_keeping_that_the_edges_of_the_window_cut_is_no_fault_of_the_load(record
 def test_what_the_generator_keeps_a_caller_for_counts_in_littles_law(records, report):
     """Late ends of rests and turns of the hub after failures: in no latency, and still no idle caller."""
     callers = [cycle(at, release_sent=at + 15, release_replied=at + 20) for at in range(900, 2_100, 50)]
-    facts = Facts(instances=5, users=1, think_mean_ns=20 * MS)
+    facts = scenario_of(1, think=Delay("fixed", 20.0))
     kept = [report(kept_ns=len(callers) * 10 * MS)]
     assert values_of(records(*callers), facts, kept)["generator"]["littles_law_ratio"] == pytest.approx(1)
     assert values_of(records(*callers), facts, [report()])["generator"]["littles_law_ratio"] == pytest.approx(0.8)
@@ -146,8 +146,8 @@ def test_what_the_generator_keeps_a_caller_for_counts_in_littles_law(records, re
 
 def test_counts_of_starts_add_up_over_workers_and_cpu_is_the_busiest(records, report):
     reports = [
-        report(late_starts=2, queued_starts=5, scheduled_starts=1, cpu_s=3.0),
-        report(worker=1, late_starts=1, queued_starts=7, scheduled_starts=0, cpu_s=8.0),
+        report(late_starts=2, queued_starts=5, cpu_s=3.0),
+        report(worker=1, late_starts=1, queued_starts=7, cpu_s=8.0),
     ]
     generator = values_of(records(cycle(1_100)), OPEN, reports)["generator"]
     assert (generator["late_starts"], generator["queued_starts"], generator["cpu_ratio"]) == (3, 12, 0.8)
@@ -168,7 +168,7 @@ def test_a_busy_load_process_is_a_warning_not_a_verdict(records, report):
 def test_sustained_by_completed_operations(records, report):
     operations = records(*(cycle(1_000 + number * 5) for number in range(200)))
     for scheduled, sustained in ((200, True), (203, True), (210, False)):
-        sections = fold(operations, WINDOW, OPEN, [report(scheduled_starts=scheduled)])
+        sections = fold(operations, WINDOW, OPEN, [report()], Due(scheduled, scheduled))
         assert sections.values["rate"]["sustained"] is sustained, scheduled
         assert (
             any(text.startswith("not sustained: 200.0 of 4.0 operations/s") for text in sections.warnings)
@@ -179,5 +179,5 @@ def test_sustained_by_completed_operations(records, report):
 def test_completed_too_late_is_not_sustained(records, report):
     queued = [cycle(2_100 + number, intended=1_500 + number) for number in range(100)]
     operations = records(*(cycle(1_000 + number) for number in range(300)), *queued)
-    rate = values_of(operations, OPEN, [report(scheduled_starts=400)])["rate"]
+    rate = values_of(operations, OPEN, [report()], 400)["rate"]
     assert (rate["offered_per_s"], rate["completed_per_s"], rate["sustained"]) == (4.0, 300.0, False)

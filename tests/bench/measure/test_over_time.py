@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from bench.measure.facts import Facts, Window
+from bench.measure.facts import Window
 from bench.measure.fold import fold
 from bench.measure.latency import MOST_SLICES, Slices
 from bench.measure.section import builtins_of
-from tests.doubles.records import MS
+from tests.doubles.records import MS, scenario_of
 
 WINDOW = Window(1_000 * MS, 2_000 * MS)
-FACTS = Facts(instances=5, users=2, warmup_s=0.3)
+FACTS = scenario_of(warmup_ms=300.0)
 
 
 def test_a_slice_begins_where_the_one_before_ends_and_the_window_at_nought():

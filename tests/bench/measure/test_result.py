@@ -12,7 +12,7 @@ from msgspec import structs
 
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.measure import environment, result, workers
-from bench.measure.facts import Facts, Window
+from bench.measure.facts import Window
 from bench.measure.fold import fold
 from bench.measure.record import RECORD_DTYPE, History
 from bench.measure.result import newest_result, read_result, result_of_kind, write_result
@@ -21,7 +21,7 @@ from bench.measure.section import Section, builtins_of, schema_of, typed
 from bench.run.conclude import judge_run
 from bench.safety.judge import judge
 from bench.scenario import load
-from tests.doubles.records import MS
+from tests.doubles.records import MS, scenario_of
 
 SCHEMA = schema_of(RunResult, "urn:x")
 HISTORIES = Path(__file__).parents[2] / "histories" / "results"
@@ -36,7 +36,7 @@ def complete(records, report):
         {"start": 1_105, "ended": 1_140, "outcome": "contended", "votes": {"refused": 5}},
     )
     reports = [report(instances=[report.instance(commands=3)], reply_histograms=[])]
-    sections = fold(history, Window(1_000 * MS, 2_000 * MS), Facts(5, 2), reports)
+    sections = fold(history, Window(1_000 * MS, 2_000 * MS), scenario_of(), reports)
     measured = structs.replace(sections.values, safety=judge(History(history, 0, 0), 10_000))
     return RunResult(
         **fields_of(measured),
@@ -56,7 +56,7 @@ def test_a_result_meets_the_schema_and_is_read_as_it_was(complete, tmp_path):
 
 def test_an_empty_run_meets_the_schema_too(complete):
     empty = np.empty(0, RECORD_DTYPE)
-    measured = fold(empty, Window(0, 10**9), Facts(5, 2, rate_per_s=10.0)).values
+    measured = fold(empty, Window(0, 10**9), scenario_of(rate_per_s=10.0)).values
     nothing = structs.replace(complete, **{**fields_of(measured), "safety": judge(History(empty, 0, 0), 10_000)})
     jsonschema.validate(builtins_of(nothing), SCHEMA, jsonschema.Draft202012Validator)
 

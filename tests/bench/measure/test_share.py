@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from bench.measure.clocks import Integers
-from bench.measure.facts import Facts, Window
+from bench.measure.facts import Window
 from bench.measure.fold import Fold
-from bench.measure.histogram import Histogram, Samples, SumsState
+from bench.measure.histogram import Histogram, SumsState
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, TIMES, Begun, Records, read_history
 from bench.measure.recorder import Recorder
 from bench.measure.section import builtins_of, decoded
@@ -30,10 +30,10 @@ from bench.measure.share import (
     unpack,
     unpack_here,
 )  # fmt: skip
-from tests.doubles.records import MS, legal_records
+from tests.doubles.records import MS, legal_records, scenario_of
 
 WINDOW = Window(10**15 + 200 * MS, 10**15 + 1_700 * MS)
-FACTS = Facts(instances=5, users=64, warmup_s=0.2)
+FACTS = scenario_of(64, warmup_ms=200.0)
 
 
 def random_records(seed: int, count: int = 3_000) -> Records:
@@ -111,8 +111,7 @@ def test_a_window_elsewhere_is_the_same_on_its_own_clock() -> None:
         {"numbers": {**in_one(random_records(1)).state.numbers, "tenths": {"0": 1}}},
         {"numbers": {**in_one(random_records(1)).state.numbers, "margin": {"two": 1}}},
         {"histograms": {}},
-        {"rows": {"granted": ()}},
-        {"rows": {"margin two": in_one(random_records(1)).state.rows["granted"]}},
+        {"histograms": {**in_one(random_records(1)).state.histograms, "acquire": (Histogram().encode(), -1, 0)}},
     ],
 )
 def test_a_fold_of_something_else_is_refused(change: dict[str, object]) -> None:
@@ -122,19 +121,10 @@ def test_a_fold_of_something_else_is_refused(change: dict[str, object]) -> None:
         Fold(FACTS, WINDOW).merge(SumsState(**{**fields, **change}))
 
 
-@pytest.mark.parametrize(
-    "samples",
-    [Samples((1, 2), (1,)), Samples((-1,), (1,)), Samples((1,), (-1,)), Samples((33 << 10,), (1,)), Samples(sum_ns=-1)],
-)
-def test_samples_that_no_histogram_has_are_refused(samples: Samples) -> None:
-    with pytest.raises(ValueError, match="histogram"):
-        Histogram().merge_samples(samples)
-
-
-def test_samples_are_exact_where_the_encoding_is_not() -> None:
+def test_what_travels_is_exact_where_the_encoding_is_not() -> None:
     values = np.random.default_rng(1).integers(0, 10**10, 1_000)
-    exact, histogram = Histogram(), Histogram.of(values)
-    exact.merge_samples(histogram.samples)
+    histogram = Histogram.of(values)
+    exact = Histogram.decode(histogram.encode(), histogram.sum_ns, histogram.max_ns)
     assert (exact.count, exact.sum_ns, exact.max_ns) == (1_000, values.sum(), values.max())
     assert (exact.counts == histogram.counts).all()
     assert Histogram.decode(histogram.encode()).sum_ns != values.sum(), "negative control"

@@ -5,16 +5,16 @@ import time
 import numpy as np
 import pytest
 
-from bench.measure.facts import Facts, Window
+from bench.measure.facts import Window
 from bench.measure.fold import fold
 from bench.measure.histogram import Histogram
 from bench.measure.record import read_history
 from bench.measure.recorder import Recorder
-from tests.doubles.records import legal_records
+from tests.doubles.records import legal_records, scenario_of
 
 START = 10**15
 
-WINDOW, FACTS = Window(START - 10**8, START + 10**10), Facts(instances=5, users=64)
+WINDOW, FACTS = Window(START - 10**8, START + 10**10), scenario_of(64)
 
 
 @pytest.mark.alone

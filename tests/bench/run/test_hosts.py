@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from bench.measure.clocks import Clock
-from bench.measure.facts import Facts, Window
+from bench.measure.facts import Window
 from bench.measure.fold import Fold
 from bench.measure.share import BUCKETS, Led, WorkerFold, write_led
 from bench.measure.workers import WorkerNote
 from bench.run.hosts import Told, host_warnings, load_workers, share_warning, unbounded
 from bench.safety.judge import holes
-from tests.doubles.records import legal_records
+from tests.doubles.records import legal_records, scenario_of
 
 MS = 1_000_000
 
@@ -58,7 +58,7 @@ def test_steps_and_other_versions_are_said() -> None:
 
 def told(buckets: int) -> Told:
     """Two workers with 100 leases each, ten of them in each of the first ten buckets."""
-    fold = Fold(Facts(5, 2), Window(0, 10**9))
+    fold = Fold(scenario_of(), Window(0, 10**9))
     fold.count(legal_records(100, 10))
     counts = (*(10,) * 10, *(0,) * (BUCKETS - 10))
     return Told({(worker, 70 + worker): WorkerFold(counts, fold.state) for worker in range(2)}, buckets)

@@ -5,13 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.measure.facts import Facts, Window
+from bench.measure.facts import Window
 from bench.measure.fold import fold
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE
 from bench.measure.section import builtins_of
 from bench.telemetry.exporter import ALL_TIME
 from bench.telemetry.points import point
 from bench.telemetry.run import OperationCounts
+from tests.doubles.records import scenario_of
 
 MS = 1_000_000
 S = 1_000 * MS
@@ -53,9 +54,9 @@ def values_of(counts: OperationCounts) -> dict[tuple[str, str], float]:
 @pytest.mark.parametrize("seed", range(3))
 def test_counts_equal_the_fold_of_the_same_operations(seed: int) -> None:
     records = history(3_000, seed)
-    facts = Facts(instances=5, users=9)
+    facts = scenario_of(9)
     expected = builtins_of(fold(records, Window(0, 1 << 62), facts).values)
-    counts = OperationCounts(facts.quorum)
+    counts = OperationCounts(3)
     for part in np.array_split(records, 7):
         counts.add(part)
         counts.add_votes(part)
@@ -143,7 +144,7 @@ def waiting_in(counts: OperationCounts, notes: list[Any]) -> dict[str, Any]:
 def test_waiting_is_that_of_the_result_of_a_whole_run(report: Any) -> None:
     records, notes = history(3_000, 1), [report(figures={"wakeups": 2, "polls": 5})]
     records["caller"] = np.arange(3_000) % 7 % 4
-    expected = builtins_of(fold(records, Window(0, 1 << 62), Facts(instances=5, users=4), notes).values)["waiting"]
+    expected = builtins_of(fold(records, Window(0, 1 << 62), scenario_of(4), notes).values)["waiting"]
     counts = OperationCounts(3)
     assert set(waiting_in(counts, notes)) == {"redlock.handoff.turns", "redlock.acquire.polls"}
     for part in np.array_split(records, 7):

@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from bench.measure.environment import describe_environment
-from bench.measure.facts import Facts, Window
+from bench.measure.facts import Window
 from bench.measure.fold import Fold
 from bench.measure.histogram import Histogram
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, History
@@ -16,6 +16,7 @@ from bench.run.conclude import judge_run
 from bench.safety.judge import Judge
 from bench.safety.rules import Holders
 from tests.bench.whole_run import SAMPLE, run_of
+from tests.doubles.records import scenario_of
 
 S, MS = 1_000_000_000, 1_000_000
 WINDOW = Window(100 * S, 106 * S)
@@ -71,7 +72,7 @@ def fault(kind, target, begun_s, ended_s):
 
 
 def result_of(records, *, faults=(), rate=None, window=WINDOW):
-    fold, oracle = Fold(Facts(5, 4, rate, warmup_s=1), window), Judge(10_000)
+    fold, oracle = Fold(scenario_of(4, rate_per_s=rate, warmup_ms=1_000.0), window), Judge(10_000)
     fold.add(records)
     oracle.add(History(records, 0, 0, asked_in(records)))
     holders = Holders(window)
