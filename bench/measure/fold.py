@@ -31,7 +31,7 @@ SECTIONS: Mapping[str, Iterable[object]] = {
     "margin": (), "tenths": range(TENTHS), **WAITS,
     "counts": (
         "records", "due", "returned", "granted", "finished", "busy_ns", "attempts", "releases", "window_attempts",
-        "split_votes", "split_operations",
+        "split_votes",
     ),
 }  # fmt: skip
 NOT_JUDGED = SafetyReport(verdict="UNKNOWN", reason="nobody judged this history")
@@ -94,7 +94,6 @@ class Fold:
             "releases": int((records["release_sent_ns"] > 0).sum()),
             "window_attempts": int(rounds.sum()),
             "split_votes": int(split_votes.sum()),
-            "split_operations": int((split_votes > 0).sum()),
         }
         sums.add("counts", more)
 
@@ -139,7 +138,6 @@ class Fold:
             votes=Votes(margin=dict(sorted(told["margin"].items(), key=lambda item: int(item[0]))), **told["votes"]),
             split_votes=SplitVotes(
                 count=counts["split_votes"],
-                operations=counts["split_operations"],
                 ratio=counts["split_votes"] / counts["window_attempts"] if counts["window_attempts"] else None,
             ),
             waiting=latency.waiting_of(self._sums, self._scenario.users, figures),

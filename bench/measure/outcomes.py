@@ -73,7 +73,6 @@ class SplitVotes(Section, frozen=True, kw_only=True):
     """Rounds in which nobody could win: probable, as seen from one attempt."""
 
     count: Annotated[Count, says("rounds")]
-    operations: Annotated[Count, says("operations with at least one")]
     ratio: Annotated[Share | None, says("rounds ÷ all rounds")]
 
 

@@ -14,8 +14,6 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 from bench.errors import EnvironmentNotReadyError, UsageError, secrets, writing
 from bench.measure.environment import Environment
-from bench.measure.histogram import Histogram
-from bench.measure.latency import block_of_all
 from bench.measure.section import Amount, Section, builtins_of, says, typed
 from bench.measure.verdict import Verdict
 
@@ -86,7 +84,7 @@ def read_result(place: Path) -> dict[str, Any]:
     version = result.get("schema_version") if isinstance(result, dict) else None
     if version != SCHEMA_VERSION:
         raise UsageError(f"{path} has schema_version {version!r}; this lockbench reads {SCHEMA_VERSION}")
-    return _upgraded({key: _masked(value) for key, value in result.items()})
+    return {key: _masked(value) for key, value in result.items()}
 
 
 def _masked(value: object) -> object:
@@ -114,19 +112,3 @@ def newest_result(folder: Path, kind: str, form: type[Found]) -> Found | None:
         with contextlib.suppress(UsageError):
             found.append(result_of_kind(path, kind, form))
     return max(found, key=lambda one: one.started_at, default=None)
-
-
-def _upgraded(result: dict[str, Any]) -> dict[str, Any]:
-    """Return `result` with what a run of an earlier release lacks; where leases were not tested, SAFE is NOT TESTED."""
-    safety, verdict, latency_s = (result.get(name) for name in ("safety", "verdict", "latency_s"))
-    tests = {"contested_leases", "tested_leases"}
-    if isinstance(safety, dict) and isinstance(verdict, dict) and safety.keys() & tests == {"contested_leases"}:
-        safety |= {"violations": safety["service_faults"], "tested_leases": 0, "upper_bound_95": None}
-        if safety["verdict"] == "SAFE":
-            safety |= {"verdict": "NOT TESTED", "reason": "stored before leases were tested"}
-        verdict["word"] = safety["verdict"] if verdict["status"] == "pass" else verdict["status"].upper()
-    if isinstance(latency_s, dict) and "acquire_all" not in latency_s:  # before 2026-11-22
-        with contextlib.suppress(KeyError, TypeError):  # of what is not whole, its type says what is missing
-            acquired = Histogram.decode(result["histograms"]["acquire"])
-            latency_s["acquire_all"] = builtins_of(block_of_all(acquired, latency_s["acquire_failed"]["count"]))
-    return result

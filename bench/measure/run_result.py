@@ -209,7 +209,6 @@ class InfoDelta:
     commands_processed: Annotated[int | None, says("all commands")] = None
     calls: Annotated[dict[str, int], says("by command, a sub-command as config|get")] = field(default_factory=dict)
     expired_keys: Annotated[int | None, says("keys that expired")] = None
-    evicted_keys: Annotated[int | None, says("keys that were evicted")] = None
     aof: Annotated[dict[str, int | str], says("aof_delayed_fsync and aof_rewrites")] = field(default_factory=dict)
 
     @property
@@ -318,7 +317,7 @@ class RunResult(Document, frozen=True, kw_only=True):
     totals: Annotated[Outcomes, says("acquires of the whole run; equal to Locust's table and to telemetry")]
     releases: Annotated[Releases, says("releases of the whole run")]
     latency_s: Annotated[Latencies, says("durations of the operations in the window")]
-    over_time: Annotated[OverTime | None, says("the run slice by slice; null in results of before 2026-11-21")] = None
+    over_time: Annotated[OverTime | None, says("the run slice by slice")] = None
     attempts: Annotated[Attempts, says("rounds per lease")]
     votes: Annotated[Votes, says("how the last rounds of the operations in the window ended")]
     split_votes: Annotated[SplitVotes, says("rounds in the window in which nobody could win")]

@@ -72,7 +72,6 @@ def delta(before: InfoSnapshot, after: InfoSnapshot) -> InfoDelta:
             if name.startswith(_COMMAND) and (calls := stat["calls"] - old.get(name, {"calls": 0})["calls"])
         },
         expired_keys=increase("expired_keys"),
-        evicted_keys=increase("evicted_keys"),
         aof={name: change for name in _AOF_COUNTERS if (change := increase(name)) is not None},
     )
 

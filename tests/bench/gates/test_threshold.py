@@ -1,8 +1,6 @@
 """Thresholds: every figure of a result has a name, what is not known never passes, and the refusals help."""
 
 import copy
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +9,6 @@ import pytest
 from bench.errors import UsageError
 from bench.gates.threshold import find_metric, metrics, read_threshold, read_thresholds, sentence
 from bench.measure.histogram import Histogram
-from bench.measure.run_result import read_run
 from bench.report.figures import threshold_text
 from tests.bench.whole_run import SAMPLE, run_of
 
@@ -127,16 +124,6 @@ def test_both_spellings_of_the_acquire_percentiles_are_over_all_acquires() -> No
     for name in ("acquire.p99", "latency_s.acquire.p99", "acquire_all.p99", "latency_s.acquire_all.p99"):
         assert find_metric(name).path == ("latency_s", "acquire_all", "p99")
     assert find_metric("acquire.mean").path == ("latency_s", "acquire", "mean")
-
-
-def test_a_stored_result_of_before_is_judged_over_all_acquires_too(result: Result, tmp_path: Path) -> None:
-    del result["latency_s"]["acquire_all"]
-    took = np.full(1_000, 4_000_000, np.int64)
-    result["histograms"]["acquire"] = Histogram.of(took).encode()
-    for failed, status in ((0, "pass"), (20, "fail")):
-        result["latency_s"]["acquire_failed"]["count"] = failed
-        (tmp_path / "result.json").write_text(json.dumps(result), "utf-8")
-        assert read_threshold("acquire.p99 < 5ms").judge(read_run(tmp_path))["status"] == status
 
 
 def test_a_limit_on_the_service_time_of_successes_does_not_hide_an_outage(result: Result) -> None:

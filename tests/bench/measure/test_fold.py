@@ -93,7 +93,7 @@ def test_a_run_without_operations_has_empty_sections_and_no_division_by_zero(rep
     }
     assert values["outcome_shares"]["acquired"] is None
     assert values["cost"]["client_cpu_us_per_cycle"] is None
-    assert values["split_votes"] == {"count": 0, "operations": 0, "ratio": None}
+    assert values["split_votes"] == {"count": 0, "ratio": None}
 
 
 # ---------------------------------------------------------------- hand-off
@@ -160,7 +160,7 @@ def test_attempts_are_of_leases_and_split_votes_of_all(records):
     assert {key: values["attempts"][key] for key in ("count", "mean", "max", "total")} == {
         "count": 2, "mean": 3.0, "max": 5.0, "total": 10,
     }  # fmt: skip
-    assert values["split_votes"] == {"count": 6, "operations": 2, "ratio": 0.6}
+    assert values["split_votes"] == {"count": 6, "ratio": 0.6}
 
 
 def test_cost_is_per_lease_of_the_whole_run(records, report):
