@@ -1,15 +1,13 @@
 """Times: *another host's round trips → between which of ours each of its times lies*; *(resource, time) → a key*.
 
-Rules
-- A round trip proves that what the other clock showed in its middle was shown between our two readings (Cristian's
-  method): no assumption on delays, so a slow or lost message only makes the bound wider.
-- With each goes how far NTP has moved CLOCK_MONOTONIC from CLOCK_MONOTONIC_RAW, here more than there. What is left are
-  two oscillators: they drift apart by a rate that the round trips bound themselves (`DRIFT` at most), and by `WANDER`
-  around it. So every round trip bounds every time, and the tightest bound counts. From one to the next NTP may slew
-  both clocks by 500 ppm, unseen: `DRIFT`, too.
+- A round trip proves that what the other clock showed in its middle was shown between our two readings (Cristian,
+  "Probabilistic clock synchronization", 1989): no assumption on delays, a slow message only makes the bound wider.
+- With each goes how far NTP has moved CLOCK_MONOTONIC from CLOCK_MONOTONIC_RAW, here more than there (adjtimex(2)).
+  What is left are two oscillators: they drift apart by a rate that the round trips bound themselves (`DRIFT` at most),
+  and by `WANDER` around it. So every round trip bounds every time, and the tightest bound counts. From one to the next
+  NTP may slew both clocks by 500 ppm, unseen: `DRIFT`, too.
 - Bounds that contradict each other show a step: between the last round trip that cannot lie behind it and the first
   that cannot lie before it nothing is known (`LOST_NS` either way), elsewhere nothing changes.
-Source: F. Cristian, "Probabilistic clock synchronization" (1989); clock_gettime(2); adjtimex(2), ADJ_FREQUENCY.
 """
 
 import os
@@ -62,31 +60,24 @@ class _Stretch:
             (rate, drift), (low, high) = steadier, bounds
         return cls(trips, low, high, rate, drift)
 
-    @property
-    def there(self) -> Integers:
-        """Their times."""
-        return np.asarray(self.trips[:, 1])
-
     def at(self, times: Integers) -> Bounds:
         """The bounds at each of their `times`."""
-        after = np.searchsorted(self.there, times, "left").clip(0, len(self.there) - 1)
+        there = self.trips[:, 1]
+        after = np.searchsorted(there, times, "left").clip(0, len(there) - 1)
         before = (after - 1).clip(0)
-        since = [times - self.there[near] for near in (before, after)]
+        since = [times - there[near] for near in (before, after)]
         moved = [np.rint(apart * self.rate).astype(np.int64) for apart in since]
         grown = [np.ceil(np.abs(apart) * self.drift).astype(np.int64) for apart in since]
         low = np.maximum(self.low[before] + moved[0] - grown[0], self.low[after] + moved[1] - grown[1])
         high = np.minimum(self.high[before] + moved[0] + grown[0], self.high[after] + moved[1] + grown[1])
-        slewed = np.rint(np.interp(times, self.there, self.trips[:, 3])).astype(np.int64)
+        slewed = np.rint(np.interp(times, there, self.trips[:, 3])).astype(np.int64)
         unseen = np.ceil(np.minimum(*map(np.abs, since)) * DRIFT).astype(np.int64)
         return low + slewed - unseen, high + slewed + unseen
 
 
 class Clock:
-    """The clock of another host. `exchanges`: at least one row of our time, theirs, ours, and how much further NTP has
-    moved ours by then (ns).
-
-    `lost_ns`: from when to when (their times) nothing is known, as it stepped in between.
-    """
+    """The clock of another host, of at least one exchange (rows of `_ROW`). `lost_ns`: from when to when (their times)
+    nothing is known, as it stepped in between."""
 
     def __init__(self, exchanges: Integers) -> None:
         rows = exchanges[np.argsort(exchanges[:, 0], kind="stable")]
@@ -103,7 +94,7 @@ class Clock:
     @property
     def grown_ns(self) -> int:
         """ε at its largest between two round trips."""
-        times = np.concatenate([(part.there[1:] + part.there[:-1]) // 2 for part in self._stretches])
+        times = np.concatenate([(part.trips[1:, 1] + part.trips[:-1, 1]) // 2 for part in self._stretches])
         low, high = self.bounds(times)
         return int(max(self.errors_ns.max(), ((high - low + 1) // 2).max() if len(times) else 0))
 
@@ -111,22 +102,20 @@ class Clock:
         """What to add to each of their `times` for the earliest and the latest it can be on our clock."""
         low, high = (np.empty(times.shape, np.int64) for _ in range(2))
         for number, part in enumerate(self._stretches):
-            inside = times >= part.there[0] if number else np.ones(times.shape, bool)
+            inside = times >= part.trips[0, 1] if number else np.ones(times.shape, bool)
             low[inside], high[inside] = part.at(times[inside])
         for since, until in self.lost_ns:
             lost = (times > since) & (times < until)
-            low[lost], high[lost] = low[lost] - LOST_NS, high[lost] + LOST_NS
+            low[lost] -= LOST_NS
+            high[lost] += LOST_NS
         return low, high
 
     def place(self, times: Integers) -> tuple[Integers, Integers, Integers]:
-        """Their `times` (a row of them per operation; 0: did not happen) on our clock: most likely, earliest, latest.
-
-        Most likely: all of a row moved by the same amount, so that what lies between them stays as it was measured.
-        """
+        """Their `times` (a row of them per operation; 0: did not happen) on our clock: most likely (all of a row moved
+        by the same amount, so that what lies between them stays as it was measured), earliest, latest."""
         low, high = self.bounds(times)
-        moved = (low + high) // 2
-        first = np.take_along_axis(moved, (times != 0).argmax(axis=1)[:, None], axis=1)
         happened = times != 0
+        first = np.take_along_axis((low + high) // 2, happened.argmax(axis=1)[:, None], axis=1)
         return tuple(np.where(happened, times + shift, 0) for shift in (first, low, high))  # type: ignore[return-value]
 
     def ours(self, time_ns: int) -> int:
@@ -144,8 +133,9 @@ def _stretches(rows: Integers) -> Iterator[_Stretch]:
 
 def _between(one: _Stretch, two: _Stretch) -> tuple[int, int]:
     """Their times that may have been shown between two stretches, or twice."""
-    until, since, apart = int(one.there[-1]), int(two.there[0]), 2 * int(two.trips[0, 2] - one.trips[-1, 0])
-    return min(until, since - apart), max(since, until + apart)
+    last, first = one.trips[-1].tolist(), two.trips[0].tolist()
+    apart = 2 * (first[2] - last[0])
+    return min(last[1], first[1] - apart), max(first[1], last[1] + apart)
 
 
 def _columns(rows: Integers, drift: float = DRIFT) -> tuple[Integers, Integers, Integers]:
@@ -187,11 +177,8 @@ def _step(rows: Integers) -> tuple[int, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """How the times of a range of resources become int64 keys that one fast sort orders by both.
-
-    key = resource × span + (time − earliest): within a resource keys differ exactly as times do, and every key of a
-    resource is below every key of the next. Where resources × span would pass 2^62, ranges of resources get their own.
-    """
+    """How the times of a range of resources become int64 keys that one fast sort orders by both: within a resource keys
+    differ exactly as times do, and every key of a resource is below every key of the next."""
 
     first_resource: int
     earliest_ns: int
@@ -205,11 +192,8 @@ class Timeline:
 def timelines(
     resources: Integers, extent_ns: tuple[int, int], key_limit: int = _KEY_LIMIT
 ) -> Iterator[tuple[Timeline, NDArray[np.bool_] | slice]]:
-    """Yield timelines that cover all `resources`, each with a selection of the rows that belong to it.
-
-    `extent_ns`: the first and the last time that will be made a key. One timeline, selecting all rows, is the rule;
-    `key_limit` is for tests.
-    """
+    """Yield timelines that cover all `resources`, each with a selection of the rows that belong to it. `extent_ns`: the
+    first and the last time that will be made a key. More than one where keys would pass `key_limit`."""
     if not len(resources):
         return
     earliest = extent_ns[0] - 1

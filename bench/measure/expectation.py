@@ -52,11 +52,8 @@ def conclude_rows(
     `least`: how many must be as expected; `also`: what else it rests on; `interrupted`: what was left undone by Ctrl-C,
     "" if nothing was.
     """
-    found: dict[Word, list[str]] = {ROW_WORDS[one]: [] for one in (VIOLATED, NOT_SHOWN, NOT_KNOWN)}
-    for verdict, sentence in rows:
-        if verdict in (VIOLATED, NOT_SHOWN, NOT_KNOWN):
-            found[ROW_WORDS[verdict]].append(sentence)
-    if interrupted:
-        found[words.INTERRUPTED] = [interrupted]
+    bad = (VIOLATED, NOT_SHOWN, NOT_KNOWN)
+    found = {ROW_WORDS[word]: [sentence for verdict, sentence in rows if verdict == word] for word in bad}
+    found[words.INTERRUPTED] = [interrupted] if interrupted else []
     count = sum(verdict == AS_EXPECTED for verdict, _ in rows)
     return conclude(words.AS_EXPECTED, [Evidence(tested, count, least), *also], found)

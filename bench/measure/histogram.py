@@ -72,11 +72,6 @@ class Histogram:
         self.sum_ns += other.sum_ns
         self.max_ns = max(self.max_ns, other.max_ns)
 
-    @property
-    def mean_ns(self) -> float | None:
-        """The mean in ns, exact; None without samples."""
-        return self.sum_ns / self.count if self.count else None
-
     def percentile(self, percent: float, endless: int = 0) -> float | None:
         """The value in ns that `percent` (0 < percent ≤ 100) of the samples do not exceed, to three digits.
 

@@ -58,8 +58,8 @@ class Latency(Percentiles, frozen=True, kw_only=True):
         """Return those of a histogram, in seconds unless `unit_ns` says otherwise."""
         return cls(
             count=histogram.count,
-            mean=_scaled(histogram.mean_ns, unit_ns),
-            max=_scaled(histogram.max_ns if histogram.count else None, unit_ns),
+            mean=histogram.sum_ns / histogram.count / unit_ns if histogram.count else None,
+            max=histogram.max_ns / unit_ns if histogram.count else None,
             **{name: _scaled(histogram.percentile(percent), unit_ns) for name, percent in PERCENTILES.items()},
         )
 

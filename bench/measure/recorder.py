@@ -105,11 +105,7 @@ class Recorder:
         stop = min(slot + limit, base + self._segment_records, self.written)
         if stop <= slot:
             return np.empty(0, RECORD_DTYPE)
-        first, end = (slot - base) * RECORD_BYTES, (stop - base) * RECORD_BYTES
-        for segment in (self._segment, self._older):
-            if segment is not None and base == segment.base:
-                return np.frombuffer(segment.file[first:end], dtype=RECORD_DTYPE)
-        return np.fromfile(self._path(base), dtype=RECORD_DTYPE, count=stop - slot, offset=first)
+        return np.fromfile(self._path(base), RECORD_DTYPE, stop - slot, offset=(slot - base) * RECORD_BYTES)
 
     def close(self) -> None:
         """Unmap, and shorten the last file to what was written."""

@@ -4,8 +4,8 @@ Rules
 - A resource belongs to one of `BUCKETS` by a hash of its number, the same everywhere. Records travel of the first so
   many buckets: of all while every host stays within its budget, else of as many as fit for the busiest, but of the
   first that is not empty in any case. Resource 0, the most wanted one under every skew, is in the first.
-- Packed: each time as its distance to the one before it in its record, then every word as its distance to that of the
-  record before; the bytes column by column, by zlib at level 1. The budget counts packed bytes.
+- Packed: each time as its distance to the one before it in its record; first bytes of a column, then second ones, …,
+  by zlib at level 1. (Distances to the record before gained nothing.) The budget counts packed bytes.
 - What comes from elsewhere is not trusted: a block says how large it is and may not be larger; nothing is unpickled.
 """
 
@@ -38,7 +38,7 @@ TRIES = 5
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # Fibonacci hashing: Knuth, volume 3, 6.4
 _HOPED = 1 / 8  # packed ÷ unpacked at best; a fifth is usual
 _HEAD = struct.Struct("<II")
-_WIDTHS = {"history": (len(RECORD_FIELDS), TIMES), LOST: (2, 1)}  # words of a row; how many of them are times in a row
+_WIDTHS = {"history": len(RECORD_FIELDS), LOST: 2}  # words of a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,40 +93,32 @@ def chosen(fits: Sequence[int], counts: Sequence[Sequence[int]]) -> int:
 # -- blocks ------------------------------------------------------------------------------------------------------------
 
 
-def pack(words: Integers, times: int) -> bytes:
-    """At most `MOST_ROWS` rows of int64 as one block; `times`: how many of the first columns are times."""
-    moved = np.array(words, np.int64)
-    moved[:, 1:times] -= words[:, : times - 1]
-    steps = np.diff(moved, axis=0, prepend=np.zeros((1, words.shape[1]), np.int64))
-    steps = (steps << 1) ^ (steps >> 63)  # small ones of either sign have small bytes
+def pack(words: Integers) -> bytes:
+    """At most `MOST_ROWS` rows of int64 as one block."""
+    steps = np.array(words, np.int64)
+    steps[:, 1:TIMES] = np.diff(words[:, :TIMES], axis=1)
     columns = np.ascontiguousarray(steps.T).view(np.uint8).reshape(words.shape[1], -1, 8).swapaxes(1, 2)
     body = zlib.compress(columns.tobytes(), 1)
     return _HEAD.pack(len(words), len(body)) + body
 
 
-def unpack(path: Path, width: int, times: int) -> Iterator[Integers]:
+def unpack(path: Path, width: int) -> Iterator[Integers]:
     """The blocks of a file as rows of `width` words. Raises ValueError when it is torn, or none of `pack`."""
     with path.open("rb") as file:
         while head := file.read(_HEAD.size):
             rows, size = _HEAD.unpack(head) if len(head) == _HEAD.size else (0, 0)
             if not 0 < rows <= MOST_ROWS or size > 2 * 8 * width * rows + 64:
                 raise ValueError(f"{path.name} has a torn block, or one of {rows} rows")
-            yield _rows(file.read(size), rows, width, times)
-
-
-def _rows(body: bytes, rows: int, width: int, times: int) -> Integers:
-    whole = zlib.decompressobj()
-    try:
-        raw = whole.decompress(body, 8 * width * rows + 1)
-    except zlib.error as error:
-        raise ValueError(f"not a packed block: {error}") from error
-    if len(raw) != 8 * width * rows or not whole.eof:
-        raise ValueError(f"a packed block of {rows} rows is torn, or larger than it says")
-    columns = np.frombuffer(raw, np.uint8).reshape(width, 8, rows).swapaxes(1, 2)
-    steps = np.ascontiguousarray(columns).view("<i8").reshape(width, rows)
-    steps = ((steps >> 1) & np.int64(2**63 - 1)) ^ -(steps & 1)
-    words = np.cumsum(steps, axis=1).T
-    return np.hstack([np.cumsum(words[:, :times], axis=1), words[:, times:]])
+            whole = zlib.decompressobj()
+            try:
+                raw = whole.decompress(file.read(size), 8 * width * rows + 1)
+            except zlib.error as error:
+                raise ValueError(f"not a packed block: {error}") from error
+            if len(raw) != 8 * width * rows or not whole.eof:
+                raise ValueError(f"a packed block of {rows} rows is torn, or larger than it says")
+            columns = np.frombuffer(raw, np.uint8).reshape(width, 8, rows).swapaxes(1, 2)
+            words = np.ascontiguousarray(columns).view("<i8").reshape(width, rows).T
+            yield np.hstack([np.cumsum(words[:, :TIMES], axis=1), words[:, TIMES:]])
 
 
 # -- at a worker, whose folder it is -----------------------------------------------------------------------------------
@@ -145,16 +137,16 @@ def fold_here(workdir: Path, who: Who, scenario: Scenario, window: Window) -> In
 
 def pack_here(workdir: Path, who: Who, buckets: int) -> dict[str, int]:
     """Pack records and lost attempts of the first `buckets`; the files and their sizes."""
-    blocks = {"history": (words_of(records) for _, records, _, _ in read_pieces(workdir)), LOST: [read_lost(workdir)]}
+    lost, pieces = read_lost(workdir), read_pieces(workdir)
+    found = {"history": ((one["resource"], words_of(one)) for _, one, _, _ in pieces), LOST: [(lost[:, 0], lost)]}
     sizes = {}
-    for kind, parts in blocks.items():
+    for kind, parts in found.items():
         path = workdir / f"{kind}-{who[0]}-{who[1]}.pack"
-        column = RECORD_FIELDS.index("resource") if kind == "history" else 0
         with path.open("wb") as file:
-            for words in parts:
-                rows = words[buckets_of(words[:, column]) < buckets]
+            for resources, words in parts:
+                rows = words[buckets_of(resources) < buckets]
                 for first in range(0, len(rows), MOST_ROWS):
-                    file.write(pack(rows[first : first + MOST_ROWS], _WIDTHS[kind][1]))
+                    file.write(pack(rows[first : first + MOST_ROWS]))
             sizes[path.name] = file.tell()
     return sizes
 
@@ -170,7 +162,7 @@ def unpack_here(path: Path, *, whole: bool) -> None:
     kind, share = path.name.partition("-")[0], "" if whole else ".share"
     draft = path.with_suffix(".tmp")
     try:
-        for number, words in enumerate(unpack(path, *_WIDTHS[kind])):
+        for number, words in enumerate(unpack(path, _WIDTHS[kind])):
             with draft.open("wb") as file:
                 file.write(np.ascontiguousarray(words, "<i8").tobytes())
             draft.replace(path.with_name(f"{path.stem}{share if kind != LOST else ''}.{number}.bin"))

@@ -136,15 +136,13 @@ def _signed_rank_shares(pairs: int) -> Array:
 
 def _rank_sum_shares(first: int, second: int) -> Array:
     """What share of the orders of two samples gives each Mann-Whitney sum."""
-    # the Gaussian binomial coefficient ∏ (1 − x^(second+i)) / (1 − x^i), i = 1…first, in whole numbers: it cancels
-    counts = [1] + [0] * (first * second)
-    for i in range(1, first + 1):
-        for place in range(len(counts) - 1, second + i - 1, -1):
-            counts[place] -= counts[place - second - i]
-        for place in range(i, len(counts)):
-            counts[place] += counts[place - i]
-    whole = sum(counts)
-    return np.array([count / whole for count in counts])
+    most = first * second
+    orders = np.zeros((first + 1, most + 1), object)  # whole numbers; by how many of `first` came, and by the sum
+    orders[0, 0] = 1
+    for before in range(second + 1):  # values of the other sample
+        for came in range(1, first + 1):
+            orders[came, before:] += orders[came - 1, : most + 1 - before]
+    return np.array(orders[first] / comb(first + second, first), float)
 
 
 def trend_warning(counts: Sequence[int]) -> Iterator[str]:

@@ -57,7 +57,7 @@ def test_decoding_gives_the_counts_back_and_sum_and_maximum_to_three_digits(twen
     np.testing.assert_array_equal(decoded.counts, original.counts)
     assert decoded.count == len(values)
     assert decoded.max_ns == pytest.approx(original.max_ns, rel=1e-3)
-    assert decoded.mean_ns == pytest.approx(original.mean_ns, rel=1e-3)
+    assert decoded.sum_ns == pytest.approx(original.sum_ns, rel=1e-3)
     assert decoded.encode() == original.encode()
 
 
