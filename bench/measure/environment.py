@@ -1,7 +1,6 @@
 """Where a run happened: *this machine, Python, packages and commit → the section `environment`*.
 
-Rules: what cannot be found out is None, never a guess; reading it starts no server and takes milliseconds. It names no
-user and no folder. Source: /proc/cpuinfo, platform, importlib.metadata, git.
+What cannot be found out is None, never a guess. It names no user and no folder.
 """
 
 import os
@@ -67,9 +66,7 @@ def version_of(package: str) -> str | None:
 
 def scheduled_ns() -> tuple[int, int]:
     """How long this thread has run, and how long it has waited for a core; zeros where the kernel does not count it.
-
-    Source: Documentation/scheduler/sched-stats.rst of Linux, /proc/<pid>/schedstat.
-    """
+    Source: Documentation/scheduler/sched-stats.rst of Linux, /proc/<pid>/schedstat."""
     counted = (_read("/proc/thread-self/schedstat") or "0 0").split()
     return int(counted[0]), int(counted[1])
 

@@ -1,7 +1,7 @@
 """Rows that must come out in a certain way: *what was seen, what it rests on → a row's word; rows → a Verdict*.
 
-A precondition is a sentence with whether it came about, written into the row (somebody was granted, a fault took place,
-the machine kept time). Without it nothing is refuted and nothing confirmed; only what is broken stays broken.
+A precondition is a sentence with whether it came about (somebody was granted, a fault took place, the machine kept
+time). Without it nothing is refuted and nothing confirmed; only what is broken stays broken.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,10 +48,7 @@ def conclude_rows(
     interrupted: str = "",
 ) -> Verdict:
     """Return the verdict over rows, each a word and its sentence; rows with other words (skipped …) do not count.
-
-    `least`: how many must be as expected; `also`: what else it rests on; `interrupted`: what was left undone by Ctrl-C,
-    "" if nothing was.
-    """
+    `least`: how many must be as expected; `also`: what else it rests on; `interrupted`: what Ctrl-C left undone."""
     bad = (VIOLATED, NOT_SHOWN, NOT_KNOWN)
     found = {ROW_WORDS[word]: [sentence for verdict, sentence in rows if verdict == word] for word in bad}
     found[words.INTERRUPTED] = [interrupted] if interrupted else []

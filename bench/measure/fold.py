@@ -1,9 +1,7 @@
 """A run's history and its workers' reports: *records → the value sections of result.json*.
 
-Rules
-- `outcomes`, latencies, votes and attempts count operations whose intended start lies in the window; `totals` and
+- Outcomes, latencies, votes and attempts count operations whose intended start lies in the window; `totals` and
   `releases` all of the run. Rates count what was granted and what returned in the window, whenever it began.
-- Parts may be added one after the other: each must hold all operations of its resources (`read_history(…, part)`).
 - All but hand-offs is known of every operation alone: so workers of other hosts `count` what they did themselves, and
   who leads merges their states, exactly, and adds hand-offs of the records that are there.
 """

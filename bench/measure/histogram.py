@@ -1,12 +1,10 @@
 """What adds up: *int64 nanoseconds → counts in HDR buckets → percentiles*; *sums of parts of a run → sums of all*.
 
-Rules
 - 1 ns to one hour at three significant digits; buckets, merging and the V2 encoding are those of Gil Tene's
   HdrHistogram, its `getCountsArrayIndex` computed for whole arrays. Count, sum and maximum are kept beside, exactly.
 - A percentile that fewer than ten samples lie beyond is None: it would be an anecdote. One that ten samples or more
   never came to, as their operations failed, is infinite.
-- Sums are ints only, so that a state can travel and is exact. Names of a section that begins empty are whole numbers
-  (a margin, a caller); all other names are known beforehand, and a state with others is refused.
+- Names of a section of sums that begins empty are whole numbers (a margin, a caller); all others are known beforehand.
 """
 
 import base64
@@ -73,11 +71,9 @@ class Histogram:
         self.max_ns = max(self.max_ns, other.max_ns)
 
     def percentile(self, percent: float, endless: int = 0) -> float | None:
-        """The value in ns that `percent` (0 < percent ≤ 100) of the samples do not exceed, to three digits.
-
-        None when fewer than ten samples lie beyond it. Equal to HdrHistogram's, but never above the maximum. With
-        `endless` more samples that are infinitely long: inf when it is one of theirs, and they are at least ten.
-        """
+        """The value in ns that `percent` (0 < percent ≤ 100) of the samples do not exceed, to three digits; None when
+        fewer than ten samples lie beyond it. With `endless` more samples that are infinitely long: inf when it is one
+        of theirs, and they are at least ten."""
         count = self.count + endless
         not_beyond = -(-count * round(percent * 1000) // 100_000)  # rounded up
         rank = max(int(percent * count / 100 + 0.5), 1)
@@ -98,10 +94,8 @@ class Histogram:
 
     @classmethod
     def decode(cls, text: str, sum_ns: int | None = None, max_ns: int | None = None) -> Self:
-        """Read `encode`'s text. Counts are exact; sum and maximum are known to three digits only, if not given.
-
-        Raises ValueError when the text is no such histogram or has other bounds.
-        """
+        """Read `encode`'s text. Counts are exact; sum and maximum are known to three digits only, if not given. Raises
+        ValueError when the text is no such histogram or has other bounds."""
         try:
             base64.b64decode(text, validate=True)
             hdr = HdrHistogram.decode(text)

@@ -1,15 +1,8 @@
 """Durations of operations: *records → histograms by name → the sections `latency_s`, `waiting` and `over_time`*.
 
-Rules
-- `acquire`: intended start → acquire returned, of acquired ones; `acquire_failed`: the same of all others.
-- `acquire_all`: of all of them; one that failed took for ever. Thresholds, `compare` and `gate` read this one.
-- `acquire_service`: actual start → returned. `wait`: actual start → the winning attempt's start: what others cost.
-- `hold`: granted → release sent. `release`: sent → returned.
-- `handoff`: the holder's release sent → the next grant of that resource, when at the release somebody was waiting.
-- `over_time` cuts the measured window into equal slices of 0.1 s or more, at most 60; slices of the same width reach
-  back over the warm-up. An operation belongs to a slice by its intended start: the slices of the window add up to
-  `outcomes`. `granted` counts leases by the moment of their grant: they add up to `rate.achieved_per_s`.
-Source: R. Jain, "A quantitative measure of fairness", 1984.
+The fields of `Latencies` say what each is. `over_time` cuts the measured window into equal slices of 0.1 s or more, at
+most 60; slices of the same width reach back over the warm-up. An operation belongs to a slice by its intended start, so
+those of the window add up to `outcomes`; `granted` counts leases by the moment of their grant.
 """
 
 from collections.abc import Iterable, Mapping
@@ -65,10 +58,7 @@ class Latency(Percentiles, frozen=True, kw_only=True):
 
 
 class AllAcquires(Percentiles, frozen=True, kw_only=True):
-    """Percentiles over all acquires, where one that failed took for ever.
-
-    JSON has no infinity, so an infinite one is null and named in `infinite`.
-    """
+    """Percentiles over all acquires; one that failed took for ever. JSON has no infinity: it is null then."""
 
     count: Annotated[Count, says("all acquires")]
     failed: Annotated[Count, says("those of them that did not get the lock")]
@@ -91,7 +81,7 @@ class Latencies(Section, frozen=True, kw_only=True):
 class Waiting(Section, frozen=True, kw_only=True):
     """Who waited how long, and what for."""
 
-    jain: Annotated[float | None, says("of the callers' leases in the window; 1: even; null without leases")] = None
+    jain: Annotated[float | None, says("Jain's index of the callers' leases in the window; 1: even; null: none")] = None
     longest_s: Annotated[float | None, says("the longest acquire in the window, from its actual start")] = None
     wakeups: Annotated[Count, says("turns passed from one process to another, over the whole run")] = 0
     polls: Annotated[Count, says("attempts beyond an acquire's first, and looks at who holds, over the whole run")] = 0
@@ -115,9 +105,8 @@ def durations(records: Records) -> dict[str, Integers]:
 def handoffs(records: Records, window: Window) -> Integers:
     """Hand-off times in ns whose release was sent in the window. `records` must hold all operations of its resources.
 
-    A pair of neighbouring grants of a resource is a hand-off when the earlier holder sent its release before the later
-    grant, and between those two somebody was waiting from the start: more acquires begun than returned.
-    """
+    Neighbouring grants of a resource are a hand-off when the earlier holder sent its release before the later grant,
+    and somebody was waiting then: more acquires begun than returned."""
     lines = timelines(records["resource"], extent_ns(records))
     parts = [_handoffs(records[rows], line, window) for line, rows in lines]
     return np.concatenate([np.empty(0, np.int64), *parts])
@@ -143,18 +132,14 @@ class SlowEvent:
     max_ms: Annotated[Count, says("the longest")]
 
 
-def block_of_all(acquired: Histogram, failed: int) -> AllAcquires:
-    """The figures over acquired ones and `failed` others, in seconds."""
+def blocks(histograms: Mapping[str, Histogram]) -> Latencies:
+    """The section `latency_s`."""
+    acquired, failed = histograms["acquire"], histograms["acquire_failed"].count
     found = {name: acquired.percentile(percent, failed) for name, percent in PERCENTILES.items()}
     found["max"] = inf if failed else float(acquired.max_ns) if acquired.count else None
     infinite = tuple(name for name in get_args(Figure) if found[name] == inf)
     figures: Any = {name: None if name in infinite else _scaled(value, 1e9) for name, value in found.items()}
-    return AllAcquires(count=acquired.count + failed, failed=failed, infinite=infinite, **figures)
-
-
-def blocks(histograms: Mapping[str, Histogram]) -> Latencies:
-    """The section `latency_s`."""
-    of_all = block_of_all(histograms["acquire"], histograms["acquire_failed"].count)
+    of_all = AllAcquires(count=acquired.count + failed, failed=failed, infinite=infinite, **figures)
     return Latencies(acquire_all=of_all, **{name: Latency.of(histograms[name]) for name in LATENCIES})
 
 
@@ -232,10 +217,7 @@ class AcquireOverTime(Section, frozen=True, kw_only=True):
 
 
 class OverTime(Section, frozen=True, kw_only=True):
-    """The run slice by slice, warm-up included; every array has one figure per slice.
-
-    Counts and latencies by intended start: the slices from start_s 0 on add up to outcomes.
-    """
+    """The run slice by slice, warm-up included; by intended start: what begins at 0 or later adds up to outcomes."""
 
     origin_ns: Annotated[int, says("start of the measured window, ns of CLOCK_MONOTONIC")]
     slice_s: Annotated[Amount, says("width of a slice")]

@@ -1,7 +1,6 @@
 """How operations ended, and how their votes fell: *records → counts by kind, margins, split votes*.
 
-Rules: a record carries the votes of its last round, as they stood when that round closed; margin = granted − quorum,
-of acquired operations only.
+A record has the votes of its last round, as they stood when that closed; margin = granted − quorum, of leases only.
 """
 
 from collections import Counter

@@ -1,6 +1,5 @@
 """The history: *one finished operation → 128 bytes in a memory-mapped file → a numpy array*, and what it cannot hold.
 
-Rules
 - A record is 16 little-endian int64 (`RECORD_FIELDS`); times are nanoseconds of CLOCK_MONOTONIC, 0 = did not happen.
 - `sequence` (slot + 1) is packed last (recorder.py), so a record cut short by a kill is noticed: it alone is missing.
 - The pages belong to the kernel: what was written before a `kill -9` of the worker is read back in full. Readers read,
@@ -17,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +47,13 @@ class OperationFacts(Section, frozen=True, kw_only=True):
     sequence: Annotated[int, says("its place in the history of its worker, from 1")]
     release_outcome: Annotated[str, says("of the release; none: there was none")] = "none"
 
+    @classmethod
+    def of(cls, record: np.void) -> Self:
+        """A record, its outcomes in words."""
+        fields: dict[str, Any] = {name: int(record[name]) for name in RECORD_FIELDS}
+        released, outcome = divmod(fields["outcome"], 256)
+        return cls(**fields | {"outcome": OUTCOMES[outcome], "release_outcome": OUTCOMES[released]})
+
 
 # as packed: `outcome` is the code of the acquire | that of the release << 8; `sequence` is slot + 1, written last
 RECORD_FIELDS = OperationFacts.__struct_fields__[:16]
@@ -62,11 +68,10 @@ OUTCOME_CODES: dict[str, int] = {name: code for code, name in enumerate(OUTCOMES
 TIMES = 9  # the first so many fields are times
 Records = NDArray[Any]  # a one-dimensional structured array of RECORD_DTYPE
 
-PLACES = 512  # operations in progress per page
 BEGUN, LOST = "begun", "lost"
 CURE = "free disk space"
 NEVER_NS = 1 << 62
-LOST_BYTES = 1 << 16  # of a page of lost attempts, 16 bytes each
+CHUNK_BYTES = 1 << 16  # 8 for a caller's place, 16 for a lost attempt
 _NO_ROWS = memoryview(b"").cast("q")
 
 
@@ -105,11 +110,10 @@ def extent_ns(records: Records) -> tuple[int, int]:
 
 
 def read_history(workdir: str | os.PathLike[str], part: int = 0, parts: int = 1) -> History:
-    """The complete records of all workers in `workdir`, by worker and slot.
+    """The complete records of all workers in `workdir`, by worker and slot, once they have ended.
 
-    For writers that have ended; while they write, follow them with HistoryTail. Needs 128 bytes of memory per
-    operation: a long run is read in `parts`, each (0 ≤ `part` < `parts`) with all operations of its resources, those
-    whose index modulo `parts` is `part`. What is torn, missing or there is counted in part 0 only.
+    Needs 128 bytes of memory per operation: a long run is read in `parts`, each (0 ≤ `part` < `parts`) with all
+    operations of the resources whose index modulo `parts` is `part`. What is torn or missing is counted in part 0 only.
     """
     pieces: list[tuple[Records, Records, Records]] = []
     counts: Counter[Who] = Counter()
@@ -169,11 +173,8 @@ class HistoryTail:
         self._read: dict[Path, int] = {}  # path -> records already handed out
 
     def new_records(self, settled_before_ns: int = NEVER_NS) -> Records:
-        """What was recorded since the last call, of all workers.
-
-        With `settled_before_ns` each worker's part ends before its first operation that returned at or after that
-        time: the votes of what is handed out can then no longer be patched.
-        """
+        """What was recorded since the last call, of all workers: of each up to its first operation that returned at or
+        after `settled_before_ns`, so that the votes of what is handed out can no longer be patched."""
         parts = []
         for segments in _by_worker(self._workdir).values():
             for _, path in segments:
@@ -190,10 +191,8 @@ class HistoryTail:
 
 
 def _read_from(path: Path, record: int) -> Records:
-    """The records from index `record` on that were complete when this was called.
-
-    One after the other is written, each with its sequence last: what stands before a sequence that is there is whole.
-    """
+    """The records from index `record` on that were complete when this was called: one after the other is written, each
+    with its sequence last, so what stands before a sequence that is there is whole."""
     with path.open("rb", buffering=0) as file:
 
         def sequence(index: int) -> int:
@@ -229,64 +228,65 @@ def _complete(raw: Records, base: int) -> tuple[Records, int]:
 # -- before an operation has ended -------------------------------------------------------------------------------------
 
 
+class Grown:
+    """A file of int64 that grows by mapped chunks, made when it is needed. Its pages outlive this process."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: FileIO | None = None
+        self.size = 0
+
+    def chunk(self) -> memoryview:
+        """The next part of it. Raises EnvironmentNotReadyError when the disk has no room for that."""
+        with writing(self._path, CURE):
+            self._file = self._file or self._path.open("xb+", buffering=0)
+            os.posix_fallocate(self._file.fileno(), self.size, CHUNK_BYTES)
+            found = mmap.mmap(self._file.fileno(), CHUNK_BYTES, offset=self.size)
+        self.size += CHUNK_BYTES
+        return memoryview(found).cast("q")
+
+    def cut(self, size: int) -> None:
+        """Shorten it to so many bytes."""
+        if self._file is not None:
+            self._file.truncate(size)
+        self.size = size
+
+
 class Begun:
-    """What the operations of one worker leave before they have ended. Its files are made when they are needed."""
+    """What the operations of one worker leave before they have ended."""
 
     def __init__(self, workdir: str | os.PathLike[str], worker_index: int) -> None:
-        self._name = f"{worker_index}-{os.getpid()}"
-        self._workdir, self._lost_path = Path(workdir), Path(workdir) / f"{LOST}-{self._name}.bin"
-        self._pages: list[memoryview] = []
-        self._taken = 0
-        self._lost: FileIO | None = None
-        self._rows, self._row = _NO_ROWS, 0  # the newest page of its file, and how many numbers of it are written
+        begun, lost = (Path(workdir) / f"{kind}-{worker_index}-{os.getpid()}.bin" for kind in (BEGUN, LOST))
+        self._begun, self._places, self._place = Grown(begun), _NO_ROWS, 0
+        self._lost, self._rows, self._row = Grown(lost), _NO_ROWS, 0
 
     def place(self) -> tuple[memoryview, int]:
-        """A caller's place: `view[index]` is the start (ns) of the operation it is in, 0 between two.
-
-        Raises EnvironmentNotReadyError when the disk has no room for the next page.
-        """
-        page, index = divmod(self._taken, PLACES)
-        if page == len(self._pages):
-            path = self._workdir / f"{BEGUN}-{self._name}.{page}.bin"
-            with writing(path, CURE), path.open("xb+", buffering=0) as file:
-                os.posix_fallocate(file.fileno(), 0, 8 * PLACES)
-                self._pages.append(memoryview(mmap.mmap(file.fileno(), 8 * PLACES)).cast("q"))
-        self._taken += 1
-        return self._pages[page], index
+        """A caller's place: `view[index]` is the start (ns) of the operation it is in, 0 between two. Raises
+        EnvironmentNotReadyError when the disk has no room for it."""
+        if self._place == len(self._places):
+            self._places, self._place = self._begun.chunk(), 0
+        self._place += 1
+        return self._places, self._place - 1
 
     def lost(self, resource: int, times_ns: Sequence[int]) -> None:
         """Keep when attempts of one acquire that lost were begun. Raises EnvironmentNotReadyError on a full disk."""
         for time_ns in times_ns:
             row = self._row
             if row == len(self._rows):
-                self._more_rows()
-                row = 0
+                self._rows, row = self._lost.chunk(), 0
             self._rows[row] = resource
             self._rows[row + 1] = time_ns  # last: a row is there once it has a time
             self._row = row + 2
 
-    def _more_rows(self) -> None:
-        with writing(self._lost_path, CURE):
-            if self._lost is None:
-                self._lost = self._lost_path.open("xb+", buffering=0)
-            file, size = self._lost.fileno(), os.fstat(self._lost.fileno()).st_size
-            os.posix_fallocate(file, size, LOST_BYTES)
-            self._rows, self._row = memoryview(mmap.mmap(file, LOST_BYTES, offset=size)).cast("q"), 0
-
     def forget(self) -> None:
         """Nobody can judge what was lost so far."""
-        self._cut_lost(0)
+        self._rows, self._row = _NO_ROWS, 0
+        self._lost.cut(0)
 
     def close(self) -> None:
         """Nothing more comes."""
-        if self._lost is not None:
-            self._cut_lost(os.fstat(self._lost.fileno()).st_size - 8 * (len(self._rows) - self._row))
-            self._lost.close()
-
-    def _cut_lost(self, size: int) -> None:
-        self._rows, self._row = _NO_ROWS, 0
-        if self._lost is not None:
-            self._lost.truncate(size)
+        unused, self._rows, self._row = len(self._rows) - self._row, _NO_ROWS, 0
+        self._lost.cut(self._lost.size - 8 * unused)
 
 
 def read_open(workdir: str | os.PathLike[str]) -> Counter[Who]:

@@ -36,10 +36,8 @@ class Segment:
 
 
 class Recorder:
-    """Appends one worker's operations to its history files. One thread writes; its greenlets need no lock.
-
-    `segment_records`: records per file (≥ 1). Raises EnvironmentNotReadyError when a file cannot be made.
-    """
+    """Appends one worker's operations to its history files, of so many records each. One thread writes; its greenlets
+    need no lock. Raises EnvironmentNotReadyError when a file cannot be made."""
 
     def __init__(self, workdir: str | os.PathLike[str], worker_index: int, segment_records: int = 1 << 17) -> None:
         self._prefix = Path(workdir) / f"history-{worker_index}-{os.getpid()}"
@@ -55,11 +53,8 @@ class Recorder:
         release_sent_ns: i64, release_replied_ns: i64, ended_ns: i64, resource: i64, caller: i64, outcome: i64,
         votes: i64, attempts: i64, owner: i64,
     ) -> int:  # fmt: skip
-        """Append one operation (`RECORD_FIELDS` but the last) and return its slot: 0, 1, 2, …
-
-        Raises EnvironmentNotReadyError when the disk has no room for the next segment, ValueError when a value is no
-        int64 and after `close`.
-        """
+        """Append one operation (`RECORD_FIELDS` but the last) and return its slot: 0, 1, 2, … Raises ValueError when a
+        value is no int64 and after `close`, EnvironmentNotReadyError when the disk has no room for the next segment."""
         slot = self.written
         if slot == self._limit:
             self._next_segment()
@@ -89,10 +84,7 @@ class Recorder:
         return slot
 
     def patch_votes(self, slot: int, votes: int) -> bool:
-        """Replace the votes of a written record, once its round has closed.
-
-        Reaches the present and the previous segment; returns False when the record is older than that.
-        """
+        """Replace the votes of a written record, once its round has closed; False when it is too old for that."""
         for segment in (self._segment, self._older):
             if segment is not None and slot >= segment.base:
                 segment.fields[(slot - segment.base) * FIELDS + VOTES] = votes

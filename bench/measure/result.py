@@ -1,9 +1,7 @@
 """The result of a run as one JSON document: *sections → result.json, and back*.
 
-Rules
-- Every top-level key is present; a key that nobody knows is refused. Units stand in the names.
-- Writing is atomic (temporary file, fsync, rename) and never replaces a result that exists.
-- What is written holds no secret (`masked_command` is what becomes of a command line); what is read is masked again.
+Writing is atomic (temporary file, fsync, rename) and never replaces a result that exists. What is written holds no
+secret (`masked_command` is what becomes of a command line); what is read is masked again.
 """
 
 import contextlib
@@ -40,10 +38,8 @@ Found = TypeVar("Found", bound=Document)
 
 
 def write_result(result: Document, folder: Path) -> Path:
-    """Write `folder`/result.json, making the folder if there is none, and return its path.
-
-    Raises EnvironmentNotReadyError when there is one already or it cannot be written.
-    """
+    """Write `folder`/result.json, making the folder if there is none, and return its path. Raises
+    EnvironmentNotReadyError when there is one already or it cannot be written."""
     path = folder / RESULT_NAME
     if path.exists():
         raise EnvironmentNotReadyError(f"{path} exists and is kept; choose another --out")

@@ -1,9 +1,7 @@
 """What every result is made of: *structs with a sentence for every field ⇄ JSON, and the JSON Schema of it*.
 
-Rules
 - A field is `Annotated[type, says("one sentence")]`; the name carries the unit. A field that is younger than the kind
-  has a default, so that stored results of every earlier release can be read; unknown keys of newer ones are ignored.
-- Values only: a section is frozen; `msgspec.structs.replace` makes another one.
+  has a default, so that stored results can be read; unknown keys of newer ones are ignored.
 - `schema_of` is what `make schemas` writes beside each type; nobody writes a schema by hand.
 - Only this file has msgspec read, one thread at a time. It looks at a type when it first meets it, and two threads that
   meet one type at once end the process with SIGSEGV (0.22: the second uses what the first has half built).
@@ -38,10 +36,7 @@ class Section(Struct, frozen=True, kw_only=True):
 
 
 def builtins_of(section: object) -> Any:
-    """Return the JSON value of a section, or of lists and dicts of them; numpy's numbers become plain ones.
-
-    Raises ValueError for NaN and infinity, which JSON has not.
-    """
+    """Return the JSON value of a section, or of lists and dicts of them. Raises ValueError for NaN and infinity."""
     return json.loads(json.dumps(msgspec.to_builtins(section, enc_hook=_plain), allow_nan=False))
 
 

@@ -1,6 +1,5 @@
 """What travels from another host: *a history → its counts, and its records packed, of all or of some resources → here*.
 
-Rules
 - A resource belongs to one of `BUCKETS` by a hash of its number, the same everywhere. Records travel of the first so
   many buckets: of all while every host stays within its budget, else of as many as fit for the busiest, but of the
   first that is not empty in any case. Resource 0, the most wanted one under every skew, is in the first.
@@ -155,10 +154,8 @@ def pack_here(workdir: Path, who: Who, buckets: int) -> dict[str, int]:
 
 
 def unpack_here(path: Path, *, whole: bool) -> None:
-    """Put the rows of a packed file where they are read; it goes. `whole`: they are of all resources.
-
-    Raises ValueError when it is torn; what is whole before that stays.
-    """
+    """Put the rows of a packed file where they are read; it goes. `whole`: they are of all resources. Raises ValueError
+    when it is torn; what is whole before that stays."""
     kind, share = path.name.partition("-")[0], "" if whole else ".share"
     draft = path.with_suffix(".tmp")
     try:

@@ -1,9 +1,9 @@
 """What numbers say for certain: *shares, values of two sides, leases per tenth → interval, shift, trend*. Pure.
 
-Rules: a share has Wilson's score interval (1927). A shift is the Hodges-Lehmann estimate with its exact interval: of
-pairs by Wilcoxon's signed ranks, of two samples by Mann and Whitney's sums. A trend's slope is Theil-Sen's, which no
-single bad tenth can turn; it is a warning when the rate changed by more than a tenth over the window *and* a
-Mann-Kendall test rejects "no trend" at 5 % (n = 10: |S| ≥ 23 has probability 0.047).
+A share has Wilson's score interval (1927). A shift is the Hodges-Lehmann estimate with its exact interval: of pairs by
+Wilcoxon's signed ranks, of two samples by Mann and Whitney's sums. A trend's slope is Theil-Sen's, which no single bad
+tenth can turn; it is a warning when the rate changed by more than a tenth over the window *and* a Mann-Kendall test
+rejects "no trend" at 5 % (n = 10: |S| ≥ 23 has probability 0.047).
 """
 
 from collections.abc import Iterable, Iterator, Sequence

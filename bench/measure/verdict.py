@@ -1,11 +1,8 @@
 """What a command says in one word, and what that rests on: *reasons by word, evidence → Verdict*.
 
-    certain bad            VIOLATED, FAIL, …    one case is enough
-    not known, because …   INVALID, NOT TESTED  never looks good
-    good, with its bound   SAFE, PASS, …        only over evidence, and without anything else to say
-
-Rules: the first kind wins over the second, the second over the third: `conclude` decides, nobody else. Exit codes:
-130 > 5 > 1 > 4 > 0 over everything that was found. `WORDS` holds every word; README's table is made of it.
+Certain bad (one case is enough) wins over not known, and that over good, which takes evidence and nothing else to say:
+`conclude` decides, nobody else. Exit codes: 130 > 5 > 1 > 4 > 0 over everything that was found. `WORDS` holds every
+word; README's table is made of it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -161,10 +158,8 @@ def worst_code(codes: Iterable[int]) -> int:
 def conclude(
     good: Word, evidence: Sequence[Evidence], found: Mapping[Word, Sequence[str]], *, thin: Word = NOT_KNOWN
 ) -> Verdict:
-    """Return the verdict: the worst of `found` that has reasons, else `good` where the evidence suffices, else `thin`.
-
-    `found`: sentences by the word they speak for. Reasons are said once each, those of the worst word first.
-    """
+    """Return the verdict: the worst of `found` (sentences by the word they speak for) that has reasons, else `good`
+    where the evidence suffices, else `thin`. Reasons are said once each, those of the worst word first."""
     said = {word: reasons for word, reasons in found.items() if reasons}
     if not said and (missing := _missing(evidence)):
         said = {thin: missing}

@@ -1,6 +1,5 @@
 """The oracle: *the history of all workers, circumstances → SafetyReport*, and what it knows while the run lasts.
 
-Rules (README of this folder)
 - VIOLATED: what was seen stays seen, whatever else is unknown. Client overstays and spurious refusals are counted and
   violate nothing. UNKNOWN, never SAFE, when the history has holes, a clock stepped or the checker failed.
 - With no violation in n *tested* leases the true rate is below 3 / n (95 % sure, the rule of three); below
@@ -11,22 +10,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
 from bench.measure.clocks import Integers, Who, timelines
 from bench.measure.outcomes import acquired
-from bench.measure.record import (
-    OUTCOMES,
-    RECORD_DTYPE,
-    RECORD_FIELDS,
-    History,
-    OperationFacts,
-    Records,
-    ends_ns,
-    extent_ns,
-)
+from bench.measure.record import RECORD_DTYPE, History, OperationFacts, Records, ends_ns, extent_ns
 from bench.measure.run_result import BrokenRule, Example, SafetyReport, SafetyWord
 from bench.measure.verdict import TESTED_LEAST
 from bench.measure.workers import WorkerNote
@@ -170,7 +159,7 @@ class Judge:
         self._counts[kind] += count
         found = [one for one in self._examples if one.kind == kind]
         for position in np.argsort(at_ns, kind="stable")[:EXAMPLES_PER_KIND].tolist():
-            involved = tuple(describe(records[int(row[position])]) for row in rows)
+            involved = tuple(OperationFacts.of(records[int(row[position])]) for row in rows)
             found.append(Example(kind=kind, at_ns=int(at_ns[position]), blame=causes[position], operations=involved))
         kept = sorted(found, key=lambda one: one.at_ns)[:EXAMPLES_PER_KIND]
         self._examples = [*(one for one in self._examples if one.kind != kind), *kept]
@@ -181,13 +170,6 @@ def judge(history: History, ttl_ms: int, circumstances: Circumstances | None = N
     oracle = Judge(ttl_ms, circumstances)
     oracle.add(history)
     return oracle.report(history.torn, history.missing_segments)
-
-
-def describe(record: np.void) -> OperationFacts:
-    """A record by field names, its outcomes in words."""
-    fields: dict[str, Any] = {name: int(record[name]) for name in RECORD_FIELDS}
-    released, outcome = divmod(fields["outcome"], 256)
-    return OperationFacts(**fields | {"outcome": OUTCOMES[outcome], "release_outcome": OUTCOMES[released]})
 
 
 def _asked(operations: Operations, lost: Integers) -> tuple[Integers, Integers, Integers]:
@@ -245,10 +227,8 @@ def holes(
     processes: int,
     known: str = "",
 ) -> Iterator[str]:
-    """Yield what is missing. `recorded`, `unfinished`: complete records, and operations begun that have none.
-
-    `known`: what is said already of workers that ended early, by their pids.
-    """
+    """Yield what is missing. `recorded`, `unfinished`: complete records, and operations begun that have none; `known`:
+    what is said already of workers that ended early, by their pids."""
     said = {(note.worker, note.pid): note for note in notes}
     if len(said) < processes:
         yield f"{processes - len(said)} of {processes} workers left no word"
@@ -290,8 +270,7 @@ class LiveVerdict:
 class LiveJudge:
     """Judges a history while it grows. `ttl_ms`: the longest TTL that was asked for. `verdict` may be read anywhere.
 
-    A lease is known once it has ended, so this verdict is one look late, and never says SAFE. What is kept of earlier
-    looks, and which leases are looked at: README of this folder.
+    A lease is known once it has ended, so this verdict is one look late, and never says SAFE (README of this folder).
     """
 
     def __init__(self, ttl_ms: float) -> None:

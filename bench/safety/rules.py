@@ -1,13 +1,11 @@
 """The oracle's rules: *operations → valid leases by resource and grant → the rows that break each rule*.
 
-Rules (what is believed: README of this folder)
 - A lease is believed valid in [granted, min(valid_until, release sent)]; intervals may touch. Leases accepted at or
   after their end are not valid and stand apart.
 - Of leases on several clocks an interval is what it is at the least, and every comparison of two operations holds for
   all times within their bounds. Comparisons within one operation are of its own clock, and exact.
-- Each function is one rule, vectorised over a timeline (every key of a resource is below every key of the next, so a
-  comparison of keys compares times of one resource, or is settled by the resources). Pairs are (culprit or earlier row,
-  other row).
+- Each function is one rule over a timeline: a comparison of keys compares times of one resource, or is settled by the
+  resources. Pairs are (culprit or earlier row, other row).
 """
 
 import math
@@ -64,10 +62,8 @@ class Operations:
 
 @dataclass(frozen=True, slots=True)
 class Leases:
-    """Valid leases of a timeline, by resource, then grant, then end. `row`: index into `operations`.
-
-    `granted` (at the latest; at the earliest by `spread` less) and `end` (at the earliest) are keys of the timeline.
-    """
+    """Valid leases of a timeline, by resource, then grant, then end. `row`: index into `operations`. `granted` (at the
+    latest; at the earliest by `spread` less) and `end` (at the earliest) are keys of the timeline."""
 
     operations: Operations
     timeline: Timeline
@@ -211,10 +207,7 @@ def contested(leases: Leases) -> int:
 
 def tested(leases: Leases, asked: Integers, at_latest: Integers) -> int:
     """How many leases were held for a time in which another attempt's command was sent; `asked`: keys of all of them,
-    at the earliest, and `at_latest`.
-
-    A lease's own attempts are begun before its grant.
-    """
+    at the earliest, and `at_latest`. A lease's own attempts are begun before its grant."""
     asked, at_latest = np.sort(asked), np.sort(at_latest)
     inside = np.searchsorted(at_latest, leases.end, "left") - np.searchsorted(asked, leases.granted, "right")
     return int((inside > 0).sum())
@@ -232,10 +225,8 @@ Table = Integers  # all leases of a resource, by grant: granted_us, end_us, vali
 class Holders:
     """Collects the leases that are drawn, part by part. `window`: the measured time; `faults_ns`: when faults began.
 
-    At most `MOST_RESOURCES`: those where a violation was seen, by the time of their first, then those with the most
-    leases; over all of them at most `MOST_LEASES`: those around the first violations; where there is none, around the
-    first of another resource, else of the first fault, else of the slowest acquire.
-    """
+    Of at most `MOST_RESOURCES`: violated ones, then the hottest; at most `MOST_LEASES`: around the first violations,
+    else around the first of another resource, else the first fault, else the slowest acquire."""
 
     def __init__(self, window: Window, faults_ns: Iterable[int] = ()) -> None:
         self._window = window

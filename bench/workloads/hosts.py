@@ -232,7 +232,7 @@ class Hosts:
         if answer is None or folder is None:
             return
         who = f"{host.worker}-{host.pid}"
-        own = re.compile(rf"(?:{BEGUN}-{who}\.\d+\.bin|{FOLD}-{who}\.json|(?:history|{LOST})-{who}\.pack)")
+        own = re.compile(rf"(?:{BEGUN}-{who}\.bin|{FOLD}-{who}\.json|(?:history|{LOST})-{who}\.pack)")
         for name, size in answer["files"].items():
             if not own.fullmatch(name) or not self._fetch_file(node, folder / name, size):
                 return

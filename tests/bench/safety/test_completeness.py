@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.measure.record import LOST_BYTES, PLACES, Begun, read_history, read_lost, read_open
+from bench.measure.record import CHUNK_BYTES, Begun, read_history, read_lost, read_open
 from bench.measure.recorder import Recorder
 from bench.measure.workers import WorkerNote
 from bench.safety.judge import holes
@@ -65,7 +65,7 @@ def test_what_is_known_of_a_worker_is_not_said_twice() -> None:
 
 def test_an_operation_stands_among_those_begun_until_its_record_is_written(tmp_path: Path) -> None:
     begun = Begun(tmp_path, 3)
-    places = [begun.place() for _ in range(PLACES + 2)]  # more than fit on a page
+    places = [begun.place() for _ in range(CHUNK_BYTES // 8 + 2)]  # more than fit in a chunk
     (first, at), (last, there) = places[0], places[-1]
     assert sum(read_open(tmp_path).values()) == 0
     first[at], last[there] = 17, 18
@@ -95,7 +95,7 @@ def test_attempts_that_lost_are_read_with_the_history_of_their_resources(tmp_pat
 
 
 def test_attempts_that_lost_fill_page_after_page_and_are_forgotten(tmp_path: Path) -> None:
-    begun, many = Begun(tmp_path, 0), LOST_BYTES // 16 * 2 + 5
+    begun, many = Begun(tmp_path, 0), CHUNK_BYTES // 16 * 2 + 5
     for time_ns in range(1, many + 1):
         begun.lost(3, (time_ns,))
     assert read_lost(tmp_path)[:, 1].tolist() == list(range(1, many + 1))
