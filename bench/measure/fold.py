@@ -25,12 +25,8 @@ from bench.scenario import Scenario
 SUSTAINED_SHARE = 0.99
 FAILED_SHARE = 0.01  # beyond it the p99 over all acquires is infinite
 SECTIONS: Mapping[str, Iterable[object]] = {
-    "outcomes": ACQUIRE_OUTCOMES, "totals": ACQUIRE_OUTCOMES, "releases": RELEASE_OUTCOMES, "votes": outcomes.KINDS,
-    "margin": (), "tenths": range(TENTHS), **WAITS,
-    "counts": (
-        "records", "due", "returned", "granted", "finished", "busy_ns", "attempts", "releases", "window_attempts",
-        "split_votes",
-    ),
+    "totals": ACQUIRE_OUTCOMES, "releases": RELEASE_OUTCOMES, "votes": outcomes.KINDS, "tenths": range(TENTHS), **WAITS,
+    "counts": ("records", "returned", "finished", "busy_ns", "attempts", "releases", "window_attempts"),
 }  # fmt: skip
 NOT_JUDGED = SafetyReport(verdict="UNKNOWN", reason="nobody judged this history")
 
@@ -69,29 +65,25 @@ class Fold:
         window, sums, inside = self._window, self._sums, records[self._window.holds(records["intended_ns"])]
         sums.add("totals", outcomes.count_acquires(records))
         sums.add("releases", outcomes.count_releases(records))
-        sums.add("outcomes", outcomes.count_acquires(inside))
         sums.add("votes", outcomes.count_votes(inside))
-        sums.add("margin", outcomes.count_margins(inside, self._instances // 2 + 1))
         for name, values in latency.durations(inside).items():
             sums.histograms[name].add(values)
-        rounds, split_votes = outcomes.attempts_of(inside), outcomes.split_votes_of(inside)
+        rounds = outcomes.attempts_of(inside)
         sums.histograms["attempts"].add(rounds[outcomes.acquired(inside)])  # the "ns" are rounds
         granted_ns = records["granted_ns"][window.holds(records["granted_ns"])] - window.start_ns
         tenths = np.bincount(granted_ns * TENTHS // (window.span_ns or 1), minlength=TENTHS)
         sums.add("tenths", dict(enumerate(tenths.tolist())))
         latency.add_slices(sums, self._slices, self._instances, records)
         latency.add_waits(sums, records, inside)
+        busy_ns = np.minimum(ends_ns(records), window.stop_ns) - np.maximum(records["intended_ns"], window.start_ns)
         more = {
             "records": len(records),
-            "due": len(inside),
             "returned": int(window.holds(records["ended_ns"]).sum()),
-            "granted": len(granted_ns),
             "finished": int(window.holds(ends_ns(records)).sum()),
-            "busy_ns": workers.busy_ns(records, window),
+            "busy_ns": int(np.maximum(busy_ns, 0).sum()),
             "attempts": int(outcomes.attempts_of(records).sum()),
             "releases": int((records["release_sent_ns"] > 0).sum()),
             "window_attempts": int(rounds.sum()),
-            "split_votes": int(split_votes.sum()),
         }
         sums.add("counts", more)
 
@@ -116,9 +108,11 @@ class Fold:
         safety: SafetyReport = NOT_JUDGED,
     ) -> Sections:
         """The sections so far. `reports`: of the workers; `server_cpu_s`: CPU of all servers over the run."""
-        told, counts = self._sums.numbers, self._counts
+        told, counts, acquires = self._sums.numbers, self._counts, self._inside(*ACQUIRE_OUTCOMES)
+        margins = self._inside(*latency.margin_names(self._instances)).items()
+        split_votes, rounds = self._inside("split_votes")["split_votes"], counts["window_attempts"]
         histograms = self._sums.histograms | {
-            "scheduler_lag": workers.scheduler_lag(reports),
+            "scheduler_lag": workers.merged(report.lag_histogram for report in reports),
             "timer_lateness": workers.merged(report.lateness_histogram for report in reports),
         }
         attempts = fields_of(Latency.of(histograms["attempts"], unit_ns=1))
@@ -126,18 +120,15 @@ class Fold:
         values = Measured(
             duration_s=self._window.duration_s,
             rate=self._rate(),
-            outcomes=Outcomes(**told["outcomes"]),
-            outcome_shares=outcomes.shares(told["outcomes"]),
+            outcomes=Outcomes(**acquires),
+            outcome_shares=outcomes.shares(acquires),
             totals=Outcomes(**self._totals),
             releases=Releases(**told["releases"]),
             latency_s=latency.blocks(histograms),
             over_time=latency.over_time_of(self._sums, self._slices),
-            attempts=Attempts(**attempts, total=counts["window_attempts"]),
-            votes=Votes(margin=dict(sorted(told["margin"].items(), key=lambda item: int(item[0]))), **told["votes"]),
-            split_votes=SplitVotes(
-                count=counts["split_votes"],
-                ratio=counts["split_votes"] / counts["window_attempts"] if counts["window_attempts"] else None,
-            ),
+            attempts=Attempts(**attempts, total=rounds),
+            votes=Votes(margin={name.split()[1]: number for name, number in margins if number}, **told["votes"]),
+            split_votes=SplitVotes(count=split_votes, ratio=split_votes / rounds if rounds else None),
             waiting=latency.waiting_of(self._sums, self._scenario.users, figures),
             cost=self._cost(reports, server_cpu_s),
             generator=workers.judge_generator(
@@ -151,15 +142,21 @@ class Fold:
         )
         return Sections(values, tuple(self._warnings(values, reports)))
 
+    def _inside(self, *names: str) -> Counts:
+        """What was counted slice by slice, in the window."""
+        rows = {name: tuple(self._sums.numbers[f"slices {name}"].values()) for name in names}
+        return {name: sum(row[self._slices.lead :]) for name, row in rows.items()}
+
     def _rate(self) -> Rate:
         seconds, offered = self._window.duration_s, self._scenario.rate_per_s
-        due = max(self._counts["due"], self._due.window)  # by the schedule: what a lost worker had to start stays due
+        begun, granted = sum(self._inside(*ACQUIRE_OUTCOMES).values()), self._inside("granted")["granted"]
+        due = max(begun, self._due.window)  # by the schedule: what a lost worker had to start stays due
         sustained = None
         if offered is not None and not self._cut:
             sustained = self._counts["returned"] >= SUSTAINED_SHARE * due - 1 and due > 0
         return Rate(
             offered_per_s=offered,
-            achieved_per_s=self._counts["granted"] / seconds if seconds > 0 else None,
+            achieved_per_s=granted / seconds if seconds > 0 else None,
             completed_per_s=self._counts["returned"] / seconds if seconds > 0 else None,
             sustained=sustained,
         )
@@ -181,13 +178,17 @@ class Fold:
         )
 
     def _warnings(self, values: Measured, reports: Sequence[WorkerNote]) -> list[str]:
-        found = workers.warnings(reports)
+        found = [
+            f"{note.name} did not report its end: its CPU, lag and counts (also in Locust's table) are of its last report"
+            for note in reports
+            if note.phase != "stopped"
+        ]
         whole = reports and not found  # what a killed worker did not report is not in Locust's table either
         if (values.generator.cpu_ratio or 0) >= workers.BUSY_CORE:
             found.append(workers.GENERATOR_BOUND)
         if values.generator.verdict in workers.IN_DOUBT:
             found.append(f"latencies are upper bounds, as the generator adds to them: {values.generator.reason}")
-        found += _failures(self._sums.numbers["outcomes"])
+        found += _failures(fields_of(values.outcomes))
         if values.rate.sustained is False:
             found.append(
                 f"not sustained: {values.rate.completed_per_s:.1f} of {self._scenario.rate_per_s:.1f} operations/s "

@@ -229,10 +229,15 @@ class OverTime(Section, frozen=True, kw_only=True):
     acquire: Annotated[AcquireOverTime, says("latency of acquired ones")]
 
 
+def margin_names(instances: int) -> list[str]:
+    """What vote margins are counted as, by how many instances granted."""
+    return [f"margin {granted - instances // 2 - 1}" for granted in range(instances + 1)]
+
+
 def sliced_sections(slices: Slices, instances: int) -> dict[str, Iterable[object]]:
     """The sections of sums that `add_slices` adds to, by slice."""
-    margins = (f"margin {granted - instances // 2 - 1}" for granted in range(instances + 1))
-    return {f"slices {name}": range(slices.total) for name in (*ACQUIRE_OUTCOMES, "granted", "split_votes", *margins)}
+    names = (*ACQUIRE_OUTCOMES, "granted", "split_votes", *margin_names(instances))
+    return {f"slices {name}": range(slices.total) for name in names}
 
 
 def add_slices(sums: Sums, slices: Slices, instances: int, records: Records) -> None:
@@ -252,8 +257,8 @@ def add_slices(sums: Sums, slices: Slices, instances: int, records: Records) -> 
     won = codes == OUTCOME_CODES["acquired"]
     leases, place = known[won], place[won]
     votes, undecided = (outcomes.votes_of(records, kind)[leases] for kind in ("granted", "undecided"))
-    for number in range(instances + 1):
-        add(f"margin {number - instances // 2 - 1}", place[(undecided == 0) & (votes == number)])
+    for number, name in enumerate(margin_names(instances)):
+        add(name, place[(undecided == 0) & (votes == number)])
     took, order = records["ended_ns"][leases] - records["intended_ns"][leases], np.argsort(place, kind="stable")
     ends = np.cumsum(np.bincount(place, minlength=slices.total))[:-1]
     for number, part in enumerate(np.split(took[order], ends)):

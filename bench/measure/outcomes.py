@@ -3,7 +3,6 @@
 A record has the votes of its last round, as they stood when that closed; margin = granted − quorum, of leases only.
 """
 
-from collections import Counter
 from typing import Annotated
 
 import numpy as np
@@ -109,13 +108,6 @@ def count_votes(records: Records) -> Counts:
 def votes_of(records: Records, kind: str) -> Integers:
     """How many votes of one of the `KINDS` each operation got."""
     return np.asarray((records["votes"] >> (8 * KINDS.index(kind))) & 0xFF)
-
-
-def count_margins(records: Records, quorum: int) -> Counter[int]:
-    """Acquired operations whose round closed, by vote margin. A margin below 0 is a lease without a quorum."""
-    closed = acquired(records) & (votes_of(records, "undecided") == 0)
-    counts = np.bincount(votes_of(records, "granted")[closed])
-    return Counter({granted - quorum: int(counts[granted]) for granted in np.flatnonzero(counts).tolist()})
 
 
 def attempts_of(records: Records) -> Integers:

@@ -138,11 +138,6 @@ class ServerBinary:
     release_command: Annotated[str, says("its compare-and-delete: delex, delifeq, else evalsha")] = ""
     source: Annotated[str, says("how it was found")] = ""
 
-    @property
-    def native_release(self) -> bool:
-        """Whether it compares and deletes without a script."""
-        return self.release_command != "evalsha"
-
     def __str__(self) -> str:
         return f"{self.name} {self.version} ({self.path})"
 

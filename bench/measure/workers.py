@@ -17,13 +17,11 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
-import numpy as np
 from msgspec.structs import replace
 
-from bench.measure.facts import Window, mean_of
+from bench.measure.facts import mean_of
 from bench.measure.histogram import Histogram
 from bench.measure.latency import PERCENTILES, Latency
-from bench.measure.record import Records, ends_ns
 from bench.measure.run_result import GeneratorHealth, GeneratorWord, InstanceReport
 from bench.measure.section import Section, decoded, says
 from bench.scenario import Scenario
@@ -110,11 +108,6 @@ def cpu_ratio(notes: Sequence[WorkerNote]) -> float | None:
     return max((note.cpu_s * 1e9 / (note.stopped_ns - note.spawned_ns) for note in told), default=None)
 
 
-def scheduler_lag(notes: Sequence[WorkerNote]) -> Histogram:
-    """How late greenlets run in the load processes, over all of them."""
-    return merged(note.lag_histogram for note in notes)
-
-
 def merged(encoded: Iterable[str]) -> Histogram:
     """The sum of encoded histograms; "" is none."""
     return Histogram.merged(Histogram.decode(text) for text in encoded if text)
@@ -123,16 +116,6 @@ def merged(encoded: Iterable[str]) -> Histogram:
 def added(counts: Iterable[dict[str, int]]) -> dict[str, int]:
     """The sums by name, of what happened at all."""
     return dict(sum(map(Counter[str], counts), Counter[str]()))
-
-
-def warnings(notes: Sequence[WorkerNote]) -> list[str]:
-    """One sentence for each worker whose figures are not final."""
-    return [
-        f"{note.name} did not report its end: its CPU, lag and counts (also in Locust's table) are those of its last "
-        "report"
-        for note in notes
-        if note.phase != "stopped"
-    ]
 
 
 def instances(notes: Sequence[WorkerNote]) -> list[InstanceReport]:
@@ -170,12 +153,6 @@ LITTLE_USERS = 8
 LITTLE_TOLERANCE = 0.05
 BUSY_CORE = 0.9
 GENERATOR_BOUND = "generator-bound: the rate is a lower bound"
-
-
-def busy_ns(records: Records, window: Window) -> int:
-    """Time in ns that operations took of the window, summed: each from its intended start to its end, clipped."""
-    clipped = np.minimum(ends_ns(records), window.stop_ns) - np.maximum(records["intended_ns"], window.start_ns)
-    return int(np.maximum(clipped, 0).sum())
 
 
 def judge_generator(

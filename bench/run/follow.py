@@ -107,7 +107,7 @@ class Follower:
             outcomes={name: int(count) for name, count in zip(OUTCOMES, self._counts, strict=True) if count},
             troubles=_troubles(notes),
             cpu_ratio=_busiest(notes),
-            lag_p99_s=_seconds(workers.scheduler_lag(notes).percentile(99)),
+            lag_p99_s=_seconds(workers.merged(note.lag_histogram for note in notes).percentile(99)),
             late_starts=sum(note.late_starts for note in notes),
             safety=self.live.add(records),
             faults=faults,

@@ -13,7 +13,7 @@ from bench.measure.outcomes import acquired
 from bench.measure.record import Records
 from bench.measure.run_result import LoadWorker
 from bench.measure.share import BUCKETS, WorkerFold, budget_per_s, read_folds, read_led
-from bench.measure.workers import WorkerNote, cpu_ratio, scheduler_lag
+from bench.measure.workers import WorkerNote, cpu_ratio, merged
 from bench.workloads.demand import CALLERS_PER_WORKER
 
 Clocks = Mapping[tuple[int, int], Clock]
@@ -101,7 +101,7 @@ def host_warnings(notes: Sequence[WorkerNote], clocks: Clocks, expected: int) ->
 
 def _worker(note: WorkerNote, clock: Clock | None, leases: Mapping[int, int]) -> LoadWorker:
     errors_ns = clock.errors_ns if clock else None
-    lag_ns = scheduler_lag([note]).percentile(99)
+    lag_ns = merged([note.lag_histogram]).percentile(99)
     return LoadWorker(
         worker=note.worker,
         host=note.host,

@@ -151,7 +151,8 @@ class Judge:
         count = len(rows[0])
         if not count:
             return
-        at_ns = _happened_ns(kind, records, rows[-1])
+        happened = {"foreign_delete": "release_sent_ns", "spurious_refusal": "ended_ns"}.get(kind, "granted_ns")
+        at_ns = records[happened][rows[-1]]
         causes: list[str | None] = [None] * count
         if kind in VIOLATIONS:
             causes = [blame(at, self._ttl_ms, self._circumstances) for at in at_ns.tolist()]
@@ -185,11 +186,6 @@ def _extent_ns(operations: Operations, lost: Integers, ttl_ms: int) -> tuple[int
     first, last = extent_ns(operations.early)[0], extent_ns(operations.late)[1]
     traces_ns = rules.CLEANUP_NS + ttl_ms * 1_000_000
     return int(lost[:, 1].min(initial=first)), int(lost[:, -1].max(initial=last + traces_ns))
-
-
-def _happened_ns(kind: BrokenRule, records: Records, rows: Integers) -> Integers:
-    name = {"foreign_delete": "release_sent_ns", "spurious_refusal": "ended_ns"}.get(kind, "granted_ns")
-    return np.asarray(records[name][rows])
 
 
 def blame(at_ns: int, ttl_ms: int, circumstances: Circumstances) -> str:

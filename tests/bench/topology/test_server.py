@@ -82,7 +82,7 @@ def test_identity_is_name_version_digest_tls_and_release(fake_server: FakeServer
     path = fake_server("bin/valkey-server", "Valkey server v=9.1.2 sha=0 bits=64", "No tls-cert-file configured!")
     digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
     assert find_server() == ServerBinary(path, "valkey", "9.1.2", digest, True, "delifeq", "PATH")
-    assert find_server().native_release
+    assert find_server().release_command != "evalsha"
 
 
 def test_a_link_is_called_by_its_own_name_and_identified_by_its_file(fake_server: FakeServer, tmp_path: Path) -> None:
