@@ -172,9 +172,6 @@ def _step(rows: Integers) -> tuple[int, int] | None:
     return int(np.flatnonzero(against)[-1]), start
 
 
-# -- one order over resources and times --------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Timeline:
     """How the times of a range of resources become int64 keys that one fast sort orders by both: within a resource keys
@@ -206,9 +203,6 @@ def timelines(
     for rank in np.unique((resources - first) // width).tolist():
         start = first + rank * width
         yield Timeline(start, earliest, span), (resources >= start) & (resources < start + width)
-
-
-# -- in the folder of a run --------------------------------------------------------------------------------------------
 
 
 def clock_file(workdir: Path, worker: int, pid: int) -> Path:

@@ -13,7 +13,7 @@ import numpy as np
 
 from bench.measure import latency, outcomes, workers
 from bench.measure.facts import NO_DUE, Due, Window
-from bench.measure.histogram import Sums, SumsState
+from bench.measure.histogram import Sums
 from bench.measure.latency import LATENCIES, WAITS, Latency, Slices
 from bench.measure.outcomes import ACQUIRE_OUTCOMES, RELEASE_OUTCOMES, Counts, Outcomes, Releases, SplitVotes, Votes
 from bench.measure.record import Records, ends_ns
@@ -40,7 +40,8 @@ class Sections:
 
 
 class Fold:
-    """Adds up a run. `window`: the measured time; `due`: of an open loop; `cut`: the run ended before its time."""
+    """Adds up a run. `window`: the measured time; `due`: of an open loop; `cut`: the run ended before its time. The
+    `sums` of folds of other operations in as long a window may be merged into its own."""
 
     def __init__(self, scenario: Scenario, window: Window, due: Due = NO_DUE, *, cut: bool = False) -> None:
         self._scenario, self._window, self._due, self._cut = scenario, window, due, cut
@@ -48,8 +49,8 @@ class Fold:
         self._slices = Slices.of(window, scenario.warmup_ms / 1000)
         by_slice = latency.sliced_sections(self._slices, self._instances)
         latencies = (*LATENCIES, "attempts", *(f"slice {number}" for number in range(self._slices.total)))
-        self._sums = Sums({**SECTIONS, **by_slice}, latencies)
-        self._counts, self._totals = (self._sums.numbers[name] for name in ("counts", "totals"))
+        self.sums = Sums({**SECTIONS, **by_slice}, latencies)
+        self._counts, self._totals = (self.sums.numbers[name] for name in ("counts", "totals"))
 
     def add(self, records: Records) -> None:
         """Add a part of the history: all operations of its resources, in any order."""
@@ -58,11 +59,11 @@ class Fold:
 
     def add_handoffs(self, records: Records) -> None:
         """Add only the hand-offs of all operations of some resources."""
-        self._sums.histograms["handoff"].add(latency.handoffs(records, self._window))
+        self.sums.histograms["handoff"].add(latency.handoffs(records, self._window))
 
     def count(self, records: Records) -> None:
         """Add all but the hand-offs of any operations."""
-        window, sums, inside = self._window, self._sums, records[self._window.holds(records["intended_ns"])]
+        window, sums, inside = self._window, self.sums, records[self._window.holds(records["intended_ns"])]
         sums.add("totals", outcomes.count_acquires(records))
         sums.add("releases", outcomes.count_releases(records))
         sums.add("votes", outcomes.count_votes(inside))
@@ -87,20 +88,6 @@ class Fold:
         }
         sums.add("counts", more)
 
-    @property
-    def state(self) -> SumsState:
-        """What `merge` adds to another fold of as long a window."""
-        return self._sums.state
-
-    def merge(self, state: SumsState) -> None:
-        """Add what another fold has added up. Raises ValueError when it is not one of such a window."""
-        self._sums.merge(state)
-
-    @property
-    def leases(self) -> int:
-        """Leases granted in the whole run."""
-        return self._totals["acquired"]
-
     def sections(
         self,
         reports: Sequence[WorkerNote] = (),
@@ -108,10 +95,10 @@ class Fold:
         safety: SafetyReport = NOT_JUDGED,
     ) -> Sections:
         """The sections so far. `reports`: of the workers; `server_cpu_s`: CPU of all servers over the run."""
-        told, counts, acquires = self._sums.numbers, self._counts, self._inside(*ACQUIRE_OUTCOMES)
+        told, counts, acquires = self.sums.numbers, self._counts, self._inside(*ACQUIRE_OUTCOMES)
         margins = self._inside(*latency.margin_names(self._instances)).items()
         split_votes, rounds = self._inside("split_votes")["split_votes"], counts["window_attempts"]
-        histograms = self._sums.histograms | {
+        histograms = self.sums.histograms | {
             "scheduler_lag": workers.merged(report.lag_histogram for report in reports),
             "timer_lateness": workers.merged(report.lateness_histogram for report in reports),
         }
@@ -125,11 +112,11 @@ class Fold:
             totals=Outcomes(**self._totals),
             releases=Releases(**told["releases"]),
             latency_s=latency.blocks(histograms),
-            over_time=latency.over_time_of(self._sums, self._slices),
+            over_time=latency.over_time_of(self.sums, self._slices),
             attempts=Attempts(**attempts, total=rounds),
             votes=Votes(margin={name.split()[1]: number for name, number in margins if number}, **told["votes"]),
             split_votes=SplitVotes(count=split_votes, ratio=split_votes / rounds if rounds else None),
-            waiting=latency.waiting_of(self._sums, self._scenario.users, figures),
+            waiting=latency.waiting_of(self.sums, self._scenario.users, figures),
             cost=self._cost(reports, server_cpu_s),
             generator=workers.judge_generator(
                 reports, histograms, counts, self._scenario, span_ns=self._window.span_ns, due=self._due.run
@@ -137,14 +124,14 @@ class Fold:
             safety=safety,
             histograms={
                 **{name: histograms[name].encode() for name in (*LATENCIES, "scheduler_lag", "timer_lateness")},
-                **workers.reply_histograms(reports),
+                **{f"reply_{index}": one.encode() for index, one in enumerate(workers.replies(reports))},
             },
         )
         return Sections(values, tuple(self._warnings(values, reports)))
 
     def _inside(self, *names: str) -> Counts:
         """What was counted slice by slice, in the window."""
-        rows = {name: tuple(self._sums.numbers[f"slices {name}"].values()) for name in names}
+        rows = {name: tuple(self.sums.numbers[f"slices {name}"].values()) for name in names}
         return {name: sum(row[self._slices.lead :]) for name, row in rows.items()}
 
     def _rate(self) -> Rate:
@@ -179,7 +166,7 @@ class Fold:
 
     def _warnings(self, values: Measured, reports: Sequence[WorkerNote]) -> list[str]:
         found = [
-            f"{note.name} did not report its end: its CPU, lag and counts (also in Locust's table) are of its last report"
+            f"{note.name} did not report its end: its CPU, lag and counts (Locust's table too) are of its last report"
             for note in reports
             if note.phase != "stopped"
         ]
@@ -194,12 +181,12 @@ class Fold:
                 f"not sustained: {values.rate.completed_per_s:.1f} of {self._scenario.rate_per_s:.1f} operations/s "
                 "were completed, so the latencies are those of a growing queue"
             )
-        acquires, released = sum(self._totals.values()), sum(self._sums.numbers["releases"].values())
+        acquires, released = sum(self._totals.values()), sum(self.sums.numbers["releases"].values())
         for row, recorded in (("acquire", acquires), ("release", released)):
             counted = sum(report.locust.get(row, (0, 0))[0] for report in reports)
             if whole and counted != recorded:
                 found.append(f"Locust's table counts {counted} {row}s, the history {recorded}")
-        return [*found, *trend_warning(tuple(self._sums.numbers["tenths"].values()))]
+        return [*found, *trend_warning(tuple(self.sums.numbers["tenths"].values()))]
 
 
 def _failures(outcomes: Counts) -> list[str]:

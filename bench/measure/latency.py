@@ -168,8 +168,6 @@ def _scaled(value: float | None, unit: float) -> float | None:
     return None if value is None else value / unit
 
 
-# -- the run slice by slice --------------------------------------------------------------------------------------------
-
 MOST_SLICES = 60
 WIDTHS_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600)
 

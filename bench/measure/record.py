@@ -225,9 +225,6 @@ def _complete(raw: Records, base: int) -> tuple[Records, int]:
     return raw[whole & begun], int((begun & ~whole).sum())
 
 
-# -- before an operation has ended -------------------------------------------------------------------------------------
-
-
 class Grown:
     """A file of int64 that grows by mapped chunks, made when it is needed. Its pages outlive this process."""
 

@@ -89,9 +89,6 @@ def chosen(fits: Sequence[int], counts: Sequence[Sequence[int]]) -> int:
     return BUCKETS if not len(filled) or filled[-1] < least else least
 
 
-# -- blocks ------------------------------------------------------------------------------------------------------------
-
-
 def pack(words: Integers) -> bytes:
     """At most `MOST_ROWS` rows of int64 as one block."""
     steps = np.array(words, np.int64)
@@ -120,16 +117,13 @@ def unpack(path: Path, width: int) -> Iterator[Integers]:
             yield np.hstack([np.cumsum(words[:, :TIMES], axis=1), words[:, TIMES:]])
 
 
-# -- at a worker, whose folder it is -----------------------------------------------------------------------------------
-
-
 def fold_here(workdir: Path, who: Who, scenario: Scenario, window: Window) -> Integers:
     """Leave the fold of all records for the leader. Returns how many there are by bucket."""
     total, counts = Fold(scenario, window), np.zeros(BUCKETS, np.int64)
     for _, records, _, _ in read_pieces(workdir):
         total.count(records)
         counts += np.bincount(buckets_of(records["resource"]), minlength=BUCKETS)
-    told = WorkerFold(tuple(counts.tolist()), total.state)
+    told = WorkerFold(tuple(counts.tolist()), total.sums.state)
     (workdir / f"{FOLD}-{who[0]}-{who[1]}.json").write_bytes(msgspec.json.encode(told))
     return counts
 
@@ -148,9 +142,6 @@ def pack_here(workdir: Path, who: Who, buckets: int) -> dict[str, int]:
                     file.write(pack(rows[first : first + MOST_ROWS]))
             sizes[path.name] = file.tell()
     return sizes
-
-
-# -- at the leader -----------------------------------------------------------------------------------------------------
 
 
 def unpack_here(path: Path, *, whole: bool) -> None:

@@ -120,29 +120,23 @@ def added(counts: Iterable[dict[str, int]]) -> dict[str, int]:
 
 def instances(notes: Sequence[WorkerNote]) -> list[InstanceReport]:
     """The section `instances`: each instance as all workers together saw it, with its reply times in seconds."""
-    replies, found = _replies(notes), []
+    times, found = replies(notes), []
     for index in range(max((len(note.instances) for note in notes), default=0)):
         seen = [note.instances[index] for note in notes if len(note.instances) > index]
         together = replace(
             max(seen, key=lambda status: STATES.index(status.state)),
             **{name: sum(getattr(status, name) for status in seen) for name in _ADDED},
             errors=added(status.errors for status in seen),
-            reply_s=Latency.of(replies[index] if index < len(replies) else Histogram()),
+            reply_s=Latency.of(times[index] if index < len(times) else Histogram()),
         )
         found.append(together)
     return found
 
 
-def reply_histograms(notes: Sequence[WorkerNote]) -> dict[str, str]:
-    """Each instance's reply times over all workers, encoded, as `reply_<index>`."""
-    return {f"reply_{index}": replies.encode() for index, replies in enumerate(_replies(notes))}
-
-
-def _replies(notes: Sequence[WorkerNote]) -> list[Histogram]:
+def replies(notes: Sequence[WorkerNote]) -> list[Histogram]:
+    """Each instance's reply times over all workers."""
     return [*map(merged, zip_longest(*(note.reply_histograms for note in notes), fillvalue=""))]
 
-
-# -- was the load what it claims to be ---------------------------------------------------------------------------------
 
 STARTED_SHARE = 0.99
 LATENESS_SHARE = 0.10

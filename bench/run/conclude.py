@@ -112,13 +112,13 @@ def _judge(
     each worker was granted."""
     total = Fold(evidence.scenario, evidence.window, _due(evidence), cut=evidence.course.interrupted)
     for fold in told.folds.values():
-        total.merge(fold.state)
+        total.sums.merge(fold.state)
     parts = history_parts(evidence.workdir)
     history = read_history(evidence.workdir, 0, parts)
     recorded = Counter(history.counts)
     recorded.update(told.left)
     circumstances = _circumstances(evidence, reports, recorded, clocks)
-    oracle = Judge(evidence.scenario.ttl_ms, replace(circumstances, leases=total.leases))
+    oracle = Judge(evidence.scenario.ttl_ms, replace(circumstances, leases=total.sums.numbers["totals"]["acquired"]))
     holders = Holders(evidence.window, [begun for begun, _ in evidence.timeline.spans_ns()])
     used, leases = set[int](), Counter[int]()
     torn, missing = history.torn, history.missing_segments

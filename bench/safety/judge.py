@@ -241,9 +241,6 @@ def holes(
             yield f"{unfinished[who]:,} operations of {name} were begun and never recorded"
 
 
-# -- while the run lasts ---------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class LiveVerdict:
     """What is known by now: `leases` that have ended, violations and overstays by kind; `failure` of the checker."""

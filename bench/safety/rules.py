@@ -213,8 +213,6 @@ def tested(leases: Leases, asked: Integers, at_latest: Integers) -> int:
     return int((inside > 0).sum())
 
 
-# -- who held what, and when -------------------------------------------------------------------------------------------
-
 MOST_RESOURCES = 6
 MOST_LEASES = 900
 _FOCUSES = 5  # violations whose surroundings are kept

@@ -61,7 +61,7 @@ def told(buckets: int) -> Told:
     fold = Fold(scenario_of(), Window(0, 10**9))
     fold.count(legal_records(100, 10))
     counts = (*(10,) * 10, *(0,) * (BUCKETS - 10))
-    return Told({(worker, 70 + worker): WorkerFold(counts, fold.state) for worker in range(2)}, buckets)
+    return Told({(worker, 70 + worker): WorkerFold(counts, fold.sums.state) for worker in range(2)}, buckets)
 
 
 @pytest.mark.parametrize(("there", "said"), [(40, 0), (39, 1)])
