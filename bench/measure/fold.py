@@ -26,6 +26,7 @@ SUSTAINED_SHARE = 0.99
 FAILED_SHARE = 0.01  # beyond it the p99 over all acquires is infinite
 SECTIONS: Mapping[str, Iterable[object]] = {
     "totals": ACQUIRE_OUTCOMES, "releases": RELEASE_OUTCOMES, "votes": outcomes.KINDS, "tenths": range(TENTHS), **WAITS,
+    "buckets": (),  # records by bucket, of what came from elsewhere (share.py)
     "counts": ("records", "returned", "finished", "busy_ns", "attempts", "releases", "window_attempts"),
 }  # fmt: skip
 NOT_JUDGED = SafetyReport(verdict="UNKNOWN", reason="nobody judged this history")

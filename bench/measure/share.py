@@ -41,14 +41,6 @@ _WIDTHS = {"history": len(RECORD_FIELDS), LOST: 2}  # words of a row
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerFold:
-    """What one worker counted of itself: its records by bucket, and its fold of all of them."""
-
-    counts: tuple[int, ...]
-    state: SumsState
-
-
-@dataclass(frozen=True, slots=True)
 class Led:
     """What who leads decided: the measured window (ns on its clock), and of how many buckets the records are here."""
 
@@ -123,8 +115,8 @@ def fold_here(workdir: Path, who: Who, scenario: Scenario, window: Window) -> In
     for _, records, _, _ in read_pieces(workdir):
         total.count(records)
         counts += np.bincount(buckets_of(records["resource"]), minlength=BUCKETS)
-    told = WorkerFold(tuple(counts.tolist()), total.sums.state)
-    (workdir / f"{FOLD}-{who[0]}-{who[1]}.json").write_bytes(msgspec.json.encode(told))
+    total.sums.add("buckets", dict(enumerate(counts.tolist())))
+    (workdir / f"{FOLD}-{who[0]}-{who[1]}.json").write_bytes(msgspec.json.encode(total.sums.state))
     return counts
 
 
@@ -171,14 +163,11 @@ def read_led(workdir: Path) -> Led | None:
     return decoded(path.read_bytes(), Led) if path.exists() else None
 
 
-def read_fold(path: Path) -> WorkerFold:
+def read_fold(path: Path) -> SumsState:
     """What one worker counted. Raises ValueError when it is no such thing."""
-    told = decoded(path.read_bytes(), WorkerFold)
-    if len(told.counts) != BUCKETS or min(told.counts) < 0:
-        raise ValueError(f"{path.name} has other buckets than ours")
-    return told
+    return decoded(path.read_bytes(), SumsState)
 
 
-def read_folds(workdir: Path) -> Mapping[Who, WorkerFold]:
+def read_folds(workdir: Path) -> Mapping[Who, SumsState]:
     """What the workers of other hosts counted, by worker and pid."""
     return {who: read_fold(path) for who, path in worker_files(workdir, FOLD, "json")}

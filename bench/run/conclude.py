@@ -112,7 +112,7 @@ def _judge(
     each worker was granted."""
     total = Fold(evidence.scenario, evidence.window, _due(evidence), cut=evidence.course.interrupted)
     for fold in told.folds.values():
-        total.sums.merge(fold.state)
+        total.sums.merge(fold)
     parts = history_parts(evidence.workdir)
     history = read_history(evidence.workdir, 0, parts)
     recorded = Counter(history.counts)

@@ -9,10 +9,11 @@ from typing import Self
 import numpy as np
 
 from bench.measure.clocks import Clock, Who
+from bench.measure.histogram import SumsState
 from bench.measure.outcomes import acquired
 from bench.measure.record import Records
 from bench.measure.run_result import LoadWorker
-from bench.measure.share import BUCKETS, WorkerFold, budget_per_s, read_folds, read_led
+from bench.measure.share import BUCKETS, budget_per_s, read_folds, read_led
 from bench.measure.workers import WorkerNote, cpu_ratio, merged
 from bench.workloads.demand import CALLERS_PER_WORKER
 
@@ -23,7 +24,7 @@ Clocks = Mapping[tuple[int, int], Clock]
 class Told:
     """What the workers of other hosts counted themselves, and of how many buckets their records are here."""
 
-    folds: Mapping[Who, WorkerFold] = field(default_factory=dict)
+    folds: Mapping[Who, SumsState] = field(default_factory=dict)
     buckets: int = BUCKETS
 
     @classmethod
@@ -40,14 +41,17 @@ class Told:
     @property
     def left(self) -> Counter[Who]:
         """How many records of each worker were not wanted: those are no hole."""
-        return Counter({who: sum(fold.counts[self.buckets :]) for who, fold in self.folds.items()})
+        found = Counter[Who]()
+        for who, fold in self.folds.items():
+            found[who] = sum(count for bucket, count in fold.numbers["buckets"].items() if int(bucket) >= self.buckets)
+        return found
 
     @property
     def leases(self) -> Counter[int]:
         """How many leases each worker was granted."""
         found = Counter[int]()
         for (worker, _), fold in self.folds.items():
-            found[worker] += fold.state.numbers["totals"]["acquired"]
+            found[worker] += fold.numbers["totals"]["acquired"]
         return found
 
     def ratio(self, judged: int) -> float:

@@ -240,7 +240,7 @@ class Hosts:
                 if name.endswith(".pack"):
                     get_hub().threadpool.apply(unpack_here, (folder / name,), {"whole": buckets == BUCKETS})
                 elif name.endswith(".json"):
-                    fold.sums.merge(read_fold(folder / name).state)
+                    fold.sums.merge(read_fold(folder / name))
             except (ValueError, OverflowError) as error:
                 logger.error("%s of %s cannot be used: %s", name, host.name, error)
                 (folder / name).unlink(missing_ok=True)

@@ -8,7 +8,7 @@ import pytest
 from bench.measure.clocks import Clock
 from bench.measure.facts import Window
 from bench.measure.fold import Fold
-from bench.measure.share import BUCKETS, Led, WorkerFold, write_led
+from bench.measure.share import BUCKETS, Led, write_led
 from bench.measure.workers import WorkerNote
 from bench.run.hosts import Told, host_warnings, load_workers, share_warning, unbounded
 from bench.safety.judge import holes
@@ -60,8 +60,8 @@ def told(buckets: int) -> Told:
     """Two workers with 100 leases each, ten of them in each of the first ten buckets."""
     fold = Fold(scenario_of(), Window(0, 10**9))
     fold.count(legal_records(100, 10))
-    counts = (*(10,) * 10, *(0,) * (BUCKETS - 10))
-    return Told({(worker, 70 + worker): WorkerFold(counts, fold.sums.state) for worker in range(2)}, buckets)
+    fold.sums.add("buckets", dict.fromkeys(range(10), 10))
+    return Told({(worker, 70 + worker): fold.sums.state for worker in range(2)}, buckets)
 
 
 @pytest.mark.parametrize(("there", "said"), [(40, 0), (39, 1)])
