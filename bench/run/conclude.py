@@ -121,7 +121,6 @@ def _judge(
     oracle = Judge(evidence.scenario.ttl_ms, replace(circumstances, leases=total.sums.numbers["totals"]["acquired"]))
     holders = Holders(evidence.window, [begun for begun, _ in evidence.timeline.spans_ns()])
     used, leases = set[int](), Counter[int]()
-    torn, missing = history.torn, history.missing_segments
     for part in range(parts):
         history = read_history(evidence.workdir, part, parts) if part else history
         (total.add_handoffs if told.folds else total.add)(history.records)
@@ -130,7 +129,7 @@ def _judge(
         used.update(np.unique(history.records["resource"]).tolist())
         leases += leases_by_worker(history.records)
     ratio = told.ratio(leases.total())
-    safety = replaced(oracle.report(torn, missing), holders=holders.section(), judged_ratio=ratio)
+    safety = replaced(oracle.report(), holders=holders.section(), judged_ratio=ratio)
     sections = total.sections(reports, evidence.server_cpu_s, safety)
     warnings = (*sections.warnings, *share_warning(ratio))
     return replace(sections, warnings=warnings), used, told.leases or leases

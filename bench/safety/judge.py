@@ -69,15 +69,19 @@ class Judge:
         try:
             records, operations = history.records, Operations.of(history.records, history.early, history.late)
             self._counts["operations"] += len(records)
+            self._counts["torn"] += history.torn
+            self._counts["missing"] += history.missing_segments
             self._counts["acquired"] += int(acquired(records).sum())
             self._counts["lost"] += int(operations.lost.sum())
             asked = _asked(operations, history.lost)
-            extent = _extent_ns(operations, history.lost, self._ttl_ms)
+            first, last = extent_ns(operations.early)[0], extent_ns(operations.late)[1]
+            last += rules.CLEANUP_NS + self._ttl_ms * 1_000_000  # of keys that may be left
+            extent = int(asked[1].min(initial=first)), int(asked[2].max(initial=last))
             for timeline, chosen in timelines(np.concatenate([records["resource"], asked[0]]), extent):
                 rows, sent = (chosen, chosen) if isinstance(chosen, slice) else np.split(chosen, [len(records)])
                 part = operations[rows]
                 leases = rules.order_leases(part, timeline)
-                resources, *bounds = (column[sent] for column in asked)
+                resources, *bounds = asked[:, sent]
                 self._counts["contested"] += rules.contested(leases)
                 self._counts["tested"] += rules.tested(leases, *(timeline.keys(resources, bound) for bound in bounds))
                 self._counts["held"] += int((leases.end > leases.granted).sum())
@@ -93,10 +97,12 @@ class Judge:
         found = (incident for incident in self._examples if incident.kind in VIOLATIONS)
         return frozenset(operation.resource for incident in found for operation in incident.operations)
 
-    def report(self, torn: int = 0, missing_segments: int = 0) -> SafetyReport:
-        """The verdict over all parts; `torn` and `missing_segments` as in `History`."""
-        counts, tested = self._counts, self._tested
-        verdict, reason = self._verdict("; ".join(self._unknown(torn, missing_segments)))
+    def report(self) -> SafetyReport:
+        """The verdict over all parts."""
+        counts, commands = self._counts, self._circumstances.commands
+        unasked = commands is not None and commands < max(counts["acquired"], self._circumstances.leases)
+        tested = 0 if unasked else counts["tested"]
+        verdict, reason = self._verdict("; ".join(self._unknown()), tested, unasked=unasked)
         return SafetyReport(
             verdict=verdict,
             reason=reason,
@@ -113,39 +119,30 @@ class Judge:
             examples=tuple(self._examples),
         )
 
-    def _unknown(self, torn: int, missing_segments: int) -> Iterator[str]:
+    def _unknown(self) -> Iterator[str]:
         """Why nothing can be called safe."""
+        counts = self._counts
         if self._failure:
             yield self._failure
         yield from self._circumstances.missing
-        if not self._counts["operations"]:
+        if not counts["operations"]:
             yield "no operation was recorded"
-        if torn or missing_segments:
-            yield f"the history is incomplete: {torn} torn records, {missing_segments} missing files"
+        if counts["torn"] or counts["missing"]:
+            yield f"the history is incomplete: {counts['torn']} torn records, {counts['missing']} missing files"
         if step := clock_step_ns(self._circumstances.clock):
             yield f"the wall clock stepped by {step / 1e6:.1f} ms during the run, and servers expire keys by it"
-        if lost := self._counts["lost"]:
-            yield f"{lost:,} leases cannot be placed, as their host's clock stepped"
+        if counts["lost"]:
+            yield f"{counts['lost']:,} leases cannot be placed, as their host's clock stepped"
 
-    def _verdict(self, unknown: str) -> tuple[SafetyWord, str | None]:
+    def _verdict(self, unknown: str, tested: int, *, unasked: bool) -> tuple[SafetyWord, str | None]:
         seen = [f"{self._counts[kind]} × {kind.replace('_', ' ')}" for kind in VIOLATIONS if self._counts[kind]]
         if seen:
             return "VIOLATED", ", ".join(seen) + (f"; besides, {unknown}" if unknown else "")
         if unknown:
             return "UNKNOWN", unknown
-        if self._tested < TESTED_LEAST:
-            return "NOT TESTED", not_tested(self._counts["held"], self._tested, unasked=self._unasked)
+        if tested < TESTED_LEAST:
+            return "NOT TESTED", not_tested(self._counts["held"], tested, unasked=unasked)
         return "SAFE", None
-
-    @property
-    def _unasked(self) -> bool:
-        """Whether the servers took fewer commands than leases were granted: then nobody asked them for a lock."""
-        commands, leases = self._circumstances.commands, self._circumstances.leases
-        return commands is not None and commands < max(self._counts["acquired"], leases)
-
-    @property
-    def _tested(self) -> int:
-        return 0 if self._unasked else self._counts["tested"]
 
     def _note(self, kind: BrokenRule, records: Records, *rows: Integers) -> None:
         count = len(rows[0])
@@ -170,22 +167,14 @@ def judge(history: History, ttl_ms: int, circumstances: Circumstances | None = N
     """Judge a whole history at once; see `Judge`. `ttl_ms`: the longest TTL that was asked for."""
     oracle = Judge(ttl_ms, circumstances)
     oracle.add(history)
-    return oracle.report(history.torn, history.missing_segments)
+    return oracle.report()
 
 
-def _asked(operations: Operations, lost: Integers) -> tuple[Integers, Integers, Integers]:
-    """The resource and time (earliest, latest) of every attempt of which something was sent."""
-    early, late = (which[operations.own["attempt_ns"] > 0] for which in (operations.early, operations.late))
-    columns = (early["resource"], early["attempt_ns"], late["attempt_ns"])
-    resource, at_earliest, at_latest = (np.concatenate(pair) for pair in zip(columns, lost.T[[0, 1, -1]], strict=True))
-    return resource, at_earliest, at_latest
-
-
-def _extent_ns(operations: Operations, lost: Integers, ttl_ms: int) -> tuple[int, int]:
-    """Between which times lies all that rules make keys of."""
-    first, last = extent_ns(operations.early)[0], extent_ns(operations.late)[1]
-    traces_ns = rules.CLEANUP_NS + ttl_ms * 1_000_000
-    return int(lost[:, 1].min(initial=first)), int(lost[:, -1].max(initial=last + traces_ns))
+def _asked(operations: Operations, lost: Integers) -> Integers:
+    """Of every attempt of which something was sent: its resource, when at the earliest and when at the latest."""
+    early, late = operations.early, operations.late
+    ended = np.stack([early["resource"], early["attempt_ns"], late["attempt_ns"]])
+    return np.hstack([ended[:, operations.own["attempt_ns"] > 0], lost.T[[0, 1, -1]]])
 
 
 def blame(at_ns: int, ttl_ms: int, circumstances: Circumstances) -> str:

@@ -75,7 +75,7 @@ def judged(folder: Path) -> tuple[Records, SafetyReport]:
         history = read_history(folder, part, parts)
         oracle.add(history)
         seen.append(history.records)
-    return np.concatenate(seen), oracle.report(0, 0)
+    return np.concatenate(seen), oracle.report()
 
 
 def nobody_waited_in_vain(records: Records) -> None:
