@@ -215,7 +215,6 @@ def tested(leases: Leases, asked: Integers, at_latest: Integers) -> int:
 
 MOST_RESOURCES = 6
 MOST_LEASES = 900
-_FOCUSES = 5  # violations whose surroundings are kept
 
 Table = Integers  # all leases of a resource, by grant: granted_us, end_us, valid_until_us, work_end_us, caller, fault
 
@@ -223,8 +222,8 @@ Table = Integers  # all leases of a resource, by grant: granted_us, end_us, vali
 class Holders:
     """Collects the leases that are drawn, part by part. `window`: the measured time; `faults_ns`: when faults began.
 
-    Of at most `MOST_RESOURCES`: violated ones, then the hottest; at most `MOST_LEASES`: around the first violations,
-    else around the first of another resource, else the first fault, else the slowest acquire."""
+    Of at most `MOST_RESOURCES`: violated ones, then the hottest; at most `MOST_LEASES`: around the first violation of a
+    resource, else of another one, else the first fault, else the slowest acquire."""
 
     def __init__(self, window: Window, faults_ns: Iterable[int] = ()) -> None:
         self._window = window
@@ -252,36 +251,27 @@ class Holders:
         most = MOST_LEASES // max(len(self._held), 1)
         at_ns = self._slowest[1] if self._fault_ns is None else self._fault_ns
         violated_us = min((_first_fault(table) for _, table in self._held), default=math.inf)
-        focus_us = (at_ns - self._window.start_ns) // 1_000 if violated_us == math.inf else int(violated_us)
+        elsewhere_us = (at_ns - self._window.start_ns) // 1_000 if violated_us == math.inf else violated_us
         entries = []
         for resource, table in self._held:
-            chosen = _chosen(table, most, focus_us)
-            spans = tuple((int(table[a, 0]), int(table[a:b, 1].max())) for a, b in chosen)
-            rows = tuple(tuple(row) for a, b in chosen for row in table[a:b].tolist())
+            own_us = _first_fault(table)
+            middle = int(np.searchsorted(table[:, 0], elsewhere_us if own_us == math.inf else own_us))
+            first = max(min(middle - most // 2, len(table) - most), 0)
+            kept = table[first : first + most]
+            spans = ((int(kept[0, 0]), int(kept[:, 1].max())),) if len(kept) else ()
+            rows = tuple(map(tuple, kept.tolist()))
             entries.append(Holder(resource=resource, leases=len(table), spans_us=spans, rows=rows))
         return tuple(entries)
 
     def _table(self, records: Records) -> Table:
-        leases = order_leases(Operations.of(records), Timeline(int(records["resource"][0]), 0, 0))  # of one resource
-        granted, valid_until, work_end, sent, caller = (
-            leases.own(name) for name in ("granted_ns", "valid_until_ns", "work_end_ns", "release_sent_ns", "caller")
-        )
-        end = np.where(sent > 0, np.minimum(valid_until, sent), valid_until)
-        work_end = np.where(work_end > 0, work_end, end)  # else no work was recorded
-        table = np.stack([granted, end, valid_until, work_end], axis=1) - self._window.start_ns
+        leases = order_leases(Operations.of(records), Timeline(int(records["resource"][0]), 0, 0))  # keys are times
+        work_end = leases.own("work_end_ns")
+        work_end = np.where(work_end > 0, work_end, leases.end)  # else no work was recorded
+        times = np.stack([leases.granted, leases.end, leases.own("valid_until_ns"), work_end], axis=1)
         fault = np.isin(leases.row, np.concatenate(service_faults(leases)))
-        return np.column_stack([table // 1_000, caller, fault])
+        return np.column_stack([(times - self._window.start_ns) // 1_000, leases.own("caller"), fault])
 
 
 def _first_fault(table: Table) -> float:
     """When the first lease that overlaps another was granted, in µs; infinite when there is none."""
     return min(map(float, table[table[:, -1] > 0, 0][:1]), default=math.inf)
-
-
-def _chosen(table: Table, most: int, focus_us: int) -> Integers:
-    """Ranges of rows to keep, at most about `most` rows, in order and apart from each other."""
-    focuses = np.flatnonzero(table[:, -1])[:_FOCUSES].tolist() or [int(np.searchsorted(table[:, 0], focus_us))]
-    half, kept = most // (2 * len(focuses)), np.full(len(table), len(table) <= most)
-    for focus in focuses:
-        kept[max(focus - half, 0) : focus + half] = True
-    return np.flatnonzero(np.diff(kept, prepend=False, append=False)).reshape(-1, 2)
