@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PROGRAM, VARIABLE = "lockbench", "_LOCKBENCH_COMPLETE"
 _SAFE = """
 safe: never two valid leases at once, within its assumptions. Those that are not are here to show it: do not
-copy them. How each locks, its pause points and what shows its flaw: lockbench recipes --json"""
+copy them. How each locks, and its pause points: lockbench recipes --json"""
 json_option = click.option("--json", "as_json", is_flag=True, help="print as JSON")
 
 
@@ -60,7 +60,7 @@ def _recipe_facts(entry: RecipeEntry) -> dict[str, Any]:
         about = entry.about
     except UsageError as error:  # of another package, and broken
         return {**facts, "instances": "–", "safe": None, "flaw": str(error)}
-    return {**facts, **asdict(about), "instances": about.instances, "points": about.all_points}
+    return {**facts, **asdict(about), "instances": about.instances, "pause_points": about.all_points}
 
 
 @click.command()

@@ -133,15 +133,12 @@ class Protected:
 
     @property
     def instances(self) -> tuple[InstanceStatus, ...]:
-        """The recipe's."""
         return self.recipe.instances
 
     @property
     def figures(self) -> Mapping[str, int]:
-        """The recipe's, and the writes."""
         return {**self.recipe.figures, **self._counts}
 
     def close(self) -> None:
-        """Close the recipe and the register. Idempotent."""
         self.recipe.close()
         self._instance.close()

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from math import inf
 from uuid import uuid1
 
 from redis.exceptions import RedisError
@@ -30,7 +29,6 @@ class _Unchecked(PlainRecipe):
     """Whoever gives back deletes whatever key is there."""
 
     def give_back(self, lease: Lease) -> Outcome:
-        """DEL."""
         return self.delete(lease.resource)
 
 
@@ -41,12 +39,10 @@ class GetSet(_Unchecked):
         how="GET the variable, SET it to 1 if it is 0",
         flaw="not atomic: all who read 0 before the first SET get the lock",
         safe=False,
-        shown_by=("pause after-get",),
         points=("after-get",),
     )
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
-        """GET, then SET."""
         key, started_ns = self.key(resource), monotonic_ns()
         if self.ask("GET", key) is not None:
             return HELD
@@ -62,11 +58,9 @@ class Setnx(_Unchecked):
         how="SETNX, no TTL; DEL",
         flaw="a holder that dies holds for ever",
         safe=True,
-        shown_by=("kill worker",),
     )
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
-        """SETNX."""
         started_ns = monotonic_ns()
         if not self.ask("SETNX", self.key(resource), "1"):
             return HELD
@@ -80,12 +74,10 @@ class SetnxExpire(_Unchecked):
         how="SETNX, then EXPIRE; DEL",
         flaw="a crash between the two leaves a key without TTL; its DEL removes a successor's lock",
         safe=False,
-        shown_by=("kill worker at after-setnx", "pause after-grant", "stop worker"),
         points=("after-setnx",),
     )
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
-        """SETNX, then PEXPIRE."""
         key = self.key(resource)
         if not self.ask("SETNX", key, "1"):
             return HELD
@@ -102,12 +94,10 @@ class TimestampGetset(PlainRecipe):
         how="SETNX with the end as value; an ended lock is taken over by GETSET; DEL while not ended",
         flaw="needs synchronised clocks; the loser of a takeover overwrites the winner's end",
         safe=False,
-        shown_by=("client clock skew", "pause after-get", "pause after-check"),
         points=("after-get", "after-check"),
     )
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
-        """SETNX; GET; GETSET if what was read has ended."""
         key, started_ns, end_ms = self.key(resource), monotonic_ns(), self.wall_ms() + ttl_ms
         if not self.ask("SETNX", key, end_ms):
             seen = self.ask("GET", key)
@@ -144,7 +134,6 @@ class TimestampSet(TimestampGetset):
     )
 
     def take_over(self, key: str, seen: bytes, end_ms: int) -> bool:
-        """Whoever comes takes it."""
         self.ask("SET", key, end_ms)
         return True
 
@@ -156,11 +145,9 @@ class Company2013(TimestampGetset):
         TimestampGetset.about,
         how="as timestamp-getset; the release reads the key: not expired → DEL",
         flaw="a blocked owner deletes its successor's lock: the check reads the successor's timestamp",
-        shown_by=("pause after-grant", "stop worker", "client clock skew"),
     )
 
     def give_back(self, lease: Lease) -> Outcome:
-        """GET; DEL if the timestamp that is there now has not passed."""
         end_ms = self.ask("GET", self.key(lease.resource))
         if end_ms is None or int(end_ms) < self.wall_ms():
             return Outcome.GONE
@@ -175,11 +162,9 @@ class SetNxFixed(_Unchecked):
         how="SET NX PX with the same value for all; DEL",
         flaw="deletes somebody else's lock after its own has expired",
         safe=False,
-        shown_by=("pause after-grant", "stop worker"),
     )
 
     def new_token(self) -> bytes:
-        """The same for all."""
         return b"1"
 
 
@@ -190,12 +175,10 @@ class SetNxGetDel(PlainRecipe):
         how="SET NX PX with a unique value; GET, and DEL if it is ours",
         flaw="the gap between GET and DEL: the key may be another's by then",
         safe=False,
-        shown_by=("pause after-get",),
         points=("after-get",),
     )
 
     def give_back(self, lease: Lease) -> Outcome:
-        """GET, then DEL."""
         if self.ask("GET", self.key(lease.resource)) != lease.owner_token:
             return Outcome.GONE
         self.pause("after-get")
@@ -212,7 +195,6 @@ class SetNxLuaRecipe(PlainRecipe):
     )
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
-        """SET NX PX; what it may have left is removed."""
         token, started_ns = self.new_token(), monotonic_ns()
         try:
             granted = self._set(resource, token, ttl_ms)
@@ -230,7 +212,6 @@ class SetNxLuaRecipe(PlainRecipe):
         return FencedLease.of(lease, granted) if self.settings.fencing else lease
 
     def abandon(self, lease: Lease) -> None:
-        """A caller that is killed has its key deleted all the same."""
         self._undo(lease.resource, lease.owner_token)
 
     def _set(self, resource: str, token: bytes, ttl_ms: int) -> int:
@@ -252,11 +233,9 @@ class Backoff(PlainRecipe):
         how="SET NX PX with a uuid1; refused: wait 0.1 s, doubling to 5 s; used without try/finally",
         flaw="starves who waits long; an exception in the body leaks the lock",
         safe=True,
-        shown_by=("same-time start", "exception in the body"),
     )
 
     def new_token(self) -> bytes:
-        """A clock and a host."""
         return str(uuid1()).encode()
 
     def next_start_ns(self, outcome: Outcome, attempts: int, now_ns: int, deadline_ns: int) -> int | None:
@@ -278,7 +257,6 @@ class Watchdog(PlainRecipe):
         how="SET NX PX with a unique value, renewed in the background by compare-and-extend",
         flaw="a paused or dead client renews nothing, and notices a lost lock late",
         safe=True,
-        shown_by=("pause before-renew", "stop worker", "kill worker"),
         points=("before-renew",),
     )
 
@@ -286,7 +264,6 @@ class Watchdog(PlainRecipe):
         super().__init__(servers, settings)
         self._changed = threading.Condition()
         self._due: dict[bytes, tuple[int, Lease]] = {}  # by owner token: when to renew (ns)
-        self._awake_ns: float = inf  # until when the watchdog sleeps
         self._closed = False
         self._log = (
             LineLog(settings.attempts, "extensions", settings.process) if settings.attempts is not None else None
@@ -295,7 +272,6 @@ class Watchdog(PlainRecipe):
         self._thread.start()
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
-        """SET NX PX; from now on it is renewed."""
         lease = super().attempt(resource, ttl_ms)
         if isinstance(lease, Lease):
             with self._changed:
@@ -308,13 +284,11 @@ class Watchdog(PlainRecipe):
         return bool(self.server.run(COMPARE_AND_EXTEND, (key,), lease.owner_token, lease.ttl_ms))
 
     def give_back(self, lease: Lease) -> Outcome:
-        """No more renewals; compare-and-delete."""
         with self._changed:
             self._due.pop(lease.owner_token, None)
         return super().give_back(lease)
 
     def abandon(self, lease: Lease) -> None:
-        """A caller that is killed has no watchdog any more."""
         self.give_back(lease)
 
     def take_reply_times_ns(self) -> tuple[list[int], ...]:
@@ -324,7 +298,6 @@ class Watchdog(PlainRecipe):
         return super().take_reply_times_ns()
 
     def close(self) -> None:
-        """End the watchdog, close the connections. Idempotent."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -332,10 +305,8 @@ class Watchdog(PlainRecipe):
         super().close()
 
     def _renew_after(self, lease: Lease, sent_ns: int) -> None:
-        due_ns = sent_ns + lease.ttl_ms * NS_PER_MS // RENEWALS_PER_TTL
-        self._due[lease.owner_token] = due_ns, lease
-        if due_ns < self._awake_ns:
-            self._changed.notify()
+        self._due[lease.owner_token] = sent_ns + lease.ttl_ms * NS_PER_MS // RENEWALS_PER_TTL, lease
+        self._changed.notify()
 
     def _watch(self) -> None:
         while (lease := self._next_due()) is not None:
@@ -353,8 +324,8 @@ class Watchdog(PlainRecipe):
         """Waits for it; None when the recipe is closed."""
         with self._changed:
             while not self._closed:
-                self._awake_ns, lease = min(self._due.values(), key=lambda one: one[0], default=(inf, None))
-                left_s = (self._awake_ns - monotonic_ns()) / NS_PER_S
+                due_ns, lease = min(self._due.values(), key=lambda one: one[0], default=(0, None))
+                left_s = (due_ns - monotonic_ns()) / NS_PER_S
                 if lease is not None and left_s <= 0:
                     return lease
                 self._changed.wait(None if lease is None else left_s)
@@ -384,9 +355,7 @@ class WatchdogNaive(Watchdog):
         how="as watchdog, but renewed by a plain PEXPIRE",
         flaw="after a pause it extends a stranger's lock, and believes that it is its own",
         safe=False,
-        shown_by=("pause before-renew", "stop worker"),
     )
 
     def extend(self, lease: Lease) -> bool:
-        """One more TTL for whoever has it. Raises RedisError."""
         return bool(self.ask("PEXPIRE", self.key(lease.resource), lease.ttl_ms))

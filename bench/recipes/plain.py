@@ -204,7 +204,6 @@ class PlainRecipe:
         self.server, self.ask = server, server.ask
 
     def key(self, resource: str) -> str:
-        """The key of a resource."""
         return self.settings.key_prefix + resource
 
     def new_token(self) -> bytes:
@@ -238,7 +237,6 @@ class PlainRecipe:
 
     @classmethod
     def connect(cls, targets: Sequence[str], settings: RecipeSettings) -> Self:
-        """See `Recipe.connect`."""
         servers = [PlainInstance(index, url, settings) for index, url in enumerate(targets)]
         troubles = [server.trouble for server in servers if server.trouble is not None]
         refused = [trouble for trouble in troubles if isinstance(trouble, InstanceRefusedError)]
@@ -289,15 +287,12 @@ class PlainRecipe:
 
     @property
     def instances(self) -> tuple[InstanceStatus, ...]:
-        """Every instance as this client sees it now."""
         return tuple(server.status for server in self.servers)
 
     def take_reply_times_ns(self) -> tuple[list[int], ...]:
-        """Per instance: how long (ns) one command in 61 took since the last call."""
         return tuple(server.take_reply_times_ns() for server in self.servers)
 
     def close(self) -> None:
-        """Close the connections. Idempotent."""
         for server in self.servers:
             server.close()
 

@@ -26,15 +26,13 @@ COMMON_POINTS = ("after-grant", "before-release")  # every recipe has them: hold
 class About:
     """`how` it locks; `flaw`: the one fault it is known for, or "none" and within what; `safe`: never two valid leases.
 
-    `shown_by`: what makes the flaw appear. `least` … `most` instances (None: any number), `usual` when nothing is said.
-    `points`: its own pause points, in the order they are passed. `replicated`: the instances after the first must be
-    replicas of the first.
+    `least` … `most` instances (None: any number), `usual` when nothing is said. `points`: its own pause points, in the
+    order they are passed. `replicated`: the instances after the first must be replicas of the first.
     """
 
     how: str
     flaw: str
     safe: bool
-    shown_by: tuple[str, ...] = ()
     least: int = 1
     most: int | None = 1
     usual: int = 1

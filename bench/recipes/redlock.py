@@ -71,7 +71,6 @@ class RedlockRecipe:
 
     @classmethod
     def connect(cls, targets: Sequence[str], settings: RecipeSettings) -> Self:
-        """See `Recipe.connect`: a quorum of the targets must answer."""
         return cls(targets, settings)
 
     def observe(self, record: AttemptRecord) -> None:
@@ -96,7 +95,6 @@ class RedlockRecipe:
 
     @property
     def instances(self) -> tuple[InstanceStatus, ...]:
-        """Every instance as the lock sees it now."""
         return self._lock.instances
 
 
@@ -130,7 +128,6 @@ class RedlockSequential(PlainRecipe):
         how="Redlock through redis-py: N instances one after the other, always in the same order",
         flaw="slow: N round trips, and as wide a window for split votes",
         safe=True,
-        shown_by=("pause after-vote",),
         most=None,
         usual=5,
         points=("after-vote",),
@@ -139,7 +136,6 @@ class RedlockSequential(PlainRecipe):
 
     @classmethod
     def needed(cls, instances: int) -> int:
-        """A quorum."""
         return quorum_of(instances)
 
     def order(self) -> Sequence[PlainInstance]:
@@ -174,7 +170,6 @@ class RedlockSequential(PlainRecipe):
         return owned_outcome_of(answers.count(True), answers.count(False), instances, quorum_of(instances))
 
     def abandon(self, lease: Lease) -> None:
-        """A caller that is killed has its keys deleted all the same."""
         self._undo(lease.resource, lease.owner_token)
 
     def _undo(self, resource: str, token: bytes) -> None:
@@ -196,7 +191,6 @@ class RedlockRandomOrder(RedlockSequential):
         self._rng = Random(f"{settings.seed} {settings.process} order")
 
     def order(self) -> Sequence[PlainInstance]:
-        """A shuffle drawn from the seed."""
         return self._rng.sample(self.servers, len(self.servers))
 
 
@@ -223,7 +217,6 @@ class MajorityRelease(RedlockSequential):
         RedlockSequential.about,
         how="as redlock-sequential, but the release stops once a quorum has confirmed it",
         flaw="the keys left on the minority block the next holder until their TTL",
-        shown_by=("kill instance", "stop instance"),
         least=2,
     )
     stops_at_quorum = True

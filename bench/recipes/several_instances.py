@@ -2,7 +2,7 @@
 
 `multi-write` is flawed, on purpose: do not copy it. Whoever cannot reach redis-1 locks on redis-2, where the copy of a
 lock granted on redis-1 may not have arrived: both are granted. `multi-write-unique-index` adds the mitigation said to
-be used: a row that must be unique in a database (one SQLite file per run, for the processes of one host), where a
+be used: a row that must be unique in a database (one SQLite file per run, or one of the process), where a
 double grant is rejected, and counted. Rows of expired leases are replaced.
 
 `replica-failover` is flawed, on purpose, too. The master's OK does not wait for its replicas; one that is promoted
@@ -11,16 +11,13 @@ master by asking all for their ROLE, at connect and after every error. Source: R
 """
 
 import sqlite3
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from hashlib import sha1
-from pathlib import Path
 from threading import Lock
 from typing import Any, Self
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -39,7 +36,6 @@ class MultiWrite(PlainRecipe):
         how="SET NX PX on the instance in use, then copy to the others; switch the instance on an error",
         flaw="during a switch two clients are granted on two instances, before the copies arrive",
         safe=False,
-        shown_by=("proxy", "pause before-copy"),
         least=2,
         most=None,
         usual=3,
@@ -48,11 +44,9 @@ class MultiWrite(PlainRecipe):
 
     @classmethod
     def needed(cls, instances: int) -> int:
-        """One is enough."""
         return 1
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
-        """SET NX PX on the first instance that answers; copies to the others, whatever comes of them."""
         key, token, started_ns = self.key(resource), self.new_token(), monotonic_ns()
         errored = silent = 0
         for turn in range(len(self.servers)):
@@ -76,7 +70,6 @@ class MultiWrite(PlainRecipe):
         return Refusal(Outcome.UNREACHABLE, Tally(errored=errored, silent=silent))
 
     def give_back(self, lease: Lease) -> Outcome:
-        """Compare-and-delete everywhere; the instance in use says how it went."""
         key, found = self.key(lease.resource), Outcome.UNREACHABLE
         for server in self.servers:
             with suppress(RedisError):
@@ -102,36 +95,8 @@ DO UPDATE SET token = excluded.token, valid_until_ns = excluded.valid_until_ns W
 """
 
 
-class UniqueIndex:
-    """Which lease a resource has, in a table whose index admits one."""
-
-    def __init__(self, path: Path) -> None:
-        self._database = sqlite3.connect(path, timeout=1.0, isolation_level=None, check_same_thread=False)
-        self._turn = Lock()
-        self._database.execute("PRAGMA journal_mode = WAL")
-        self._database.execute("PRAGMA synchronous = OFF")  # the file ends with the run
-        self._database.execute(
-            "CREATE TABLE IF NOT EXISTS lease (resource TEXT UNIQUE, token BLOB, valid_until_ns INTEGER)"
-        )
-
-    def insert(self, lease: Lease) -> bool:
-        """False when the index rejects the row: another lease of the resource is there, and not expired."""
-        with self._turn:
-            row = (lease.resource, lease.owner_token, lease.valid_until_ns, monotonic_ns())
-            return self._database.execute(_INSERT, row).rowcount == 1
-
-    def delete(self, lease: Lease) -> None:
-        """Remove the row of this lease, if it is still there."""
-        with self._turn:
-            self._database.execute("DELETE FROM lease WHERE token = ?", (lease.owner_token,))
-
-    def close(self) -> None:
-        """Close the file. Idempotent."""
-        self._database.close()
-
-
 class MultiWriteUniqueIndex(MultiWrite):
-    """As multi-write, and the database has the last word."""
+    """As multi-write, and a table whose index admits one lease of a resource has the last word."""
 
     about = replace(
         MultiWrite.about,
@@ -142,35 +107,43 @@ class MultiWriteUniqueIndex(MultiWrite):
 
     def __init__(self, servers: Sequence[PlainInstance], settings: RecipeSettings) -> None:
         super().__init__(servers, settings)
-        name = sha1(settings.key_prefix.encode(), usedforsecurity=False).hexdigest()[:16]
-        self._path = (settings.folder or Path(tempfile.gettempdir())) / f"unique-index-{name}.sqlite"
-        self._private = settings.folder is None
-        self._index = UniqueIndex(self._path)
+        in_memory = f"file:{quote(settings.key_prefix)}?mode=memory&cache=shared"  # of this process
+        place = settings.folder / "unique-index.sqlite" if settings.folder else in_memory
+        self._database = sqlite3.connect(place, timeout=1.0, isolation_level=None, check_same_thread=False, uri=True)
+        self._turn = Lock()
+        self._database.execute("PRAGMA journal_mode = WAL")
+        self._database.execute("PRAGMA synchronous = OFF")  # the file ends with the run
+        self._database.execute(
+            "CREATE TABLE IF NOT EXISTS lease (resource TEXT UNIQUE, token BLOB, valid_until_ns INTEGER)"
+        )
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
         """Granted once the row is in; a rejected one is a double grant that was caught."""
         result = super().attempt(resource, ttl_ms)
         if not isinstance(result, Lease):
             return result
-        if self._index.insert(result):
+        if self.insert(result):
             result.granted_ns = monotonic_ns()
             return result
         self.figures["caught_double_grants"] += 1
         super().give_back(result)
         return Refusal(Outcome.CONTENDED, Tally(refused=len(self.servers)))
 
+    def insert(self, lease: Lease) -> bool:
+        """False when the index rejects the row: another lease of the resource is there, and not expired."""
+        with self._turn:
+            row = (lease.resource, lease.owner_token, lease.valid_until_ns, monotonic_ns())
+            return self._database.execute(_INSERT, row).rowcount == 1
+
     def give_back(self, lease: Lease) -> Outcome:
         """The row first: the next holder's is then never in its way."""
-        self._index.delete(lease)
+        with self._turn:
+            self._database.execute("DELETE FROM lease WHERE token = ?", (lease.owner_token,))
         return super().give_back(lease)
 
     def close(self) -> None:
-        """Close the connections and the database."""
         super().close()
-        self._index.close()
-        if self._private:
-            for path in self._path.parent.glob(f"{self._path.name}*"):
-                path.unlink(missing_ok=True)
+        self._database.close()
 
 
 # -- one master and asynchronous replicas ------------------------------------------------------------------------------
@@ -220,7 +193,6 @@ class ReplicaFailover(PlainRecipe):
         how="SET NX PX on the master; an asynchronous replica is promoted at once when it dies",
         flaw="the promoted replica may lack the key: a lock that was acknowledged is granted again",
         safe=False,
-        shown_by=("kill instance:0, link to the replica frozen",),
         least=2,
         most=None,
         usual=2,
@@ -256,7 +228,6 @@ class ReplicaFailover(PlainRecipe):
             raise
 
     def give_back(self, lease: Lease) -> Outcome:
-        """Compare-and-delete on the master."""
         try:
             return super().give_back(lease)
         except RedisError:
@@ -280,12 +251,10 @@ class ReplicaDelayedPromotion(ReplicaFailover):
         how="as replica-failover, but a replica is promoted only after the longest TTL",
         flaw="none in exclusion; after the master's death nothing can be locked for a TTL",
         safe=True,
-        shown_by=("kill instance:0",),
     )
 
     @property
     def promotion_delay_ms(self) -> int:
-        """The longest TTL: what a lost key can have lasted."""
         return self.settings.max_ttl_ms
 
 

@@ -46,7 +46,6 @@ class _Woken(SetNxLuaRecipe):
     """Who was refused listens until it is woken, or until the next look."""
 
     def next_start_ns(self, outcome: Outcome, attempts: int, now_ns: int, deadline_ns: int) -> int | None:
-        """At the next look, if nobody wakes it before."""
         start_ns = super().next_start_ns(outcome, attempts, now_ns, deadline_ns)
         if start_ns is None or outcome is not Outcome.CONTENDED:
             return start_ns
@@ -76,12 +75,10 @@ class SetNxBlpop(_Woken):
     )
 
     def give_back(self, lease: Lease) -> Outcome:
-        """Compare, delete, push."""
         keys = self.key(lease.resource), self._list(lease.resource)
         return Outcome.RELEASED if self.server.run(RELEASE_AND_WAKE, keys, lease.owner_token) else Outcome.GONE
 
     def listen(self, resource: str, delay_ns: int) -> None:
-        """Block until a push."""
         self.server.block(delay_ns / NS_PER_S, "BLPOP", self._list(resource))
 
     def _list(self, resource: str) -> str:
@@ -102,7 +99,6 @@ class SetNxPubsub(_Woken):
         self._idle: list[PubSub] = []
 
     def acquire(self, resource: str, ttl_ms: int, wait_ms: int, /) -> Lease | Denied:
-        """As every recipe; who listened does so no more."""
         before = _EAR.set(None)
         try:
             return super().acquire(resource, ttl_ms, wait_ms)
@@ -113,7 +109,6 @@ class SetNxPubsub(_Woken):
                 self._leave(ear)
 
     def give_back(self, lease: Lease) -> Outcome:
-        """Compare, delete, publish."""
         keys = (self.key(lease.resource),)
         return Outcome.RELEASED if self.server.run(RELEASE_AND_PUBLISH, keys, lease.owner_token) else Outcome.GONE
 
@@ -131,7 +126,6 @@ class SetNxPubsub(_Woken):
                 return
 
     def close(self) -> None:
-        """Close the connections. Idempotent."""
         while self._idle:
             self._idle.pop().close()
         super().close()

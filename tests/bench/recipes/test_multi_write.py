@@ -1,5 +1,6 @@
 """Fail-over by hand, and the unique index that catches what it lets through."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 from redis import Redis
 
 from bench.recipes.protocol import RecipeSettings
-from bench.recipes.several_instances import MultiWrite, MultiWriteUniqueIndex, UniqueIndex
+from bench.recipes.several_instances import MultiWrite, MultiWriteUniqueIndex
 from bench.topology.fleet import Fleet
 from lockcore import Denied, Lease, Outcome, Tally
 from lockcore.clock import monotonic_ns
@@ -49,32 +50,38 @@ def lease_of(resource: str, token: bytes, lasts_ms: int) -> Lease:
     return Lease(resource, token, lasts_ms, now_ns, now_ns, now_ns + lasts_ms * 1_000_000, Closed(Tally(granted=1)))
 
 
-def test_the_index_admits_one_lease_of_a_resource_over_all_connections(tmp_path: Path) -> None:
-    first, second = (UniqueIndex(tmp_path / "index.sqlite") for _ in range(2))
+@pytest.fixture
+def two(fleet: Fleet, settings: RecipeSettings, tmp_path: Path) -> Iterator[list[MultiWriteUniqueIndex]]:
+    """Two clients of one run, whose database they share."""
+    made = [MultiWriteUniqueIndex.connect(fleet.urls, replace(settings, folder=tmp_path)) for _ in range(2)]
+    yield made
+    for recipe in made:
+        recipe.close()
+
+
+def test_the_index_admits_one_lease_of_a_resource_over_all_connections(two: list[MultiWriteUniqueIndex]) -> None:
+    first, second = two
     mine, other = lease_of("r1", b"a", 60_000), lease_of("r1", b"b", 60_000)
     assert first.insert(mine)
     assert not second.insert(other)
     assert second.insert(lease_of("r2", b"c", 60_000))
-    second.delete(other)
+    second.give_back(other)
     assert not second.insert(other), "only a lease's own row is deleted"
-    first.delete(mine)
+    first.give_back(mine)
     assert second.insert(other)
-    first.close()
-    second.close()
 
 
-def test_an_expired_row_gives_way(tmp_path: Path) -> None:
-    index = UniqueIndex(tmp_path / "index.sqlite")
+def test_an_expired_row_gives_way(two: list[MultiWriteUniqueIndex]) -> None:
+    index, _ = two
     assert index.insert(lease_of("r1", b"a", -1))
     assert index.insert(lease_of("r1", b"b", 60_000))
     assert not index.insert(lease_of("r1", b"c", 60_000))
-    index.close()
 
 
 def test_a_rejected_row_is_counted_and_its_keys_are_given_back(
-    fleet: Fleet, servers: list[Redis], settings: RecipeSettings, tmp_path: Path
+    servers: list[Redis], two: list[MultiWriteUniqueIndex]
 ) -> None:
-    first, second = (MultiWriteUniqueIndex.connect(fleet.urls, replace(settings, folder=tmp_path)) for _ in range(2))
+    first, second = two
     assert isinstance(first.acquire("r1", 5000, 0), Lease)
     for server in servers:
         server.delete("test:r1")
@@ -82,15 +89,14 @@ def test_a_rejected_row_is_counted_and_its_keys_are_given_back(
     assert isinstance(denied, Denied)
     assert (denied.outcome, second.figures["caught_double_grants"]) == (Outcome.CONTENDED, 1)
     assert [server.dbsize() for server in servers] == [0, 0, 0]
-    first.close()
-    second.close()
 
 
-def test_without_a_folder_of_the_run_the_file_ends_with_the_recipe(
-    fleet: Fleet, servers: list[Redis], settings: RecipeSettings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_without_a_folder_of_the_run_the_database_is_this_processs_and_ends_with_its_last_client(
+    fleet: Fleet, settings: RecipeSettings
 ) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    recipe = MultiWriteUniqueIndex.connect(fleet.urls, settings)
-    assert list(tmp_path.iterdir())
-    recipe.close()
-    assert list(tmp_path.iterdir()) == []
+    row = lease_of("r1", b"a", 60_000)
+    for _ in range(2):
+        first, second = (MultiWriteUniqueIndex.connect(fleet.urls, settings) for _ in range(2))
+        assert (first.insert(row), second.insert(row)) == (True, False)
+        first.close()
+        second.close()

@@ -43,7 +43,6 @@ def test_a_recipe_says_what_it_is_and_what_it_gets_wrong_in_one_line(name: str) 
     assert 10 < len(about.flaw) < 100
     assert "\n" not in about.how + about.flaw
     assert about.safe or not about.flaw.startswith("none")
-    assert about.safe or about.shown_by
     assert about.least <= about.usual <= (about.most or about.usual)
 
 
