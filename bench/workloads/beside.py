@@ -8,8 +8,8 @@ and its verdict is UNKNOWN. Orders hold passwords, and go by pipe.
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.errors import BenchError
@@ -33,7 +33,7 @@ class JudgeOrder:
     folder: Path | None
 
 
-READY = "ready"  # its first word, and its answer to an order: it has asked the servers what they have done so far
+READY = "ready"  # its answer to an order: it has asked the servers what they have done so far
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,51 +49,40 @@ class ToldVerdict:
 
 
 class JudgeBeside:
-    """Beside one run at most: `begin` with it, `judge` once it has ended, or `close`. Made early, as it takes a second
-    to be there. Without one, as when it was killed, they do nothing, and the verdict is UNKNOWN."""
+    """Beside one run: made before it, `judge`d once it has ended, or `close`d. `workdir`: the folder of the run; None
+    without a judge, and then the verdict is UNKNOWN."""
 
-    def __init__(self) -> None:
+    def __init__(self, plan: Plan, folder: Path | None) -> None:
+        """Have the judge of the run of `plan` ready. `folder`: for the result."""
+        self.workdir: Path | None = None
+        self._parts = ExitStack()
         self._child: Child | None = None
-        self._guard: Guard | None = None
-        self.why = ""  # there is no verdict
+        self._why = ""  # there is no verdict
         with self._noted():
-            self._child = Child("the judge", "bench.run.beside")
+            self._child = self._parts.enter_context(Child("the judge", "bench.run.beside"))
+            guard = self._parts.enter_context(Guard(Path(tempfile.gettempdir()), "lockbench-run-"))
+            command = tuple(masked_command(["locust", *sys.argv[1:]]))
+            self._child.tell(JudgeOrder(plan.text.decode(), guard.folder, command, folder))
             self._child.hear(str, READY_S)
-
-    def begin(self, plan: Plan, folder: Path | None) -> Path | None:
-        """The folder of the run of `plan`, which begins; None if nobody judges it. `folder`: for the result."""
-        with self._noted():
-            if self._child is not None:
-                self._guard = Guard(Path(tempfile.gettempdir()), "lockbench-run-")
-                command = tuple(masked_command(["locust", *sys.argv[1:]]))
-                self._child.tell(JudgeOrder(plan.text.decode(), self._guard.folder, command, folder))
-                self._child.hear(str, READY_S)
-                return self._guard.folder
-        return None
+            self.workdir = guard.folder
 
     def judge(self, stop_ns: int) -> ToldVerdict:
         """The verdict on the run, all of which is in its folder. `stop_ns`: when the load was to end (monotonic)."""
-        told = None
+        told = ToldVerdict("UNKNOWN", Kind.UNKNOWN.value, "nobody has judged this run", 0)
         with self._noted():
-            if self._child is not None:
+            if self._child is not None and self.workdir is not None:
                 self._child.tell(stop_ns)
                 told = self._child.hear(ToldVerdict, JUDGE_S)
         self.close()
-        return told or ToldVerdict("UNKNOWN", Kind.UNKNOWN.value, f"nobody has judged this run: {self.why}", 0)
+        return replace(told, headline=f"{told.headline}: {self._why}") if self._why else told
 
     def close(self) -> None:
         """The run is over, and its folder goes."""
-        for part in (self._child, self._guard):
-            if part is not None:
-                part.close()
-        self._child = self._guard = None
+        self._parts.close()
 
     @contextmanager
     def _noted(self) -> Iterator[None]:
         try:
             yield
         except BenchError as error:
-            self.why = str(error)
-            if self._child is not None:
-                self._child.close()
-            self._child = None  # the folder stays: who writes into it goes on
+            self._why = str(error)

@@ -7,7 +7,6 @@ judge beside it. Source: locust.runners, locust.main (shutdown).
 """
 
 import logging
-import os
 import time
 from argparse import Namespace
 from collections.abc import Iterable
@@ -17,20 +16,18 @@ from itertools import groupby, zip_longest
 from pathlib import Path
 
 import gevent
-from gevent import get_hub
 from locust.env import Environment
 from locust.rpc.protocol import Message
-from locust.runners import STATE_INIT, STATE_MISSING, STATE_STOPPING, LocalRunner, MasterRunner, WorkerNode
+from locust.runners import STATE_MISSING, STATE_STOPPING, LocalRunner, MasterRunner, WorkerNode
 
 from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.measure.environment import versions
-from bench.measure.histogram import Histogram
 from bench.measure.verdict import VIOLATED
 from bench.workloads.beside import JUDGE_S, JudgeBeside, ToldVerdict
 from bench.workloads.hosts import Hosts
-from bench.workloads.launch import WORKERS_S, error_of, is_alive, note_failure, note_of
+from bench.workloads.launch import error_of, is_alive, note_failure, note_of
 from bench.workloads.member import BEGIN, FAILED, FINISH, FINISHED, HERE, THERE, end_within
-from bench.workloads.plan import PLAN, Plan, plan_of, planned
+from bench.workloads.plan import PLAN, Plan, plan_of
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
 LEAD_NS = 50 * NS_PER_MS  # from making the origin to the origin: time for the message to arrive
@@ -38,7 +35,6 @@ TAIL_NS = 20 * NS_PER_MS  # what a planned run lasts longer, so that every worke
 LOOK_S = 0.05
 END_S = 15.0  # for the rest of Locust's end
 THERE_S = 60.0  # how long users may take to run once they are made; then the run begins with those there are
-PERCENTILES = (50, 90, 99, 99.9)
 logger = logging.getLogger(__name__)
 
 
@@ -54,16 +50,14 @@ class Conductor:
 
     def __init__(self, environment: Environment, runner: LocalRunner | MasterRunner) -> None:
         self._environment, self._runner = environment, runner
-        self.begun = self._finishing = self._failed = False
+        self._running = self._begun = self._finishing = self._failed = False
         self._plan: Plan | None = None  # of the run: a form may change Locust's options while it lasts
-        self._latencies: dict[str, list[Histogram]] = {}
         self._finished: set[str] = set()
         self._pids: dict[str, int] = {}
         self._there: dict[str, int] = {}  # callers that run, by worker
-        self._judge = None if planned(os.environ) else JudgeBeside()
+        self._judge: JudgeBeside | None = None
         self._stop_ns = 0
-        self.phase = ""  # of the last run: running, judging, "" = over
-        self.told: ToldVerdict | None = None  # its verdict
+        self.told: ToldVerdict | None = None  # the verdict on the last run
         events = environment.events
         events.test_start.add_listener(self._start)
         events.test_stopping.add_listener(self._note_stop)
@@ -76,30 +70,14 @@ class Conductor:
         self._hosts = Hosts(runner) if isinstance(runner, MasterRunner) else None
         if isinstance(runner, MasterRunner):
             events.test_stopping.add_listener(self._finish)
-            gevent.spawn_later(WORKERS_S, self._give_up, runner)
-
-    def _give_up(self, runner: MasterRunner) -> None:
-        """Workers of other hosts that have not come by now are not waited for."""
-        options = self._environment.parsed_options
-        wanted = options.expect_workers if options is not None and options.headless else 0
-        came = sorted(client.id.split("_")[0] for client in runner.clients.values())
-        if runner.state == STATE_INIT and len(came) < wanted:
-            who = f": {', '.join(came)}" if came else ""
-            note_failure(
-                EnvironmentNotReadyError(
-                    f"{len(came)} of {wanted} workers came within {WORKERS_S:.0f} s{who}; "
-                    "start lockbench worker --master with this host's address on the others"
-                )
-            )
-            get_hub().handle_system_error(SystemExit, SystemExit(EnvironmentNotReadyError.exit_code))
 
     def _start(self, **_: object) -> None:
         """A new run begins: workers get its plan with Locust's options."""
-        self.begun = self._finishing = self._failed = False
-        self._latencies, self._finished, self._there = {}, set(), {}
+        self._running, self._begun, self._finishing, self._failed = True, False, False, False
+        self._finished, self._there = set(), {}
         environment = self._environment
         setattr(environment.parsed_options, PLAN, None)
-        self._plan, self._stop_ns, self.phase, self.told = None, 0, "running", None
+        self._plan, self._stop_ns, self.told = None, 0, None
         with suppress(BenchError):  # the workers will say it
             self._plan = self._make_plan(environment.parsed_options or Namespace())
             environment.stop_timeout = environment.stop_timeout or self._plan.grace_s
@@ -116,18 +94,17 @@ class Conductor:
             scenario = replace(plan.scenario, users=users, processes=len(fleet) or 1, warmup_ms=0.0)
             bind = (options.master_bind_host, options.master_bind_port) if isinstance(runner, MasterRunner) else None
             plan = replace(plan, scenario=scenario, bind=bind)
-            self._judge = self._judge or JudgeBeside()
-            folder = self._judge.begin(plan, options.result and Path(options.result).absolute())
-            plan = replace(plan, workdir=folder, bind=bind if folder else None)
+            judge = self._judge = JudgeBeside(plan, options.result and Path(options.result).absolute())
+            plan = replace(plan, workdir=judge.workdir, bind=bind if judge.workdir else None)
         theirs = plan if plan.bind is None else replace(plan, workdir=None)  # they have folders of their own
         setattr(options, PLAN, theirs.text.decode())
         return plan
 
     def _spawned(self, user_count: int, **_: object) -> None:
         """Locust has made all users. Those of a planned run begin when the last of them runs."""
-        if self.begun or self._failed or self._plan is None:
+        if self._begun or self._failed or self._plan is None:
             return
-        self.begun = True
+        self._begun = True
         if not self._plan.timed:
             self._begin(self._plan)
         else:
@@ -194,7 +171,7 @@ class Conductor:
         """A worker has come, or begins its part of the run."""
         node = msg.node_id
         self._pids[node] = msg.data["pid"]
-        if self._hosts is None or self.phase != "running":
+        if self._hosts is None or not self._running:
             return
         if self._plan and self._plan.timed and node not in self._plan.fleet:
             if self._hosts.send_away(node, f"{msg.data['host']} (pid {msg.data['pid']})"):
@@ -217,8 +194,6 @@ class Conductor:
         if msg.node_id in self._finished:
             return
         self._finished.add(msg.node_id)
-        for name, text in msg.data.items():
-            self._latencies.setdefault(name, []).append(Histogram.decode(text))
         if isinstance(self._runner, LocalRunner):
             self._end()
 
@@ -227,8 +202,7 @@ class Conductor:
 
     def _end(self) -> None:
         """All there is of the run is here."""
-        self._summarise()
-        judge, self._judge, self.phase = self._judge, None, ""
+        judge, self._judge, self._running = self._judge, None, False
         if judge is None:
             return
         if self._failed:
@@ -242,14 +216,13 @@ class Conductor:
 
     def _conclude(self, judge: JudgeBeside, plan: Plan | None, stop_ns: int) -> None:
         """The verdict on the run of `plan`; the page shows it unless the next one has begun."""
-        self.phase = "judging"
         told = judge.judge(stop_ns)
         if told.exit_code == VIOLATED.exit_code:
             self._environment.process_exit_code = VIOLATED.exit_code
         if self._environment.web_ui is not None:
             _tell(told)
         if self._plan is plan:
-            self.phase, self.told = "", told
+            self.told = told
 
     def _quit(self, **_: object) -> None:
         """The last thing that Locust does: after its tables the verdict is the last line."""
@@ -257,16 +230,6 @@ class Conductor:
             self._judge.close()
         if self._environment.web_ui is None:
             _tell(self.told)
-
-    def _summarise(self) -> None:
-        """Say what Locust's table cannot: latencies to three digits, merged without loss over all workers and hosts."""
-        for name, parts in self._latencies.items():
-            merged = Histogram.merged(parts)
-            shown = [(f"p{percent:g}", merged.percentile(percent)) for percent in PERCENTILES]
-            figures = [f"{label} {value / NS_PER_MS:.3g}" for label, value in (*shown, ("max", merged.max_ns)) if value]
-            if merged.count and self._plan is not None and not self._plan.timed:
-                shown_ms = "  ".join(figures)
-                logger.info("%s in ms: %s of %d by %d worker(s)", name, shown_ms, merged.count, len(parts))
 
     def _fail(self, msg: Message, **_: object) -> None:
         """Somebody cannot go on: the run ends with one sentence."""

@@ -53,7 +53,7 @@ def command_line(plan: Plan) -> list[str]:
     words += ["--json-file", TABLE_FILE.removesuffix(".json"), "--exit-code-on-error", "0"]
     bind = plan.bind
     if bind is not None:
-        words += ["--master", "--expect-workers", str(processes)]
+        words += ["--master", "--expect-workers", str(processes), "--expect-workers-max-wait", f"{WORKERS_S:.0f}"]
     elif processes > 1:
         kept = KeptPort()
         kept.release()
@@ -82,8 +82,8 @@ def note_of(error: BenchError) -> dict[str, str | int]:
     return {"sentence": str(error), "exit_code": error.exit_code}
 
 
-def error_of(sentence: str, exit_code: int) -> BenchError:
-    """The error that `note_of` told of."""
+def error_of(sentence: str, exit_code: int, **_more: object) -> BenchError:
+    """The error that `note_of` told of, which in another version says more."""
     return _ERRORS.get(exit_code, EnvironmentNotReadyError)(sentence)
 
 

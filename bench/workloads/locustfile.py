@@ -36,7 +36,6 @@ __all__ = ["LockUser"]
 AnyRunner = LocalRunner | MasterRunner | WorkerRunner
 
 _COLOURS = {Kind.GOOD.value: "#1b7f3b", Kind.UNKNOWN.value: "#8a6100", Kind.BAD.value: "#b3261e"}
-_SAID = {"running": "safety is judged when the run has stopped", "judging": "the oracle judges the run"}
 
 _loader_pid = os.getpid()
 keep_fractions()
@@ -83,11 +82,10 @@ def _show_verdict(web_ui: WebUI, conductor: Conductor) -> None:
 
     def verdict() -> Response:
         told = conductor.told
-        if told is not None:
-            colour, report = _COLOURS[told.colour], bool(told.page)
-            return jsonify({"word": told.word, "colour": colour, "text": told.headline, "report": report})
-        text = _SAID.get(conductor.phase, "nobody has judged this run" if conductor.begun else "")
-        return jsonify({"word": "", "colour": "#555", "text": text, "report": False})
+        if told is None:
+            return jsonify({"word": "", "colour": "", "text": "", "report": False})
+        colour, report = _COLOURS[told.colour], bool(told.page)
+        return jsonify({"word": told.word, "colour": colour, "text": told.headline, "report": report})
 
     def report() -> Response:
         told = conductor.told

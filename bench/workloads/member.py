@@ -234,11 +234,7 @@ class Member:
         if isinstance(self._runner, WorkerRunner):
             self._environment.stop_timeout = 0.0  # a worker sleeps so long after it stopped
         else:
-            self._say_finished()
-
-    def _say_finished(self) -> None:
-        rows = self._worker.rows if self._worker is not None else ()
-        self._runner.send_message(FINISHED, {row.name: row.total.encode() for row in rows})
+            self._runner.send_message(FINISHED)
 
     def _quit(self, **_: object) -> None:
         """This process ends, asked to or not: a worker's own way to quit would drop what it has not reported."""
@@ -259,4 +255,4 @@ class Member:
                 runner.stop()
         if isinstance(runner, WorkerRunner):
             runner._send_stats()
-        self._say_finished()
+        runner.send_message(FINISHED)

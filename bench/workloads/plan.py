@@ -12,7 +12,7 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from secrets import token_hex
@@ -121,7 +121,7 @@ def plan_of(options: argparse.Namespace, environ: Mapping[str, str] = os.environ
     if text := getattr(options, PLAN, None):
         plan = plan_from(text, "the leader's plan")
     elif path := planned(environ):
-        plan = _read(path)
+        plan = plan_from(Path(path).read_bytes(), "its plan")
     else:
         scenario, run_id = load(options=given_of(options, environ)), token_hex(4)
         plan = Plan(run_id, scenario.targets, f"lockbench:{run_id}:", scenario, allow_missing=False)
@@ -140,16 +140,6 @@ def in_memory(text: bytes) -> int:
     descriptor = os.memfd_create("lockbench")
     os.write(descriptor, text)
     return descriptor
-
-
-def _read(path: str) -> Plan:
-    try:
-        text = Path(path).read_bytes()
-    except OSError as error:
-        raise UsageError(
-            f"{PLAN_VARIABLE} names {path}, which cannot be read ({error.strerror}); unset it to use locust by itself"
-        ) from error
-    return plan_from(text, f"{path}, which {PLAN_VARIABLE} names,")
 
 
 def plan_from(text: bytes | str, what: str) -> Plan:
@@ -203,8 +193,7 @@ def add_options(parser: Any) -> None:
             metavar=key.kind.metavar,
             default=None if key.kind.many else key.default,
             help=key.help.replace("%", "%%"),
-            type=_checked(key),
-            choices=key.kind.words or None,  # a drop-down in the form; what is none of them, `type` has refused
+            choices=key.kind.words or None,  # a drop-down in the form
             action=_Joined if key.kind.many else "store",
             **shown,
         )
@@ -224,20 +213,6 @@ class _Joined(argparse.Action):
     ) -> None:
         known = getattr(namespace, self.dest) or ""
         setattr(namespace, self.dest, f"{known} {value}".strip())
-
-
-def _checked(key: ScenarioKey) -> Callable[[str], str]:
-    def check(text: str) -> str:
-        try:
-            if key.kind.many:
-                key.kind.parse([toml_value(item) for item in _items(key, text)])
-            elif text:
-                key.kind.parse(toml_value(text))
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-        return text
-
-    return check
 
 
 def _dest(key: ScenarioKey) -> str:

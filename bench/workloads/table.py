@@ -54,34 +54,25 @@ class Row:
         self, method: str, name: str, taken: Callable[[Records], Taken], fire: Callable[..., None] | None = None
     ) -> None:
         self.method, self.name, self.fire = method, name, fire
-        self.failures: Counter[str] = Counter()
-        self.total = Histogram()
         self._taken = taken
-        self._new = Histogram()
-        self._least_ns: int | None = None
-        self._reported_failures: Counter[str] = Counter()
+        self._new, self._failures = Histogram(), Counter[str]()  # since the last report
+        self._told = self._told_failures = 0  # before it
 
     def fold(self, records: Records) -> None:
         """Count what these operations say."""
         times_ns, codes, success = self._taken(records)
-        if not len(times_ns):
-            return
-        least_ns = int(times_ns.min())
-        self._least_ns = least_ns if self._least_ns is None else min(self._least_ns, least_ns)
         self._new.add(times_ns)
-        for code in codes[codes != success].tolist():
-            self.failures[OUTCOMES[code]] += 1
+        self._failures.update(OUTCOMES[code] for code in codes[codes != success].tolist())
 
     def report(self, stats: RequestStats) -> None:
         """Hand what is new to Locust's table."""
         new, self._new = self._new, Histogram()
-        least_ns, self._least_ns = self._least_ns, None
-        failures = self.failures - self._reported_failures
-        self._reported_failures = Counter(self.failures)
-        self.total.merge(new)
-        if self.fire is not None or not (new.count or failures):
+        failures, self._failures = self._failures, Counter()
+        self._told += new.count
+        self._told_failures += failures.total()
+        if self.fire is not None or not new.count:
             return
-        delta = self._delta(stats, new, least_ns, failures.total())
+        delta = self._delta(stats, new, failures.total())
         stats.get(self.name, self.method).extend(delta)
         stats.total.extend(delta)
         for text, times in failures.items():
@@ -101,15 +92,15 @@ class Row:
     @property
     def counts(self) -> tuple[int, int]:
         """Requests and failures that Locust was told of, or will be."""
-        return self.total.count + self._new.count, self.failures.total()
+        return self._told + self._new.count, self._told_failures + self._failures.total()
 
-    def _delta(self, stats: RequestStats, new: Histogram, least_ns: int | None, failures: int) -> StatsEntry:
+    def _delta(self, stats: RequestStats, new: Histogram, failures: int) -> StatsEntry:
         delta = StatsEntry(stats, self.name, self.method)
         now_s = time.time()
         delta.last_request_timestamp = now_s
         delta.num_requests, delta.num_failures = new.count, failures
         delta.total_response_time = new.sum_ns / NS_PER_MS  # type: ignore[assignment]
-        delta.min_response_time = None if least_ns is None else least_ns / NS_PER_MS  # type: ignore[assignment]
+        delta.min_response_time = lowest_of_bucket(int(new.counts.nonzero()[0][0])) / NS_PER_MS  # type: ignore[assignment]
         delta.max_response_time = new.max_ns / NS_PER_MS  # type: ignore[assignment]
         delta.response_times = _response_times(new)  # type: ignore[assignment]
         delta.num_reqs_per_sec = {int(now_s): new.count}

@@ -28,7 +28,6 @@ VERDICT = re.compile(
     r"|INVALID   no figure of this run counts"
 )
 RUNNING: list[subprocess.Popen[str]] = []
-MEASURED = re.compile(r"(acquire|release) in ms: (?:p50 (\S+))?.* of (\d+) by (\d+) worker")
 
 
 @pytest.fixture(autouse=True)
@@ -73,11 +72,6 @@ def plain(folder: Path, *words: str, processes: int = 1, environ: dict[str, str]
     return Plain(process, folder)
 
 
-def measured(log: str) -> dict[str, tuple[int, int]]:
-    """What our own lossless summary says: operations and workers by row."""
-    return {name: (int(count), int(workers)) for name, _, count, workers in MEASURED.findall(log)}
-
-
 def sets(fleet: Fleet) -> int:
     with Redis.from_url(fleet.urls[0]) as client:
         return int(client.info("commandstats").get("cmdstat_set", {}).get("calls", 0))
@@ -108,10 +102,6 @@ def test_plain_locust_shows_our_rows_and_they_equal_our_counts(fleet: Fleet, tmp
     acquires, failed = table["acquire"]
     assert acquires > 0
     assert table["release"] == (acquires - failed, 0)
-    assert measured(log) == {
-        "acquire": (acquires, 2),
-        "release": (acquires - failed, 2),
-    }
     assert VERDICT.search(log.splitlines()[-1]), "the verdict is the last line"
     for row in rows:
         assert row["method"] == "redlock"
@@ -195,7 +185,6 @@ def test_ctrl_c_and_sigterm_give_every_lock_back_and_keep_the_totals(
     assert code == 0, log
     acquires, failed = counts(rows)["acquire"]
     assert acquires > 8, "those whose locks were seen are counted"
-    assert measured(log)["acquire"] == (acquires, processes)
     assert counts(rows)["release"] == (acquires - failed, 0)
 
 
@@ -248,7 +237,6 @@ def test_the_web_ui_has_our_options_and_our_rows_and_runs_twice(fleet: Fleet, tm
         run.process.send_signal(signal.SIGINT)
     code, _, log = run.end()
     assert code == 0, log
-    assert len(re.findall(r"acquire in ms", log)) == 2
     assert len(VERDICT.findall(log)) == len(list((tmp_path / "out").glob("*/result.json"))) == 2
     assert "Traceback" not in log
 

@@ -56,7 +56,7 @@ def test_entry_and_total_equal_what_was_counted() -> None:
     for entry in (stats.get("acquire", "redlock"), stats.total):
         assert (entry.num_requests, entry.num_failures) == (5003, 3)
         assert abs(entry.total_response_time - (sum(values) + 3_000_000) / 1e6) < 1e-6
-        assert entry.min_response_time == 0.1
+        assert 0.0999 < entry.min_response_time <= 0.1, "to three digits"
         assert entry.max_response_time == max(values) / 1e6
         assert sum(entry.response_times.values()) == 5003
         assert sum(entry.num_reqs_per_sec.values()) == 5003
@@ -75,7 +75,7 @@ def test_reports_add_up_and_an_empty_one_changes_nothing() -> None:
     entry = stats.get("acquire", "redlock")
     assert (entry.num_requests, entry.num_failures, stats.total.num_requests) == (44, 4, 44)
     assert [(error.error, error.occurrences) for error in stats.errors.values()] == [("contended", 4)]
-    assert row.total.count == 44
+    assert row.counts == (44, 4)
 
 
 def test_a_release_counts_once_it_was_answered_and_fails_when_the_lock_was_not_ours() -> None:
@@ -87,8 +87,8 @@ def test_a_release_counts_once_it_was_answered_and_fails_when_the_lock_was_not_o
     stats, row = RequestStats(), Row("redlock", "release", releases_of)
     row.fold(records)
     row.report(stats)
-    assert (row.counts, row.failures) == ((2, 1), {"gone": 1})
-    assert (row.total.count, row.total.sum_ns, stats.total.num_failures) == (2, 850, 1)
+    assert (row.counts, [error.error for error in stats.errors.values()]) == ((2, 1), ["gone"])
+    assert (stats.total.total_response_time, stats.total.num_failures) == (850 / 1e6, 1)
 
 
 def test_the_table_is_the_one_that_stock_events_make() -> None:

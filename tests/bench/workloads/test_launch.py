@@ -104,7 +104,8 @@ def test_a_worker_that_outlives_its_master_is_killed(tmp_path: Path, monkeypatch
 
 
 def test_what_ended_the_run_is_told_in_its_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = "import json; json.dump({'sentence': 'no room', 'exit_code': 2}, open('failure.json', 'w')); exit(2)"
+    told = {"sentence": "no room", "exit_code": 2, "of": "another version"}
+    script = f"import json; json.dump({told}, open('failure.json', 'w')); exit(2)"
     process = play(monkeypatch, tmp_path, script)
     process.wait(30)
     process.close()

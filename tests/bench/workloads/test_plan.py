@@ -78,21 +78,15 @@ def test_our_options_reach_the_scenario() -> None:
             "redlock has no pause point 'after-get'; its points are after-g",
         ),
         ([*targets(*TWO), "--recipe", "set-nx-lua"], "set-nx-lua locks on 1 instance, and 2 were given"),
+        ([*targets(*TWO), "--skew", "zip:1"], "option --skew: "),
+        ([*targets(*TWO), "--ttl", "10"], "option --ttl: "),
+        (targets("ftp://x"), "option --target: "),
         ([*targets(*TWO), "--recipe", "redlok"], "there is no recipe 'redlok'; did you mean redlock?"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(words: list[str], sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         plan_of(options(*words), {})
-
-
-@pytest.mark.parametrize("words", [["--skew", "zip:1"], ["--ttl", "10"], ["--target", "ftp://x"], ["--seed", "x"]])
-def test_a_value_of_the_wrong_kind_is_refused_by_the_parser(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        options(*words)
-    assert f"argument {words[0]}:" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("url, shown", [(TWO[0], True), ("redis://:sesame@localhost:1", False)])
@@ -138,11 +132,6 @@ def test_who_takes_part_has_the_leaders_plan(tmp_path: Path) -> None:
 def test_what_is_no_plan_is_complained_of(text: str) -> None:
     with pytest.raises(UsageError, match="is no plan of this lockbench"):
         read_back(text.encode())
-
-
-def test_a_plan_that_is_gone_is_complained_of() -> None:
-    with pytest.raises(UsageError, match="cannot be read .*; unset it to use locust by itself"):
-        plan_of(Namespace(), {"LOCKBENCH_PLAN": "/nowhere/plan"})
 
 
 def test_the_targets_of_a_plan_alone_have_the_passwords(tmp_path: Path) -> None:
