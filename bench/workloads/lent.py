@@ -7,13 +7,16 @@ wait to wait, and records what `Caller` would. Whatever is unusual wakes the gre
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Final, cast
 
 import gevent
 from greenlet import getcurrent
 
+from bench.recipes.protocol import Acquire
 from bench.workloads.alarm import Alarm, Pacer, PreciseAlarm, Rests
-from bench.workloads.operation import Caller, CallerSetup, LocustUser
+from bench.workloads.operation import Caller, LocustUser
 from lockcore import Denied, Lease, Outcome
 from lockcore.awaited import StandIn
 from lockcore.clock import monotonic_ns
@@ -28,28 +31,32 @@ RESTING: Final = 4
 AWAITING: Final = 5  # an arrival
 
 
-def caller_of(
-    setup: CallerSetup, naps: Alarm, rests: Rests, arrivals: PreciseAlarm | None, pacer: Pacer | None
-) -> Caller:
-    """What makes the operations of a setup, which waits by these: the last two where starts have a schedule."""
-    lock = getattr(setup.acquire, "__self__", None)
-    return LentCaller(setup, lock, naps, rests, arrivals, pacer) if isinstance(lock, Shortcut) else Caller(setup)
+def kind_of(
+    acquire: Acquire, naps: Alarm, rests: Rests, arrivals: PreciseAlarm | None, pacer: Pacer | None
+) -> Callable[..., Caller]:
+    """What makes callers that lock by `acquire` and wait by these: the last two where starts have a schedule."""
+    lock = getattr(acquire, "__self__", None)
+    if not isinstance(lock, Shortcut):
+        return Caller
+    return partial(LentCaller, lock=lock, naps=naps, rests=rests, arrivals=arrivals, pacer=pacer)
 
 
+@dataclass(eq=False)
 class LentCaller(Caller):
     """A `Caller` that parks once for many operations, in the greenlet that runs it."""
 
-    def __init__(  # noqa: PLR0917 - made in one place
-        self, setup: CallerSetup, lock: Shortcut, naps: Alarm, rests: Rests, arrivals: PreciseAlarm | None,
-        pacer: Pacer | None,
-    ) -> None:  # fmt: skip
-        super().__init__(setup)
-        self._lock, self._naps, self._rests, self._arrivals, self._pacer = lock, naps, rests, arrivals, pacer
-        for alarm in (naps, rests, arrivals):
+    lock: Shortcut
+    naps: Alarm
+    rests: Rests
+    arrivals: PreciseAlarm | None
+    pacer: Pacer | None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for alarm in (self.naps, self.rests, self.arrivals):
             if alarm is not None:
-                alarm.around(lock.gather, lock.leave)
-        self._draw: Callable[[], int] = setup.resources.__next__
-        self._take, self._thinks_ns = setup.take, setup.thinks_ns
+                alarm.around(self.lock.gather, self.lock.leave)
+        self._draw: Callable[[], int] = self.resources.__next__
         self._me = StandIn(None, self._step)
         self._user: LocustUser | None = None
         self._running: object = None
@@ -68,19 +75,19 @@ class LentCaller(Caller):
 
     def run(self, user: LocustUser, running: str) -> None:
         """See `Caller.run`; its draws of resources have no end."""
-        self._user, self._running, self._me.caller = user, running, getcurrent()
+        self._user, self._running, self._me.caller, self._error = user, running, getcurrent(), None
         try:
             needed = self._next()
             while True:
-                if not needed and self._lock.park() is True and self._stage != HELD:
+                if not needed and self.lock.park() is True and self._stage != HELD:
                     return  # called off, from a rest or an arrival
                 if self._error is not None:
                     raise self._error
                 if self._stage != IDLE:
                     needed = self._go_on()
-                elif self._is_over() or self._take is None or self._pacer is not None:
+                elif self._is_over() or self.take is None or self.pacer is not None:
                     return
-                elif intended_ns := self._take():
+                elif intended_ns := self.take():
                     needed = self._ask(intended_ns, self._now())
                 else:
                     return
@@ -104,10 +111,10 @@ class LentCaller(Caller):
             if stage == HELD:
                 return self._give_back(self._now())
             if stage == RESTING:
-                self._rests.over(self._rests.lateness_ns(self._due_ns))
+                self.rests.over(self.rests.lateness_ns(self._due_ns))
                 return self._next()
-            if self._pacer is not None and self._arrivals is not None:
-                self._pacer.waited(self._due_ns, self._arrivals.lateness_ns(self._due_ns))
+            if self.pacer is not None and self.arrivals is not None:
+                self.pacer.waited(self._due_ns, self.arrivals.lateness_ns(self._due_ns))
             return self._ask(self._due_ns, self._now())
         except BaseException as error:  # noqa: BLE001 - its greenlet raises it
             self._error = error
@@ -115,11 +122,11 @@ class LentCaller(Caller):
 
     def _next(self) -> bool:
         """The next operation, now or when it is due."""
-        self._stage, pacer = IDLE, self._pacer
+        self._stage, pacer = IDLE, self.pacer
         if self._is_over():
             return True
         if pacer is None:
-            if self._take is not None:
+            if self.take is not None:
                 return True
             start_ns = self._now()
             return self._ask(start_ns, start_ns)
@@ -129,20 +136,20 @@ class LentCaller(Caller):
         if pacer.is_overdue(due_ns):
             return self._ask(due_ns, self._now())
         self._due_ns, self._stage = due_ns, AWAITING
-        cast("PreciseAlarm", self._arrivals).call(due_ns, self._me)
+        cast("PreciseAlarm", self.arrivals).call(due_ns, self._me)
         return False
 
     def _ask(self, intended_ns: int, start_ns: int) -> bool:
         self._stage = IDLE
         self._resource = self._draw()
         self._intended_ns, self._start_ns = intended_ns, start_ns
-        self._begun[self._place] = start_ns
+        self.begun[self.place] = start_ns
         self._lease, self._asked, self._sent_ns, self._stage = None, None, 0, ASKED
         name = f"r{self._resource}"
-        asked = self._lock.begin_acquire(name, self._ttl_ms, self._wait_ms, start_ns, self._me)
+        asked = self.lock.begin_acquire(name, self.ttl_ms, self.wait_ms, start_ns, self._me)
         self._asked = asked
-        if asked is None and not self._lock.is_observed:
-            self._steps = self._lock.steps_in_line(name, self._wait_ms)
+        if asked is None and not self.lock.is_observed:
+            self._steps = self.lock.steps_in_line(name, self.wait_ms)
             return self._carry(first=True)
         return asked is None or asked.outcome is not None
 
@@ -150,14 +157,14 @@ class LentCaller(Caller):
         if self._steps is not None:
             return self._carry(first=False)
         asked = cast("SetRound", self._asked)
-        lease = self._lock.lease_of(asked)
+        lease = self.lock.lease_of(asked)
         if lease is not None:
             return self._hold(lease)
-        self._steps = self._lock.steps_after(asked, self._wait_ms)
+        self._steps = self.lock.steps_after(asked, self.wait_ms)
         return self._carry(first=True)
 
     def _carry(self, *, first: bool) -> bool:
-        result = self._lock.carry(cast("Steps", self._steps), self._me, first=first)
+        result = self.lock.carry(cast("Steps", self._steps), self._me, first=first)
         if result is None:
             return False
         self._steps = None
@@ -168,15 +175,15 @@ class LentCaller(Caller):
 
     def _hold(self, lease: Lease) -> bool:
         self._lease = lease
-        if self._holds_ns is None:
+        if self.holds_ns is None:
             return self._give_back(lease.granted_ns)
         self._stage = HELD
-        self._naps.call(lease.granted_ns + next(self._holds_ns), self._me)
+        self.naps.call(lease.granted_ns + next(self.holds_ns), self._me)
         return False
 
     def _give_back(self, sent_ns: int) -> bool:
         self._stage, self._sent_ns = GIVING, sent_ns
-        self._giving = giving = self._lock.begin_release(cast("Lease", self._lease), sent_ns, self._me)
+        self._giving = giving = self.lock.begin_release(cast("Lease", self._lease), sent_ns, self._me)
         return giving.outcome is not None
 
     def _given_back(self) -> bool:
@@ -190,10 +197,10 @@ class LentCaller(Caller):
         return self._rest()
 
     def _rest(self) -> bool:
-        if self._thinks_ns is None:
+        if self.thinks_ns is None:
             return self._next()
-        self._due_ns, self._stage = monotonic_ns() + next(self._thinks_ns), RESTING
-        self._rests.call(self._due_ns, self._me)
+        self._due_ns, self._stage = monotonic_ns() + next(self.thinks_ns), RESTING
+        self.rests.call(self._due_ns, self._me)
         return False
 
     # -- its greenlet -------------------------------------------------------------------------------------------------
@@ -220,7 +227,7 @@ class LentCaller(Caller):
         """Killed, or raised in the middle."""
         stage, lease = self._stage, self._lease
         self._stage = IDLE
-        for alarm in (self._naps, self._rests, self._arrivals):
+        for alarm in (self.naps, self.rests, self.arrivals):
             if alarm is not None:
                 alarm.forget(self._me.caller)
         if stage == GIVING and self._giving is not None:

@@ -31,7 +31,7 @@ from bench.measure.environment import clock_name, scheduled_ns, versions
 from bench.workloads.away import Away
 from bench.workloads.demand import ALONE, Seat
 from bench.workloads.launch import note_failure, note_of
-from bench.workloads.operation import CallerSetup
+from bench.workloads.operation import Caller
 from bench.workloads.plan import Plan, plan_of, planned
 from bench.workloads.worker import Worker
 from lockcore.clock import NS_PER_S, monotonic_ns
@@ -112,7 +112,7 @@ class LockUser(User):
     host = "redis://targets"  # for Locust's page alone, which asks for one
     wait_time = constant(1)  # the rest after an unexpected exception, and while there is nothing to do
     worker: ClassVar[Worker | None] = None
-    _setup: CallerSetup | None = None
+    _caller: Caller | None = None
 
     @task
     def cycles(self) -> None:
@@ -121,9 +121,9 @@ class LockUser(User):
         if worker is None:
             return
         try:
-            if self._setup is None:
-                self._setup = worker.setup()
-            worker.caller(self._setup).run(self, LOCUST_STATE_RUNNING)
+            if self._caller is None:
+                self._caller = worker.caller()
+            self._caller.run(self, LOCUST_STATE_RUNNING)
         except BenchError as error:
             worker.broke(error)
         except Exception as error:
@@ -141,8 +141,8 @@ class LockUser(User):
 
     def on_stop(self) -> None:
         """Nobody uses this caller's number any more."""
-        if self._setup is not None and self.worker is not None:
-            self.worker.leave(self._setup)
+        if self._caller is not None and self.worker is not None:
+            self.worker.leave(self._caller)
 
 
 class Member:

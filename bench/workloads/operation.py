@@ -10,13 +10,14 @@ Rules
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple, Protocol, SupportsInt, cast
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 import gevent
 
 from bench.measure.record import OUTCOME_CODES
 from bench.measure.recorder import Recorder
-from bench.recipes.protocol import Acquire, Release
+from bench.recipes.protocol import Release
 from lockcore import Denied, Lease, Outcome, Tally
 from lockcore.clock import monotonic_ns
 
@@ -82,19 +83,27 @@ class LocustUser(Protocol):
     _state: str | None
 
 
-class CallerSetup(NamedTuple):
-    """See `Worker.setup`. Times are ns but `ttl_ms` and `wait_ms`.
+KEPT: Final = 256  # open votes, before the oldest are looked at
+RELEASED: Final = Outcome.RELEASED
+ACQUIRED: Final = OUTCOME_CODES["acquired"]
+ACQUIRED_RELEASED: Final = ACQUIRED | OUTCOME_CODES["released"] << 8
+
+
+@dataclass(eq=False)
+class Caller:
+    """The operations of one caller, one after the other. Times are ns but `ttl_ms` and `wait_ms`, the very objects of
+    everybody, which lockcore knows again: it checks others each time.
 
     `tell` takes an acquire's time and how it failed, `keep` for how long the caller was kept from its next operation.
     `begun[place]`: when the operation in progress was begun, 0 for none. `lost` takes attempts that a record has no
     room for. `still_open`: the votes of a round that is not closed, all of them undecided.
     """
 
-    acquire: Acquire
+    acquire: Callable[..., Lease | Denied]
     release: Release
-    ttl_ms: SupportsInt
-    wait_ms: SupportsInt
-    caller: int
+    ttl_ms: object
+    wait_ms: object
+    number: int
     resources: Iterator[int]
     take: Callable[[], int] | None
     holds_ns: Iterator[int] | None
@@ -112,40 +121,16 @@ class CallerSetup(NamedTuple):
     cut: Callable[[], None]
     keep: Callable[[int], None]
 
-
-KEPT: Final = 256  # open votes, before the oldest are looked at
-RELEASED: Final = Outcome.RELEASED
-ACQUIRED: Final = OUTCOME_CODES["acquired"]
-ACQUIRED_RELEASED: Final = ACQUIRED | OUTCOME_CODES["released"] << 8
-
-
-class Caller:
-    """The operations of the caller whose setup this is, one after the other.
-
-    TTL and wait are the very objects of everybody (`SupportsInt`), which lockcore knows again: it checks others each
-    time.
-    """
-
-    def __init__(self, setup: CallerSetup) -> None:
-        self._setup = setup
-        self._acquire = cast("Callable[[str, object, object], Lease | Denied]", setup.acquire)
-        self._release, self._holds_ns = setup.release, setup.holds_ns
-        self._ttl_ms: object = setup.ttl_ms
-        self._wait_ms: object = setup.wait_ms
-        self._caller = setup.caller
-        self._recorder, self._votes = setup.recorder, setup.votes
-        self._open = setup.still_open
-        self._begun, self._place, self._tell = setup.begun, setup.place, setup.tell
+    def __post_init__(self) -> None:
         self._now: Callable[[], int] = monotonic_ns  # machine code looks a module's names up each time
         self._tally = Tally()  # the last one seen: nearly always the next, too
-        self._packed = setup.votes[self._tally]
+        self._packed = self.votes[self._tally]
         self._usual = ACQUIRED_RELEASED
 
     def run(self, user: LocustUser, running: str) -> None:
         """Operations until the state of `user` is another than `running`, or the schedule ends."""
-        setup, now = self._setup, self._now
-        take, thinks_ns, rest_until = setup.take, setup.thinks_ns, setup.rest_until
-        for resource in setup.resources:
+        now, take, thinks_ns, rest_until = self._now, self.take, self.thinks_ns, self.rest_until
+        for resource in self.resources:
             if user._state != running:
                 return
             if take is None:
@@ -162,17 +147,17 @@ class Caller:
         """One operation, which was to start at `intended_ns`, and does at `start_ns`."""
         lease: Lease | Denied | None = None
         sent_ns = 0
-        self._begun[self._place] = start_ns
+        self.begun[self.place] = start_ns
         try:
-            lease = self._acquire(f"r{resource}", self._ttl_ms, self._wait_ms)
+            lease = self.acquire(f"r{resource}", self.ttl_ms, self.wait_ms)
             if not isinstance(lease, Lease):
                 return self._denied(lease, resource, intended_ns, start_ns)
             sent_ns = lease.granted_ns
-            if self._holds_ns is not None:
+            if self.holds_ns is not None:
                 sent_ns = 0
-                self._setup.nap_until(lease.granted_ns + next(self._holds_ns))
+                self.nap_until(lease.granted_ns + next(self.holds_ns))
                 sent_ns = self._now()
-            outcome = self._release(lease)
+            outcome = self.release(lease)
             replied_ns = self._now()
         except BaseException:
             self._broken_off(lease, resource, intended_ns, start_ns, sent_ns)
@@ -186,31 +171,31 @@ class Caller:
     ) -> None:  # fmt: skip
         """Record an operation that had its lease. `outcome` of the release: None when no reply came."""
         ended_ns = lease.granted_ns
-        if self._tell is not None:
-            self._tell(lease.granted_ns - intended_ns, None)
+        if self.tell is not None:
+            self.tell(lease.granted_ns - intended_ns, None)
         code = self._usual if outcome is RELEASED else ACQUIRED | (OUTCOME_CODES[outcome.value] << 8 if outcome else 0)
         won = lease.round  # asked itself: `is_open` and `tally` of the lease would ask it, too
-        packed, is_open = self._open, won.undecided != 0
+        packed, is_open = self.still_open, won.undecided != 0
         if not is_open:
             tally = won.tally
             if tally is not self._tally:
-                self._tally, self._packed = tally, self._votes[tally]
+                self._tally, self._packed = tally, self.votes[tally]
             packed = self._packed
-        slot = self._recorder.write(
+        slot = self.recorder.write(
             intended_ns, start_ns, lease.started_ns, ended_ns, lease.valid_until_ns, sent_ns, sent_ns, replied_ns,
-            ended_ns, resource, self._caller, code, packed, lease.attempts | lease.split_votes << 32,
+            ended_ns, resource, self.number, code, packed, lease.attempts | lease.split_votes << 32,
             hash(lease.owner_token),
         )  # fmt: skip
-        self._begun[self._place] = 0
+        self.begun[self.place] = 0
         if is_open or lease.lost_ns:
             self._note_more(slot, lease, resource, is_open=is_open)
 
     def _note_more(self, slot: int, lease: Lease, resource: int, *, is_open: bool) -> None:
         """What a record has no room for: attempts that lost, votes still out."""
         if lease.lost_ns:
-            self._setup.lost(resource, lease.lost_ns)
+            self.lost(resource, lease.lost_ns)
         if is_open:
-            self._setup.pending((slot, lease))
+            self.pending((slot, lease))
 
     def _denied(self, denied: Denied, resource: int, intended_ns: int, start_ns: int) -> None:
         """What is left of an operation whose acquire did not succeed. It takes a turn of the hub, ours and no part of
@@ -218,32 +203,32 @@ class Caller:
         runs."""
         ended_ns = monotonic_ns()
         gevent.sleep(0)
-        self._setup.keep(monotonic_ns() - ended_ns)
+        self.keep(monotonic_ns() - ended_ns)
         outcome, lost_ns = denied.outcome.value, denied.lost_ns
-        if self._tell is not None:
-            self._tell(ended_ns - intended_ns, outcome)
+        if self.tell is not None:
+            self.tell(ended_ns - intended_ns, outcome)
         if len(lost_ns) > 1:
-            self._setup.lost(resource, lost_ns[:-1])
-        self._recorder.write(
-            intended_ns, start_ns, lost_ns[-1] if lost_ns else 0, 0, 0, 0, 0, 0, ended_ns, resource, self._caller,
-            OUTCOME_CODES[outcome], self._votes[denied.tally], denied.attempts | denied.split_votes << 32, 0,
+            self.lost(resource, lost_ns[:-1])
+        self.recorder.write(
+            intended_ns, start_ns, lost_ns[-1] if lost_ns else 0, 0, 0, 0, 0, 0, ended_ns, resource, self.number,
+            OUTCOME_CODES[outcome], self.votes[denied.tally], denied.attempts | denied.split_votes << 32, 0,
         )  # fmt: skip
-        self._begun[self._place] = 0
+        self.begun[self.place] = 0
 
     def _broken_off(
         self, lease: Lease | Denied | None, resource: int, intended_ns: int, start_ns: int, sent_ns: int
     ) -> None:
         """A caller that is killed (or meets a bug): the lease goes back, and what happened is recorded."""
         if not isinstance(lease, Lease):
-            self._setup.cut()
-            self._begun[self._place] = 0
+            self.cut()
+            self.begun[self.place] = 0
             return
         outcome: Outcome | None = None
         replied_ns = 0
         try:
             if not sent_ns:
                 sent_ns = monotonic_ns()
-                outcome = self._release(lease)
+                outcome = self.release(lease)
                 replied_ns = monotonic_ns()
         finally:
             self._note(lease, outcome, resource, intended_ns, start_ns, sent_ns, replied_ns)

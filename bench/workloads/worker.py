@@ -1,7 +1,7 @@
 """One process's share of a run: *a plan → a connected lock, a history, counts; at the end a note and Locust's table*.
 
 Rules: everything is opened here, in the process that uses it, before its users start and never at import. Users call
-only what `CallerSetup` holds; all else happens once a second in the housekeeping greenlet, in pieces of about 100 µs a
+only what a `Caller` holds; all else happens once a second in the housekeeping greenlet, in pieces of about 100 µs a
 millisecond apart, and at the end.
 """
 
@@ -14,7 +14,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
-from functools import cached_property
 from heapq import heappop, heappush
 from itertools import chain
 from pathlib import Path
@@ -33,14 +32,14 @@ from bench.measure.record import Begun
 from bench.measure.recorder import Recorder
 from bench.measure.run_result import InstanceReport
 from bench.measure.workers import Phase, WorkerNote, write_note
-from bench.recipes.protocol import Acquire, Recipe
+from bench.recipes.protocol import Recipe
 from bench.recipes.registry import find_recipe
 from bench.scenario import Scenario
 from bench.telemetry.settings import is_wanted
 from bench.workloads.alarm import Alarm, Pacer, PreciseAlarm, Rests
 from bench.workloads.demand import ALONE, CALLERS_PER_WORKER, Contention, Seat, offsets_ns
-from bench.workloads.lent import caller_of
-from bench.workloads.operation import Caller, CallerSetup, OpenVotes, PackedVotes
+from bench.workloads.lent import kind_of
+from bench.workloads.operation import Caller, OpenVotes, PackedVotes
 from bench.workloads.plan import Plan
 from bench.workloads.table import FOLD, Row, acquires_of, releases_of
 from bench.workloads.turns import RingPlace
@@ -72,6 +71,7 @@ class Worker:
     ) -> None:
         scenario = plan.scenario
         self.plan, self.index, self.recipe, self.broke = plan, index, recipe, broke
+        self.acquire = find_recipe(scenario.recipe).acquire_of(recipe)
         self.errors: Counter[str] = Counter()
         self.rows = _rows(scenario, environment)
         self._workdir, self._stats = workdir, environment.stats
@@ -128,36 +128,32 @@ class Worker:
         gc.set_threshold(100_000, 50, 100)  # a cycle leaves nothing to collect: looking every 700 objects cost it 4 %
         return worker
 
-    @cached_property
-    def acquire(self) -> Acquire:
-        """The recipe's, as its entry hands it out."""
-        return find_recipe(self.plan.scenario.recipe).acquire_of(self.recipe)
-
     # -- for users ----------------------------------------------------------------------------------------------------
 
-    def setup(self) -> CallerSetup:
-        """What one new caller works with; it takes the number of one that has left. Raises UsageError.
+    def caller(self) -> Caller:
+        """A new caller; it takes the number of one that has left. Raises UsageError.
 
         Callers of a planned run begin together, when all are there: the first thousand at work would keep the others
         from being spawned for seconds, and the run would measure fewer than it was told.
         """
-        number = heappop(self._left) if self._left else self.callers
-        self.callers = max(self.callers, number + 1)
-        caller = self.index * CALLERS_PER_WORKER + number
+        place_in_row = heappop(self._left) if self._left else self.callers
+        self.callers = max(self.callers, place_in_row + 1)
+        number = self.index * CALLERS_PER_WORKER + place_in_row
         contention, acquires = self._contention, self.rows[0]
         begun, place = self._begun.place()
         if self.plan.timed:
             self._started.wait()
-        return CallerSetup(
+        kind = kind_of(self.acquire, self._naps, self._rests, self._arrivals, self._pacer)
+        return kind(
             acquire=self.acquire,
             release=self.recipe.release,
             ttl_ms=self.plan.scenario.ttl_ms,
             wait_ms=self.plan.scenario.wait_ms,
-            caller=caller,
-            resources=contention.resources(caller),
+            number=number,
+            resources=contention.resources(number),
             take=self._take if self._arrivals else self.turns.take if self.turns else None,
-            holds_ns=contention.holds_ns(caller),
-            thinks_ns=contention.thinks_ns(caller),
+            holds_ns=contention.holds_ns(number),
+            thinks_ns=contention.thinks_ns(number),
             nap_until=self._naps.wait_until,
             rest_until=self._rests.rest,
             recorder=self._recorder,
@@ -172,10 +168,6 @@ class Worker:
             keep=self._keep,
         )
 
-    def caller(self, setup: CallerSetup) -> Caller:
-        """What makes the operations of a new caller."""
-        return caller_of(setup, self._naps, self._rests, self._arrivals, self._pacer)
-
     def _lost(self, resource: int, times_ns: Sequence[int]) -> None:
         waited_ns = self.turns.waited_ns if self.turns else 0
         self._begun.lost(resource, [time_ns - waited_ns for time_ns in times_ns])
@@ -183,9 +175,9 @@ class Worker:
     def _keep(self, kept_ns: int) -> None:
         self._kept_ns += kept_ns
 
-    def leave(self, setup: CallerSetup) -> None:
+    def leave(self, caller: Caller) -> None:
         """A caller has ended: its number, and with it a resource of its own, is free."""
-        heappush(self._left, setup.caller % CALLERS_PER_WORKER)
+        heappush(self._left, caller.number % CALLERS_PER_WORKER)
 
     def _cut(self) -> None:
         self._cuts += 1

@@ -18,7 +18,7 @@ import gevent
 from bench.measure.record import Begun
 from bench.measure.recorder import Recorder
 from bench.topology.child import die_with_parent
-from bench.workloads.operation import Caller, CallerSetup, PackedVotes
+from bench.workloads.operation import Caller, PackedVotes
 from lockcore import Lease, Redlock, RetryPolicy
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
@@ -58,13 +58,11 @@ def main(storm: Storm, worker: int, clients: int, operations: int, folder: Path,
         holds = repeat(HOLD_NS) if caller % 16 == 0 else None
         begun, place = places.place()
         operate = Caller(
-            CallerSetup(
-                acquire=lock.try_acquire, release=lock.try_release, ttl_ms=storm.ttl_ms,
-                wait_ms=storm.wait_ms, caller=worker * storm.callers + caller,
-                resources=iter(()), take=None, holds_ns=holds, thinks_ns=None, nap_until=nap_until,
-                rest_until=nap_until, recorder=recorder, begun=begun, place=place, lost=places.lost, votes=votes,
-                still_open=len(urls) << 40, pending=patched.append, tell=None, cut=lambda: None, keep=lambda _ns: None,
-            )
+            acquire=lock.try_acquire, release=lock.try_release, ttl_ms=storm.ttl_ms,
+            wait_ms=storm.wait_ms, number=worker * storm.callers + caller,
+            resources=iter(()), take=None, holds_ns=holds, thinks_ns=None, nap_until=nap_until,
+            rest_until=nap_until, recorder=recorder, begun=begun, place=place, lost=places.lost, votes=votes,
+            still_open=len(urls) << 40, pending=patched.append, tell=None, cut=lambda: None, keep=lambda _ns: None,
         ).operate  # fmt: skip
         for _ in range(operations // storm.callers):
             now_ns = monotonic_ns()

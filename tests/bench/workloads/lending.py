@@ -12,7 +12,7 @@ from greenlet import settrace
 
 from bench.measure.record import OUTCOME_CODES
 from bench.workloads.alarm import Alarm, Pacer, PreciseAlarm, Rests
-from bench.workloads.lent import caller_of
+from bench.workloads.lent import kind_of
 from bench.workloads.operation import Caller
 from lockcore import Outcome, Redlock
 from lockcore.clock import monotonic_ns
@@ -44,15 +44,14 @@ class Scene:
     left: Offered = field(default_factory=lambda: Offered(lambda: pytest.fail("the lock's own methods are called")))
     pacer: Pacer | None = None
 
-    def start(self, kind: Callable[..., Caller] = caller_of, **setup: Any) -> tuple[Any, Any]:
+    def start(self, kind: Callable[..., Callable[..., Caller]] = kind_of, **setup: Any) -> tuple[Any, Any]:
         """A caller, and the greenlet that it runs in."""
-        plain = self.left.setup()._replace(
-            acquire=self.lock.try_acquire, release=self.lock.try_release, nap_until=self.naps.wait_until,
-            rest_until=self.rests.rest, still_open=3 << 40,
-        )  # fmt: skip
-        if self.pacer is not None:
-            plain = plain._replace(take=self.pacer.take)
-        caller = kind(plain._replace(**setup), self.naps, self.rests, self.arrivals, self.pacer)
+        setup = {
+            **self.left.setup(), "acquire": self.lock.try_acquire, "release": self.lock.try_release,
+            "nap_until": self.naps.wait_until, "rest_until": self.rests.rest, "still_open": 3 << 40,
+            "take": self.pacer.take if self.pacer else None, **setup,
+        }  # fmt: skip
+        caller = kind(setup["acquire"], self.naps, self.rests, self.arrivals, self.pacer)(**setup)
         return caller, gevent.spawn(caller.run, self.user, "running")
 
     def schedule(self, gap_ns: int) -> None:

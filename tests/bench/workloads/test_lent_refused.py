@@ -13,7 +13,7 @@ from tests.lockcore.source import needs_source
 
 def test_refused_operations_leave_their_greenlet_parked_too(scene: Scene) -> None:
     """Four want one resource: in line, and again until it is theirs."""
-    jobs = [scene.start(caller=number, wait_ms=30_000)[1] for number in range(4)]
+    jobs = [scene.start(number=number, wait_ms=30_000)[1] for number in range(4)]
     scene.recorded(8)
     assert switches_to(jobs[0], lambda: scene.recorded(80)) == 0
     scene.user._state = "stopping"
@@ -80,7 +80,7 @@ def test_who_finds_it_held_for_too_long_is_denied_and_comes_again(scene: Scene) 
 
 
 def test_many_callers_of_few_resources_are_all_served(scene: Scene) -> None:
-    jobs = [scene.start(resources=repeat(number % 4), caller=number)[1] for number in range(16)]
+    jobs = [scene.start(resources=repeat(number % 4), number=number)[1] for number in range(16)]
     scene.recorded(400)
     scene.user._state = "stopping"
     gevent.joinall(jobs, timeout=30, raise_error=True)

@@ -12,7 +12,7 @@ import pytest
 
 from bench.measure.record import OUTCOME_CODES, RECORD_FIELDS
 from bench.measure.recorder import Recorder
-from bench.workloads.operation import KEPT, Caller, CallerSetup, OpenVotes, PackedVotes
+from bench.workloads.operation import KEPT, Caller, OpenVotes, PackedVotes
 from lockcore import Denied, Lease, Outcome, Tally
 from lockcore.clock import monotonic_ns
 from lockcore.model import Closed
@@ -58,11 +58,11 @@ class Scene:
 
     def run(self, intended_ns: int | None = None) -> None:
         start_ns = monotonic_ns()
-        Caller(self.setup()).operate(2, start_ns if intended_ns is None else intended_ns, start_ns)
+        Caller(**self.setup()).operate(2, start_ns if intended_ns is None else intended_ns, start_ns)
 
-    def setup(self) -> CallerSetup:
-        return CallerSetup(
-            acquire=self._acquire, release=self._release, ttl_ms=10_000, wait_ms=700, caller=41,
+    def setup(self) -> dict[str, Any]:
+        return dict(  # noqa: C408 - as it is called
+            acquire=self._acquire, release=self._release, ttl_ms=10_000, wait_ms=700, number=41,
             resources=repeat(2), take=None, holds_ns=self.holds_ns, thinks_ns=None,
             nap_until=self.nap, rest_until=self.nap, recorder=Sheet(self.records), begun=self.begun, place=1,
             lost=lambda *row: self.lost.append(row), votes=PackedVotes(), still_open=STILL_OPEN,
@@ -138,7 +138,7 @@ def test_a_late_end_of_a_think_time_is_no_latency_of_the_lock() -> None:
         user._state = "stopped" if len(rests) == 3 else user._state
 
     scene = Scene(lease)
-    Caller(scene.setup()._replace(thinks_ns=repeat(1), rest_until=rest_until)).run(user, "running")
+    Caller(**scene.setup() | {"thinks_ns": repeat(1), "rest_until": rest_until}).run(user, "running")
     assert [row["start_ns"] - row["intended_ns"] for row in scene.records] == [0] * 3
     assert all(row["start_ns"] >= due for due, row in zip(rests, scene.records[1:], strict=False))
 
