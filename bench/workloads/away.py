@@ -50,12 +50,12 @@ class Away:
         self._runner = runner
         self._folder: Path | None = None
         self._scenario: Scenario | None = None
-        self._jobs: dict[tuple[object, ...], gevent.Greenlet] = {}
+        self._jobs: dict[tuple[object, ...], gevent.Greenlet] = {}  # of long work: asked for again, it is done once
         self._taken = Event()
         self._wanted = True
         self._heard_ns = self._asked = 0
         runner.register_message(CLOCK, self._tell_clock)
-        runner.register_message(WANT, self._give)
+        runner.register_message(WANT, self._give, concurrent=True)
         runner.register_message(TAKEN, self._note_taken)
 
     def open(self, plan: Plan) -> Plan:
@@ -124,11 +124,11 @@ class Away:
         self._runner.send_message(PIECE, {**msg.data, **answer})
 
     def _worked(self, what: tuple[object, ...], work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """What comes of a long piece of work, which begins when it is asked for first."""
         if what not in self._jobs:
             self._jobs[what] = gevent.spawn(get_hub().threadpool.apply, work)
         job = self._jobs[what]
-        return (job.value or {"failed": str(job.exception)}) if job.ready() else {"busy": True}
+        job.join()
+        return job.value or {"failed": str(job.exception)}
 
     def _note_taken(self, msg: Message, **_: object) -> None:
         """The leader has the history, or wants none of it: then this worker still works on it, and is told to quit."""

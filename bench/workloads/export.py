@@ -14,13 +14,12 @@ from pathlib import Path
 from bench.errors import BenchError
 from bench.telemetry.exporter import Exporter
 from bench.telemetry.run import Run
-from bench.telemetry.settings import TelemetrySettings, settings_of
+from bench.telemetry.settings import settings_of
 from bench.topology.child import Child, orders
 from bench.topology.probe import InfoWatch, inspect
 from bench.workloads.plan import Plan
 
 END_S = 10.0
-FINISH = "finish"
 logger = logging.getLogger(__name__)
 
 
@@ -39,8 +38,6 @@ def export_beside(plan: Plan, index: int, folder: Path, workers: int) -> Callabl
     child = Child("the exporter", "bench.workloads.export")
 
     def finish() -> None:
-        with suppress(BenchError):  # it has ended, and its last words say why
-            child.tell(FINISH)
         child.finish(END_S)
         for line in child.last_words():
             logger.warning(line)
@@ -63,28 +60,20 @@ def main() -> int:
     try:
         watch = InfoWatch(order.targets)
         run = order.run.seen(inspect(order.targets, allow_missing=True), f"-{order.worker}-{os.getppid()}")
-        own = _own_port(settings, order.worker)
-        exporter = Exporter(own, run, order.folder, infos=lambda: watch.infos)
+        if settings.page is not None:  # each worker of a host has one of its own, on consecutive ports
+            host, port = settings.page
+            settings = replace(settings, page=(host, port + order.worker if port else 0))
+        exporter = Exporter(settings, run, order.folder, infos=lambda: watch.infos)
     except BenchError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
     exporter.start()
     if order.worker == 0:  # one of them is enough to ask the servers
         watch.start()
-    if next(orders(str), None) == FINISH:
-        watch.stop()
-        sys.stderr.writelines(f"{warning}\n" for warning in exporter.finish())
-    else:
-        exporter.abort()
+    next(orders(str), None)  # there is none: its end is the run's
+    watch.stop()
+    sys.stderr.writelines(f"{warning}\n" for warning in exporter.finish())
     return 0
-
-
-def _own_port(settings: TelemetrySettings, worker: int) -> TelemetrySettings:
-    """Each worker of a host has a page of its own, on consecutive ports."""
-    if settings.page is None:
-        return settings
-    host, port = settings.page
-    return replace(settings, page=(host, port + worker if port else 0))
 
 
 if __name__ == "__main__":

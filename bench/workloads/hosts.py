@@ -43,8 +43,7 @@ BURST = 3  # round trips one behind the other, as whoever has just been woken an
 ENOUGH = 5  # round trips before a run begins
 RECENT = 50  # round trips that place a note
 AGAIN_S = 3.0  # without a piece: it was lost on the way
-GONE_S = 30.0
-BUSY_S = 0.1  # between two questions whether it has done what takes long
+WORK_S = 600.0  # for the longest history
 _ROW = struct.Struct("<4q")
 Answer = dict[str, Any]
 logger = logging.getLogger(__name__)
@@ -65,7 +64,8 @@ class Host:
     again: int = 0  # how often it is asked once more when it has answered
     note: WorkerNote | None = None
     here: bool = False
-    piece: AsyncResult | None = None
+    wanted: Answer = field(default_factory=dict)  # what it was asked for last
+    piece: AsyncResult | None = None  # its answer
 
     def ahead_ns(self) -> int:
         """Ours − theirs, most likely, as of now."""
@@ -261,25 +261,20 @@ class Hosts:
 
     def _ask(self, node: str, what: Answer) -> Answer | None:
         """Its answer; None when it is gone, or could not do it."""
-        host, deadline_s = self.known[node], time.monotonic() + GONE_S
-        while time.monotonic() < deadline_s:
-            host.piece = AsyncResult()
+        host, deadline_s = self.known[node], time.monotonic() + WORK_S
+        host.wanted, host.piece = what, AsyncResult()
+        while True:
             self._runner.send_message(WANT, what, node)
             with suppress(gevent.Timeout):
                 answer: Answer = host.piece.get(timeout=AGAIN_S)
-                mine = {**answer, **what} == answer
-                if mine and answer.get("failed"):
-                    logger.error("%s cannot give its history: %s", host.name, answer["failed"])
-                    return None
-                if mine and not answer.get("busy"):
+                if "failed" not in answer:
                     return answer
-                deadline_s = time.monotonic() + GONE_S
-                gevent.sleep(BUSY_S)
-            if self.is_gone(node):
+                logger.error("%s cannot give its history: %s", host.name, answer["failed"])
                 return None
-        return None
+            if self.is_gone(node) or time.monotonic() > deadline_s:
+                return None
 
     def _note_piece(self, msg: Message, **_: object) -> None:
         host = self.known.get(msg.node_id)
-        if host is not None and host.piece is not None:
+        if host is not None and host.piece is not None and host.wanted.items() <= msg.data.items():
             host.piece.set(msg.data)

@@ -11,7 +11,7 @@ Rules
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, SupportsInt
 
 import gevent
 
@@ -101,8 +101,8 @@ class Caller:
 
     acquire: Callable[..., Lease | Denied]
     release: Release
-    ttl_ms: object
-    wait_ms: object
+    ttl_ms: SupportsInt
+    wait_ms: SupportsInt
     number: int
     resources: Iterator[int]
     take: Callable[[], int] | None
