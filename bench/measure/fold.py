@@ -182,6 +182,8 @@ class Fold:
                 f"not sustained: {values.rate.completed_per_s:.1f} of {self._scenario.rate_per_s:.1f} operations/s "
                 "were completed, so the latencies are those of a growing queue"
             )
+        if (gone := values.releases.gone) and not values.releases.released:
+            found.append(f"no release found its lock: all {gone} said GONE, so nobody knows what it kept out")
         acquires, released = sum(self._totals.values()), sum(self.sums.numbers["releases"].values())
         for row, recorded in (("acquire", acquires), ("release", released)):
             counted = sum(report.locust.get(row, (0, 0))[0] for report in reports)

@@ -172,11 +172,6 @@ def replicate(urls: Sequence[str]) -> None:
             time.sleep(_POLL_S)  # no server tells when it is in step
 
 
-def promote(url: str) -> None:
-    """Make a replica a master of its own. Raises EnvironmentNotReadyError when it does not answer."""
-    _ask(url, "REPLICAOF", "NO", "ONE")
-
-
 def _ask(url: str, *command: str) -> Any:
     with Redis.from_url(url, protocol=2, driver_info=None) as client:
         try:

@@ -1,10 +1,8 @@
-"""Waking greenlets at a precise time: *a time on the monotonic clock → this greenlet runs again then*; and who starts
-when.
+"""Waking greenlets at a precise time: *a time on the monotonic clock → this greenlet runs again then*; who starts when.
 
-Rules: one alarm belongs to the hub of the process that made it; make it after a fork. Lateness is the timer's fault
-only if the hub was *waiting* at the due time: else the process was busy, that is load, and a PreciseAlarm says 0. What
-else there is to timers, crowds and late starts: README, "How starts are told apart". Compiled with the core
-(lockcore/compiled.py), where a wheel is built. Source: timerfd_create(2); libev's prepare, check and idle watchers.
+Rules: one alarm belongs to the hub of the process that made it; make it after a fork. Lateness, crowds and late starts:
+README, "How starts are told apart". Compiled with the core (lockcore/compiled.py), where a wheel is built.
+Source: timerfd_create(2); libev's prepare, check and idle watchers.
 """
 
 import ctypes

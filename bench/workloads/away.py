@@ -158,7 +158,6 @@ def _folded(folder: Path, scenario: Scenario, window_ns: tuple[int, int], budget
 
 
 def _packed(folder: Path, buckets: int) -> dict[str, Any]:
-    """The files that travel, with records of so many buckets."""
     note = read_workers(folder)[0]
     sizes = pack_here(folder, (note.worker, note.pid), buckets)
     others = [*folder.glob(f"{BEGUN}-*.bin"), *folder.glob(f"{FOLD}-*.json")]

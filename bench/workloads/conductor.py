@@ -121,7 +121,6 @@ class Conductor:
         self._begin(plan)
 
     def _begin(self, plan: Plan) -> None:
-        """All users run."""
         runner, origin_ns = self._runner, monotonic_ns()
         if isinstance(runner, MasterRunner) and self._hosts is not None:
             origin_ns += LEAD_NS + self._hosts.far_ns
@@ -150,7 +149,8 @@ class Conductor:
         asked = list(runner.clients.values())  # not who joins from now on, for the next run
         for client in asked:
             runner.send_message(FINISH, None, client.id)
-        deadline_s = time.monotonic() + self._grace_s() + 5.0
+        grace_s = 0.0 if self._failed else self._environment.stop_timeout or (self._plan.grace_s if self._plan else 0.0)
+        deadline_s = time.monotonic() + grace_s + 5.0
         while time.monotonic() < deadline_s:
             if all(client.id in self._finished or self._is_gone(client) for client in asked):
                 break
@@ -186,9 +186,6 @@ class Conductor:
 
     def _note_there(self, msg: Message, **_: object) -> None:
         self._there[msg.node_id] = msg.data["callers"]
-
-    def _grace_s(self) -> float:
-        return 0.0 if self._failed else self._environment.stop_timeout or (self._plan.grace_s if self._plan else 0.0)
 
     def _note_finished(self, msg: Message, **_: object) -> None:
         if msg.node_id in self._finished:

@@ -213,7 +213,6 @@ class Hosts:
         gevent.joinall([gevent.spawn(self._bring, node, buckets, Fold(plan.scenario, window)) for node in here])
 
     def _told(self, nodes: Collection[str], window: Window) -> dict[str, Answer]:
-        """What each worker says of its history: how much fits, and how many records there are, by bucket."""
         window_ns = [edge_ns - self._origin_ns for edge_ns in (window.start_ns, window.stop_ns)]
         beside = Counter(host.name for host in self.known.values())
         budget = budget_per_s() * window_ns[1] / NS_PER_S

@@ -116,10 +116,6 @@ class LocustProcess:
         finally:
             os.close(text)
 
-    def poll(self) -> int | None:
-        """The exit code, None while Locust runs; negative for the signal that killed it."""
-        return self._process.poll()
-
     def wait(self, timeout_s: float | None = None) -> int | None:
         """Wait up to `timeout_s` (None: without end) for Locust's end; the exit code, None if it still runs."""
         try:
@@ -133,7 +129,7 @@ class LocustProcess:
 
     def close(self) -> None:
         """See that nobody of the group is left: workers that outlive Locust get 3 s, then SIGKILL. Idempotent."""
-        deadline_s = time.monotonic() + (_GROUP_ENDS_S if self.poll() is not None else 0.0)
+        deadline_s = time.monotonic() + (_GROUP_ENDS_S if self._process.poll() is not None else 0.0)
         with contextlib.suppress(ProcessLookupError):
             while time.monotonic() < deadline_s:
                 os.killpg(self._process.pid, 0)
@@ -145,7 +141,7 @@ class LocustProcess:
         """Why the run failed, once Locust has ended: its own sentence, else the end of its log. None if it did not."""
         with contextlib.suppress(OSError, ValueError):
             return error_of(**json.loads((self._workdir / FAILURE_FILE).read_text(encoding="utf-8")))
-        code = self.poll()
+        code = self._process.poll()
         if not code:
             return None
         ending = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
@@ -153,9 +149,6 @@ class LocustProcess:
 
     def log_tail(self) -> str:
         """The last lines that Locust wrote."""
-        try:
-            text = (self._workdir / LOG_FILE).read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return ""
+        text = (self._workdir / LOG_FILE).read_text(encoding="utf-8", errors="replace")
         lines = [line for line in text.splitlines() if line.strip()]
         return "\n".join(f"  {line}" for line in lines[-_LOG_LINES:])

@@ -33,8 +33,6 @@ from bench.workloads.table import keep_fractions
 
 __all__ = ["LockUser"]
 
-AnyRunner = LocalRunner | MasterRunner | WorkerRunner
-
 _COLOURS = {Kind.GOOD.value: "#1b7f3b", Kind.UNKNOWN.value: "#8a6100", Kind.BAD.value: "#b3261e"}
 
 _loader_pid = os.getpid()
@@ -46,7 +44,9 @@ if os.environ.get(PARENT_VARIABLE):
     die_with_parent()
 
 
-def _connect(environment: Environment, runner: AnyRunner, web_ui: WebUI | None, **_: object) -> None:
+def _connect(
+    environment: Environment, runner: LocalRunner | MasterRunner | WorkerRunner, web_ui: WebUI | None, **_: object
+) -> None:
     options = environment.parsed_options or Namespace()
     get_hub().loop.update_now()  # else Locust's run time counts from before all imports
     headless = web_ui is None and not isinstance(runner, WorkerRunner)

@@ -13,8 +13,6 @@ import socket
 from argparse import Namespace
 from collections.abc import Callable
 from itertools import count
-from pathlib import Path
-from types import FrameType
 from typing import ClassVar
 
 import gevent
@@ -67,7 +65,7 @@ def end_when_stuck(worker: Worker, leader: int | None) -> None:
     ends with a sentence, and the process `leader` is to end, too. Time in which it waited for a core does not count."""
     seen_ns, in_vain, since_ns = -1, 0, 0
 
-    def look(_signal: int, frame: FrameType | None) -> None:
+    def look(_signal: int, _frame: object) -> None:
         nonlocal seen_ns, in_vain, since_ns
         if worker.finished:
             return
@@ -77,18 +75,17 @@ def end_when_stuck(worker: Worker, leader: int | None) -> None:
         else:
             in_vain += 1
         if in_vain >= 2 and own_ns - since_ns >= OWN_TIME_NS:
-            _end_stuck(worker.plan.scenario.recipe, frame, leader)
+            _end_stuck(worker.plan.scenario.recipe, leader)
         signal.alarm(LOOK_S)
 
     signal.signal(signal.SIGALRM, look)
     signal.alarm(LOOK_S)
 
 
-def _end_stuck(recipe: str, frame: FrameType | None, leader: int | None) -> None:
-    where = f"; now it is in {frame.f_code.co_qualname} of {Path(frame.f_code.co_filename).name}" if frame else ""
+def _end_stuck(recipe: str, leader: int | None) -> None:
     error = EnvironmentNotReadyError(
-        f"the recipe {recipe} has let no other caller run for {2 * LOOK_S} s{where}; an acquire or a release must wait "
-        "for something by gevent"
+        f"the recipe {recipe} has let no other caller run for {2 * LOOK_S} s; an acquire or a release must wait for "
+        "something by gevent"
     )
     os.write(2, f"lockbench: {error}\n".encode())  # whoever was interrupted may be in the middle of a print
     note_failure(error)
@@ -219,9 +216,7 @@ class Member:
     def _begin(self, msg: Message, **_: object) -> None:
         self._waiting = None
         if self._worker is not None:
-            self._worker.begin(**msg.data)
-            if self._worker.turns is not None:
-                gevent.spawn(self._worker.take_turns, msg.data["origin_ns"], self._runner.quit)
+            self._worker.begin(self._runner.quit, **msg.data)
 
     def _close(self, **_: object) -> None:
         """All users have ended; whoever is spawned after this has nothing to do."""
@@ -246,7 +241,6 @@ class Member:
                 self._away.leave()
 
     def _finish(self, **_: object) -> None:
-        """The conductor wants the last report."""
         runner = self._runner
         if not self._finished.is_set():
             if runner.state in (STATE_CLEANUP, STATE_STOPPED):

@@ -187,11 +187,6 @@ class Caller:
             hash(lease.owner_token),
         )  # fmt: skip
         self.begun[self.place] = 0
-        if is_open or lease.lost_ns:
-            self._note_more(slot, lease, resource, is_open=is_open)
-
-    def _note_more(self, slot: int, lease: Lease, resource: int, *, is_open: bool) -> None:
-        """What a record has no room for: attempts that lost, votes still out."""
         if lease.lost_ns:
             self.lost(resource, lease.lost_ns)
         if is_open:

@@ -178,7 +178,6 @@ def split_targets(text: str) -> list[str]:
 
 
 def _items(key: ScenarioKey, text: str) -> list[str]:
-    """What a repeatable option or a field of the web form holds."""
     return split_targets(text) if key.name == "targets" else text.split()
 
 

@@ -34,7 +34,6 @@ from bench.measure.run_result import InstanceReport
 from bench.measure.workers import Phase, WorkerNote, write_note
 from bench.recipes.protocol import Recipe
 from bench.recipes.registry import find_recipe
-from bench.scenario import Scenario
 from bench.telemetry.settings import is_wanted
 from bench.workloads.alarm import Alarm, Pacer, PreciseAlarm, Rests
 from bench.workloads.demand import ALONE, CALLERS_PER_WORKER, Contention, Seat, offsets_ns
@@ -73,7 +72,8 @@ class Worker:
         self.plan, self.index, self.recipe, self.broke = plan, index, recipe, broke
         self.acquire = find_recipe(scenario.recipe).acquire_of(recipe)
         self.errors: Counter[str] = Counter()
-        self.rows = _rows(scenario, environment)
+        fire = environment.events.request.fire if scenario.events == "stock" else None
+        self.rows = Row(scenario.recipe, "acquire", acquires_of, fire), Row(scenario.recipe, "release", releases_of)
         self._workdir, self._stats = workdir, environment.stats
         self._recorder, self._begun = Recorder(workdir, index), Begun(workdir, index)
         self.turns = RingPlace(plan.ring, scenario.users) if plan.ring else None
@@ -199,8 +199,9 @@ class Worker:
 
     # -- the course of a run ------------------------------------------------------------------------------------------
 
-    def begin(self, origin_ns: int, part: int, parts: int) -> None:
-        """All users run: the schedule starts at `origin_ns` (monotonic), of which this worker is `part` of `parts`."""
+    def begin(self, end: Callable[[], None], origin_ns: int, part: int, parts: int) -> None:
+        """All users run: the schedule starts at `origin_ns` (monotonic), of which this worker is `part` of `parts`.
+        `end` ends a run that takes turns."""
         if self._origin_ns:
             return
         scenario = self.plan.scenario
@@ -211,12 +212,13 @@ class Worker:
         self._cpu_s = time.process_time() if self.plan.timed else self._cpu_s  # else callers work already
         self._started.set()
         write_note(self._workdir, self._note("running"))
+        if (turns := self.turns) is not None:
 
-    def take_turns(self, origin_ns: int, end: Callable[[], None]) -> None:
-        """Run when it is our turn, until the planned end."""
-        if self.turns is not None:
-            self.turns.run(origin_ns, self.plan.window_ns[1] or 0, lambda: self._recorder.written)
-            end()
+            def take_turns() -> None:
+                turns.run(origin_ns, self.plan.window_ns[1] or 0, lambda: self._recorder.written)
+                end()
+
+            gevent.spawn(take_turns)
 
     def finish(self) -> None:
         """All users have ended: settle votes, fold everything into Locust's table, leave the last note, close. Once."""
@@ -287,7 +289,8 @@ class Worker:
         while True:
             self.probed_ns = due_ns
             due_ns += PROBE_NS
-            lags_ns = lags_of(self._naps.wait_until(due_ns))
+            late_ns = self._naps.wait_until(due_ns)
+            lags_ns = list(range(late_ns, -1, -PROBE_NS)) or [0]  # a stall counts for every tick that nobody looked at
             self._lags_ns += lags_ns
             due_ns += PROBE_NS * (len(lags_ns) - 1)
 
@@ -347,20 +350,9 @@ class Worker:
         )
 
 
-def lags_of(lateness_ns: int) -> list[int]:
-    """The lags of a tick that was `lateness_ns` late and of all ticks that were due while nobody looked: a stall counts
-    as often as it was met."""
-    return list(range(lateness_ns, -1, -PROBE_NS)) or [0]
-
-
 def instance_report(status: InstanceStatus) -> InstanceReport:
     """One instance as this process sees it."""
     return InstanceReport(**{**{name: getattr(status, name) for name in _SEEN}, "errors": dict(status.errors)})
-
-
-def _rows(scenario: Scenario, environment: Environment) -> tuple[Row, Row]:
-    fire = environment.events.request.fire if scenario.events == "stock" else None
-    return Row(scenario.recipe, "acquire", acquires_of, fire), Row(scenario.recipe, "release", releases_of)
 
 
 def _count(histogram: Histogram, times_ns: list[int]) -> None:

@@ -12,7 +12,7 @@ from redis import Redis
 
 from bench.recipes.protocol import RecipeSettings
 from bench.recipes.registry import find_recipe
-from bench.recipes.several_instances import promote, replicate
+from bench.recipes.several_instances import replicate
 from bench.topology.fleet import start_fleet
 from lockcore import Lease
 from lockcore.clock import NS_PER_MS, monotonic_ns
@@ -143,7 +143,8 @@ def test_a_replica_that_is_promoted_lacks_what_was_acknowledged(recipe: str, ttl
         died_ns = monotonic_ns()
         fleet.cont(1)
         time.sleep(max(died_ns + first.promotion_delay_ms * NS_PER_MS - monotonic_ns(), 0) / 1e9)
-        promote(fleet.urls[1])
+        with Redis.from_url(fleet.urls[1]) as replica:
+            replica.replicaof("NO", "ONE")
         second: Any = find_recipe(recipe).connect(fleet.urls, told)
         granted = second.acquire("r0", ttl_ms, 5000)
         first.close()

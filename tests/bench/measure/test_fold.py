@@ -208,6 +208,13 @@ def test_a_difference_from_locusts_table_is_a_warning(records, report):
     assert fold(two, WINDOW, CLOSED, [differing]).warnings == ("Locust's table counts 3 acquires, the history 2",)
 
 
+def test_a_lock_whose_every_release_says_gone_is_warned_of(records):
+    gone, released = cycle(1_100, release="gone"), cycle(1_200)
+    assert fold(records(released, gone), WINDOW, CLOSED).warnings == ()
+    (warning,) = fold(records(gone, gone), WINDOW, CLOSED).warnings
+    assert warning.startswith("no release found its lock: all 2 said GONE")
+
+
 def test_a_worker_that_never_ended_is_named(records, report):
     counts = {"acquire": [0, 0], "release": [0, 0]}  # fewer than recorded: no second warning for the same cause
     running = report(worker=3, pid=77, phase="running", stopped_ns=0, locust=counts, lag_histogram="")

@@ -5,7 +5,7 @@ from redis import Redis
 
 from bench.errors import EnvironmentNotReadyError
 from bench.recipes.protocol import RecipeSettings
-from bench.recipes.several_instances import ReplicaFailover, promote, replicate
+from bench.recipes.several_instances import ReplicaFailover, replicate
 from bench.topology.fleet import Fleet, start_fleet
 from lockcore import Denied, Lease, Outcome
 
@@ -41,7 +41,8 @@ def test_a_client_follows_the_promotion(settings: RecipeSettings) -> None:
         with Redis.from_url(fleet.urls[0]) as master:
             assert master.wait(1, 5000) == 1, "the replica has it"
         fleet.kill(0)
-        promote(fleet.urls[1])
+        with Redis.from_url(fleet.urls[1]) as replica:
+            replica.replicaof("NO", "ONE")
         denied = recipe.acquire("r1", 5000, 0)
         assert isinstance(denied, Denied)
         assert denied.outcome is Outcome.UNREACHABLE, "the first to notice pays for it"
@@ -53,4 +54,4 @@ def test_a_client_follows_the_promotion(settings: RecipeSettings) -> None:
 
 def test_a_server_that_does_not_answer_is_one_sentence() -> None:
     with pytest.raises(EnvironmentNotReadyError, match="the server on port 1 cannot be made master or replica"):
-        promote("redis://127.0.0.1:1")
+        replicate(["redis://127.0.0.1:2", "redis://127.0.0.1:1"])

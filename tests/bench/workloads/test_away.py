@@ -10,7 +10,7 @@ from pathlib import Path
 from bench.workloads.away import Away
 
 class Runner:
-    def register_message(self, *_): ...
+    def register_message(self, *_, **__): ...
 
 away = Away(Runner())
 away._folder = Path(sys.argv[1])

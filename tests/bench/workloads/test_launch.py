@@ -90,7 +90,7 @@ def test_who_does_not_listen_is_killed_with_its_workers(tmp_path: Path, monkeypa
     process.interrupt()
     assert process.wait(0.05) is None
     process.close()
-    assert process.poll() == -signal.SIGKILL
+    assert process.wait(0) == -signal.SIGKILL
     all_end([worker])
 
 
