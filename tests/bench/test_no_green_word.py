@@ -5,7 +5,6 @@ What is green over evidence is shown beside it, so that a judge that never says 
 
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,8 +16,7 @@ from bench.experiments.capacity.judge import CapacityPlan, Findings, SweepPoint,
 from bench.experiments.capacity.probe import read_slo
 from bench.experiments.capacity.result import ClosedLoop, Probe, Seen
 from bench.experiments.compare.judge import judge_comparison
-from bench.experiments.contest.judge import judge_bars, judge_speed
-from bench.experiments.contest.result import SpeedBar
+from bench.experiments.contest.judge import bar_of, judge_bars
 from bench.experiments.crash.judge import judge_crash
 from bench.experiments.crash.result import CrashResult
 from bench.experiments.explore.experiment import judge_explored, row_of
@@ -32,6 +30,7 @@ from bench.experiments.split_votes.judge import judge_split_votes
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, RowWord
 from bench.measure.result import read_result
 from bench.measure.section import typed
+from bench.measure.statistics import Spread
 from bench.measure.verdict import WORDS, Kind, word_of
 from bench.recipes.registry import find_recipe
 from bench.report.generated import words_table
@@ -113,18 +112,17 @@ def explored(played: int, tested: int, raised: str = "", *, recipe: str = "set-n
 
 
 def peers(*ends: tuple[float, float]) -> Verdict:
-    bars = [{"name": "cycles/s", "low": low, "high": high, "bar": 1.0, "at_least": True} for low, high in ends]
+    told = {"name": "cycles/s", "bar": 1.0, "at_least": True, "busy": False}
+    bars = [told | {"low": low, "high": high} for low, high in ends]
     return judge_bars(attributes(bars))
 
 
 def speed(*ends: tuple[float, float], added: tuple[float, float] | None = None) -> Verdict:
-    def spread(low: float, high: float) -> dict[str, float]:
-        return {"median": (low + high) / 2, "low": low, "high": high}
+    def spread(low: float, high: float) -> Spread:
+        return Spread(median=(low + high) / 2, low=low, high=high)
 
-    rows = [SpeedBar(**spread(*one), name="gevent", bar=0.8, at_least=True) for one in ends]
-    bars = [SpeedBar(**spread(*added), name="telemetry", bar=2.0, at_least=False)] if added else []
-    result: Any = SimpleNamespace(rows=[SimpleNamespace(own_bar=row) for row in rows], bars=bars)
-    return judge_speed(result)
+    bars = [bar_of("gevent", spread(*one), 0.8, at_least=True) for one in ends]
+    return judge_bars([*bars, *([bar_of("telemetry", spread(*added), 2.0)] if added else [])])
 
 
 HELD = tuple((rate, Seen.HELD) for rate in (700.0, 800.0, 850.0, 900.0, 920.0, 940.0, 960.0))

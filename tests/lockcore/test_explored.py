@@ -112,11 +112,10 @@ PLANTED: dict[str, tuple[object, str, object, str]] = {
 def test_a_planted_fault_is_found_and_shown_in_few_steps(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, name, planted, rule = PLANTED[fault]
     monkeypatch.setattr(place, name, planted)
-    total, begun = Hunt(), 0
-    for block in range(MOST // BLOCK):
-        begun = begun if total.broken else block
-        total.add(hunt(numbered(REDLOCK, number, 1) for number in range(block * BLOCK, (block + 1) * BLOCK)))
-        if total.is_enough(block, begun):
+    total = Hunt()
+    for first in range(0, MOST, BLOCK):
+        total.add(hunt(numbered(REDLOCK, number, 1) for number in range(first, first + BLOCK)))
+        if total.broken:
             break
     assert total.broken, "not found"
     assert total.broken.rule.startswith(rule)

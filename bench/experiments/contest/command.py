@@ -18,7 +18,7 @@ from bench.cli.options import PLACE, FiniteRange
 from bench.cli.showing import require_outputs, show
 from bench.errors import writing
 from bench.experiments.contest.experiment import LOADS, PeersPlan, run_peers
-from bench.experiments.contest.judge import judge_speed
+from bench.experiments.contest.judge import judge_bars
 from bench.experiments.contest.speed import measure
 from bench.experiments.contest.words import readme_section, speed_sheet
 from bench.report.generated import put_between_marks
@@ -55,7 +55,7 @@ def bench(
     with writing(path, "choose another --out"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
-    verdict = judge_speed(result)
+    verdict = judge_bars(result.bars)
     print_sheet(speed_sheet(result, verdict, str(path)), Console(highlight=False))
     return verdict.exit_code or 0
 

@@ -154,7 +154,9 @@ def _shuffled(cells: Sequence[Standing], rng: random.Random) -> list[Standing]:
 def row_of(cell: Standing) -> Any:
     """A cell's rounds as one row: a TurnRow or a StopRow."""
     peer, load = cell.contestant.peer, cell.load
-    about: dict[str, Any] = {"name": peer.name, "kind": peer.kind, "instances": load.instances, "callers": load.callers}
     if isinstance(cell.rounds[0], StopFigures):
-        return StopRow(**about, **over_rounds(cell.rounds))
-    return TurnRow(**about, processes=load.processes, **over_rounds(cell.rounds))
+        return StopRow(name=peer.name, kind=peer.kind, **over_rounds(cell.rounds))
+    return TurnRow(
+        name=peer.name, kind=peer.kind, instances=load.instances, callers=load.callers, processes=load.processes,
+        **over_rounds(cell.rounds),
+    )  # fmt: skip

@@ -29,11 +29,11 @@ from opentelemetry.trace import TracerProvider as Traces
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.contest.clients.loops import ClientOrder, Lock, at_once, run_blocking, run_tasks
-from bench.experiments.contest.judge import INSTANCES
-from bench.experiments.contest.result import BUSY_RATIO, SpeedBar, SpeedConditions, SpeedResult
+from bench.experiments.contest.judge import INSTANCES, bar_of
+from bench.experiments.contest.result import BUSY_RATIO, ContestBar, SpeedConditions, SpeedResult
 from bench.experiments.contest.turn import TTL_MS, Machine, servers_by_kind, two_cores
 from bench.measure.environment import describe_environment
-from bench.measure.statistics import paired_shift
+from bench.measure.statistics import Spread, paired_shift
 from bench.run.experiment import Show
 from bench.topology.child import Child
 from bench.topology.fleet import start_fleet
@@ -57,13 +57,13 @@ def measure_telemetry(rounds: int, show: Show) -> SpeedResult:
     with two_cores() as cores, start_fleet(INSTANCES, "none", server=server) as fleet:
         bars = [bar for shell in SHELLS for bar in _bars(shell, rounds * TURNS, fleet.urls, show)]
     conditions = SpeedConditions(
-        instances=INSTANCES, cores=cores, rounds=rounds * TURNS, seconds=TURN_S, seed=0,
+        cores=cores, rounds=rounds * TURNS, seconds=TURN_S, seed=0,
         servers={kind: f"{server.name} {server.version}"},
     )  # fmt: skip
     return SpeedResult(conditions=conditions, environment=describe_environment(), rows=(), bars=tuple(bars))
 
 
-def _bars(shell: str, rounds: int, urls: Sequence[str], show: Show) -> Iterator[SpeedBar]:
+def _bars(shell: str, rounds: int, urls: Sequence[str], show: Show) -> Iterator[ContestBar]:
     show(f"what lockcore.otel adds: {shell}, {rounds} rounds")
     way, *forked = shell.split()
     order = ClientOrder(shell, urls, [], TURN_S, WARMUP_S, SHELLS[shell], True, 0.0, TTL_MS, 0)
@@ -78,8 +78,8 @@ def _bars(shell: str, rounds: int, urls: Sequence[str], show: Show) -> Iterator[
         added = paired_shift([us[index] - us[0] for us in took], CONFIDENCE)
         where = f"{SHELLS[shell]} callers, {plain_us:.1f} µs a cycle: what lockcore.otel adds"
         name = f"{shell}, {'its calls alone: what they take' if shell == 'threads' else where} {how}, µs"
-        spread = {"median": added.shift, "low": added.low, "high": added.high}
-        yield SpeedBar(name=name, bar=bar, at_least=False, busy=machine.elsewhere_ratio >= BUSY_RATIO, **spread)
+        spread = Spread(median=added.shift, low=added.low, high=added.high)
+        yield bar_of(name, spread, bar, busy=machine.elsewhere_ratio >= BUSY_RATIO)
 
 
 # -- in the shell's process --------------------------------------------------------------------------------------------

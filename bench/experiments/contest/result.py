@@ -7,7 +7,7 @@ medians over its rounds, failures sums; null: nothing to count.
 from typing import Annotated, Literal, Self
 
 from msgspec import field
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from bench.measure.environment import Environment
 from bench.measure.result import Document
@@ -39,9 +39,10 @@ class TurnFigures(Section, frozen=True, kw_only=True):
     errors: Annotated[dict[str, int], says("failures by name")] = field(default_factory=dict)
 
     @property
-    def cpu_us(self) -> float:
-        """CPU of client and servers per cycle."""
-        return (self.client_us or 0.0) + (self.server_us or 0.0)
+    def cycles_per_cpu_s(self) -> float:
+        """Cycles for a second of CPU of client and servers."""
+        spent_us = (self.client_us or 0.0) + (self.server_us or 0.0)
+        return 1e6 / spent_us if spent_us else 0.0
 
     def at_pace(self, usual_us: float | None) -> Self:
         """The same on cores on which the piece of work takes `usual_us`; as it is where that is not known."""
@@ -60,8 +61,6 @@ class StopFigures(Section, frozen=True, kw_only=True):
     after_per_s: Annotated[float, says("cycles")]
     kept_ratio: Annotated[float | None, says("stopped ÷ the mean of before and after")]
     keys_left: Annotated[Count, says("on all instances, 1.5 s after the last caller has ended")]
-    cycles: Annotated[float, says("of the whole turn")]
-    gave_up: Annotated[Count, says("acquires that ended without a lease and without an error")]
     errors: Annotated[dict[str, int], says("failures by name")]
 
 
@@ -81,8 +80,6 @@ class StopRow(StopFigures, frozen=True, kw_only=True):
 
     name: Annotated[str, says("of the contestant")]
     kind: Annotated[Kind, says("what it is written for")]
-    instances: Annotated[Count, says("N")]
-    callers: Annotated[Count, says("at once")]
     rounds: Annotated[tuple[StopFigures, ...], says("what the figures are of")]
 
 
@@ -115,18 +112,18 @@ class Missing(Section, frozen=True, kw_only=True):
     reason: Annotated[str, says("why not")]
 
 
-class PeerBar(Section, frozen=True, kw_only=True):
-    """What lockcore is to reach."""
+class ContestBar(Section, frozen=True, kw_only=True):
+    """What lockcore is to reach, taken inside each round."""
 
     name: Annotated[str, says("what is compared")]
-    ours: Annotated[str, says("our contestant")]
-    theirs: Annotated[str | None, says("the peer beside it")]
+    ours: Annotated[str, says("our contestant; empty: the name says it")] = ""
+    theirs: Annotated[str | None, says("the peer beside it")] = None
     value: Annotated[float | None, says("ours ÷ theirs, median over rounds; null: ours took for ever")]
-    low: Annotated[float | None, says("the least of the rounds")]
-    high: Annotated[float | None, says("the most of the rounds")]
+    low: Annotated[float | None, says("the least of the rounds; of six and more of the median's interval")]
+    high: Annotated[float | None, says("the most of the rounds; as low")]
     bar: Annotated[float, says("what it is to be")]
     at_least: Annotated[bool, says("true: at least the bar; false: below it")]
-    reached: Annotated[bool, says("by the median")]
+    busy: Annotated[bool, says("the cores were not ours in any round: it is not known")] = False
 
 
 class PeersResult(Document, frozen=True, kw_only=True):
@@ -139,47 +136,28 @@ class PeersResult(Document, frozen=True, kw_only=True):
     cycles: Annotated[tuple[TurnRow, ...], says("acquire and release of a free resource")]
     hot: Annotated[tuple[TurnRow, ...], says("64 callers want one resource")]
     stopped: Annotated[tuple[StopRow, ...], says("one of three instances stands still for 5 s")]
-    bars: Annotated[tuple[PeerBar, ...], says("what lockcore is to reach")]
+    bars: Annotated[tuple[ContestBar, ...], says("what lockcore is to reach")]
 
 
 # -- make bench ------------------------------------------------------------------------------------------------------
-
-
-class SpeedBar(Spread, frozen=True, kw_only=True):
-    """What two rows are to each other, or one is by itself, taken inside each round."""
-
-    name: Annotated[str, says("what is compared")]
-    bar: Annotated[float, says("what it is to be")]
-    at_least: Annotated[bool, says("true: at least the bar; false: at most")]
-    busy: Annotated[bool, says("the cores were not ours in any round: it is not known")] = False
 
 
 class SpeedRow(TurnRow, frozen=True, kw_only=True):
     """A contestant's rounds beside the ceiling."""
 
     server: Annotated[Literal["plain", "native"], says("native: with compare-and-delete; plain: with scripts only")]
-    bar: Annotated[float | None, says("CPU ratio that is to be reached")]
     ratio: Annotated[Spread, says("CPU per cycle of the replay ÷ of this row")]
     wall_ratio: Annotated[Spread, says("cycles/s ÷ those of the replay")]
-    busy: Annotated[bool, says("the cores were not ours in any round: its ratios are not known")] = False
-
-    @property
-    def own_bar(self) -> SpeedBar | None:
-        """Its CPU ratio beside its bar, if it has one."""
-        if self.bar is None:
-            return None
-        return SpeedBar(**asdict(self.ratio), name=self.name, bar=self.bar, at_least=True, busy=self.busy)
 
     @property
     def cores_used(self) -> float:
         """How many cores client and servers kept busy."""
-        return self.cpu_us * self.cycles_per_s / 1e6
+        return self.cycles_per_s / self.cycles_per_cpu_s if self.cycles_per_cpu_s else 0.0
 
 
 class SpeedConditions(Section, frozen=True, kw_only=True):
     """Under which all was measured."""
 
-    instances: Annotated[Count, says("N")]
     cores: Annotated[Count, says("for clients and servers")]
     rounds: Annotated[Count, says("of all contestants")]
     seconds: Annotated[Amount, says("load per contestant and round")]
@@ -194,5 +172,5 @@ class SpeedResult(Section, frozen=True, kw_only=True):
     command: Annotated[Literal["speed"], says("make bench")] = "speed"
     conditions: Annotated[SpeedConditions, says("under which all was measured")]
     environment: Annotated[Environment, says("where it happened")]
-    bars: Annotated[tuple[SpeedBar, ...], says("what is to be reached besides the rows' own bars")] = ()
+    bars: Annotated[tuple[ContestBar, ...], says("what is to be reached")]
     rows: Annotated[tuple[SpeedRow, ...], says("one per contestant")]

@@ -4,9 +4,7 @@
     --grow   `lockbench run` beside itself, with one thing of its load changed per row: is its cost flat?
 
 Rules: contestants of one round run one after the other in random order, each alone in its process, everything on the
-same two cores. What is compared is always of one round, as at one pace of the cores; its median over
-rounds is quoted, and its interval. A round in which something else used our cores is left out, and where that is every
-one nothing is known. Who gives no figures in a round misses its bars there; the others go on.
+same two cores. Who gives no figures in a round misses its bars there; the others go on.
 """
 
 import json
@@ -20,22 +18,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from math import inf
 from operator import sub, truediv
-from statistics import median
 from typing import Literal
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.contest.installed import ours
-from bench.experiments.contest.judge import INSTANCES
-from bench.experiments.contest.result import BUSY_RATIO, SpeedBar, SpeedConditions, SpeedResult, SpeedRow, TurnFigures
+from bench.experiments.contest.judge import INSTANCES, Figure, bar_of, compared, usual_pace
+from bench.experiments.contest.result import ContestBar, SpeedConditions, SpeedResult, SpeedRow, TurnFigures
 from bench.experiments.contest.turn import Machine, TurnLoad, contest, over_rounds, servers_by_kind, two_cores
 from bench.measure.environment import describe_environment
 from bench.measure.run_result import RunResult
 from bench.measure.section import typed
-from bench.measure.statistics import Spread
 from bench.run.experiment import Show
 from bench.topology.fleet import Fleet, start_fleet
 
@@ -80,16 +75,16 @@ ENTRIES = (
     SpeedEntry(RAW, "raw", callers=1),
     SpeedEntry(ALONE, "lockcore gevent", callers=1),
 )
-Beside = Callable[[float, float], float]
-BARS: tuple[tuple[str, str, str, str, Beside, float], ...] = (  # name, two rows, the figure, how they compare, the bar
+Beside = tuple[str, str, str, Figure, Callable[[float, float], float], float]
+BARS: tuple[Beside, ...] = (  # name, two rows, their figure, how they compare, the bar
+    *((f"{one.name}: CPU ratio", one.name, REPLAY, "cycles_per_cpu_s", truediv, one.bar) for one in ENTRIES if one.bar),
     (f"{CORE}: cycles/s ÷ the replay's", CORE, REPLAY, "cycles_per_s", truediv, 0.75),
     (f"{RUN}: cycles/s ÷ the replay's", RUN, REPLAY, "cycles_per_s", truediv, 0.65),
     (f"{RUN}: client CPU ÷ that of {CORE}", RUN, CORE, "client_us", truediv, 1.5),
-    (f"{RUN}: beside its load, of a core", RUN, "", "beside_ratio", sub, 0.05),  # by itself
+    (f"{RUN}: beside its load, of a core", RUN, "", "beside_ratio", truediv, 0.05),  # by itself
     ("what telemetry adds to the client, µs", WATCHED, UNWATCHED, "client_us", sub, 1.5),
     ("1 caller: acquire p50 ÷ raw sockets'", ALONE, RAW, "p50_us", truediv, 1.0),
 )
-Bars = tuple[tuple[str, str, str, str, Beside, float], ...]
 
 
 def _changed(name: str, *options: str, users: int = 200, share: float = 0.0, once: bool = False) -> SpeedEntry:
@@ -116,13 +111,12 @@ GROWN = (
     _changed("64 users on one resource", "--resources", "1", users=64),
 )
 FLAT, CONTENDED = 1.15, 1.3  # times the CPU per lease of BASE; of CALM, where callers meet
-GROWN_BARS: Bars = tuple(
+GROWN_BARS: tuple[Beside, ...] = tuple(
     (f"{entry.name}: client CPU ÷ that of {other}", entry.name, other, "client_us", truediv, bar)
     for other, bar, some in ((BASE, FLAT, GROWN[1:-3]), (CALM, CONTENDED, GROWN[-3:]))
     for entry in some
 )
 Measured = Mapping[SpeedEntry, Sequence[TurnFigures]]  # its turns, one per round
-Pairs = list[tuple[TurnFigures, TurnFigures]]
 
 
 def measure(rounds: int, seconds: float, seed: int, show: Show, *, grow: bool = False) -> SpeedResult:
@@ -147,13 +141,13 @@ def measure(rounds: int, seconds: float, seed: int, show: Show, *, grow: bool = 
                 turn = TurnFigures(cycles_per_s=0, p50_us=None, client_us=None, server_us=None, errors={str(error): 1})
             measured[entry].append(turn)
     conditions = SpeedConditions(
-        instances=INSTANCES, cores=cores, rounds=rounds, seconds=seconds, seed=seed,
+        cores=cores, rounds=rounds, seconds=seconds, seed=seed,
         servers={kind: f"{server.name} {server.version}" for kind, server in servers.items()},
     )  # fmt: skip
     return SpeedResult(
         conditions=conditions,
         environment=describe_environment(),
-        rows=rows_of(measured),
+        rows=tuple(rows_of(measured)),
         bars=tuple(bars_of(measured, GROWN_BARS if grow else BARS)),
     )
 
@@ -168,62 +162,33 @@ def _order(entries: Sequence[SpeedEntry], rounds: int, seed: int) -> Iterator[tu
                 yield number, entry
 
 
-def rows_of(measured: Measured) -> tuple[SpeedRow, ...]:
+def rows_of(measured: Measured) -> Iterator[SpeedRow]:
     """One row per entry; ratios to the first are taken inside a round."""
-    rows, top = [], next(iter(measured)).name
+    usual_us, top = _usual_pace(measured), next(iter(measured.values()))
     for entry, rounds in measured.items():
-        ratio, busy = _beside(measured, entry.name, top, "cpu_us", lambda one, most: most / one if one else 0.0)
-        wall_ratio, _ = _beside(measured, entry.name, top, "cycles_per_s")
+        (ratio, _), (wall_ratio, _) = (
+            compared(rounds, top, figure, usual_us) for figure in ("cycles_per_cpu_s", "cycles_per_s")
+        )
         assert ratio is not None
         assert wall_ratio is not None
-        row = SpeedRow(
+        yield SpeedRow(
             name=entry.name, kind="lockcore", instances=INSTANCES, callers=entry.callers, server=entry.server,
-            bar=entry.bar, ratio=ratio, wall_ratio=wall_ratio, busy=busy, **over_rounds(rounds),
+            ratio=ratio, wall_ratio=wall_ratio, **over_rounds(rounds),
         )  # fmt: skip
-        rows.append(row)
-    return tuple(rows)
 
 
-def bars_of(measured: Measured, bars: Bars = BARS) -> Iterator[SpeedBar]:
+def bars_of(measured: Measured, bars: Sequence[Beside] = BARS) -> Iterator[ContestBar]:
     """What rows are to each other, taken inside each round; without those that were not run."""
-    for name, one, other, figure, compare, bar in bars:
-        spread, busy = _beside(measured, one, other, figure, compare)
+    rows, usual_us = {entry.name: rounds for entry, rounds in measured.items()}, _usual_pace(measured)
+    for name, one, other, figure, how, bar in bars:
+        ours = rows.get(one, ())
+        spread, busy = compared(ours, rows.get(other, ()) if other else [None] * len(ours), figure, usual_us, how)
         if spread is not None:
-            yield SpeedBar(**asdict(spread), name=name, bar=bar, at_least=figure == "cycles_per_s", busy=busy)
+            yield bar_of(name, spread, bar, at_least=figure.startswith("cycles"), busy=busy)
 
 
-def _beside(
-    measured: Measured, one: str, other: str, figure: str, compare: Beside = truediv
-) -> tuple[Spread | None, bool]:
-    """A figure of a row beside that of another ("": by itself) over the rounds, as at one pace, and whether our cores
-    were ours in none. What we did not measure is endless; where they show nothing, that is no bar (None). Where the
-    pace and what was seen do not meet, all between them is possible: what tells the pace may be misled, too."""
-    spreads, busy = [], False
-    for turns in (at_one_pace(measured), measured):
-        pairs, busy = _pairs(turns, one, other or one)
-        figures = [(getattr(us, figure), getattr(them, figure) if other else 0.0) for us, them in pairs]
-        known = [compare(inf if us is None else us, them) for us, them in figures if them or not other]
-        if not known:
-            return None, busy
-        spreads.append(Spread.of_rounds(known))
-    return spreads[0].stretched_to(spreads[1]), busy
-
-
-def at_one_pace(measured: Measured) -> Measured:
-    """The turns as if the cores had always been as fast as in the median one."""
-    took_us = [turn.piece_us for rounds in measured.values() for turn in rounds if turn.piece_us is not None]
-    usual_us = median(took_us) if took_us else None
-    return {entry: [turn.at_pace(usual_us) for turn in rounds] for entry, rounds in measured.items()}
-
-
-def _pairs(measured: Measured, one: str, other: str) -> tuple[Pairs, bool]:
-    """Two rows' turns, round by round, without the rounds in which our cores were not ours; all of them, and True,
-    where none is left. A turn that is made once stands beside all of the other's."""
-    most = max(map(len, measured.values()))
-    rows = {entry.name: [*rounds] * (most if entry.once else 1) for entry, rounds in measured.items()}
-    pairs = list(zip(rows.get(one, ()), rows.get(other, ()), strict=False))
-    quiet = [pair for pair in pairs if max(turn.elsewhere_ratio or 0.0 for turn in pair) < BUSY_RATIO]
-    return quiet or pairs, not quiet
+def _usual_pace(measured: Measured) -> float | None:
+    return usual_pace(turn for rounds in measured.values() for turn in rounds)
 
 
 def _turn(entry: SpeedEntry, fleet: Fleet, seconds: float, top: Sequence[TurnFigures]) -> TurnFigures:

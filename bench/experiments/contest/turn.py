@@ -50,7 +50,7 @@ LOOK_S = 0.01
 CORES = 2
 STEPS = 1000  # of a piece of work: 0.1 ms
 PAUSE_S = 0.03  # between two
-_SUMMED = {"gave_up", "failed", "leases", "cycles", "keys_left"}
+_SUMMED = {"gave_up", "failed", "leases", "keys_left", "errors"}
 _WAITS = {"p50_us", "p99_us"}
 
 
@@ -135,7 +135,7 @@ def contest_stopped(contestant: Contestant, fleet: Fleet, load: TurnLoad) -> Sto
     return StopFigures(
         before_per_s=before, stopped_per_s=stopped, after_per_s=after,
         kept_ratio=stopped / ((before + after) / 2) if before + after else None,
-        keys_left=emptied(fleet.urls), cycles=answer.all_cycles, gave_up=answer.gave_up, errors=answer.errors,
+        keys_left=emptied(fleet.urls), errors=answer.errors,
     )  # fmt: skip
 
 
@@ -171,7 +171,7 @@ def over_rounds(rounds: Sequence[TurnFigures] | Sequence[StopFigures]) -> dict[s
 
 
 def _over(name: str, values: Sequence[Any]) -> Any:
-    if name == "errors" or name in _SUMMED:
+    if name in _SUMMED:
         return _sum(values)
     if name in _WAITS:  # who is not among those that were granted waited for ever
         middle = median(math.inf if value is None else value for value in values)

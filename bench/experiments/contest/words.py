@@ -9,13 +9,20 @@ from itertools import groupby
 from operator import attrgetter
 from statistics import median
 
-from bench.experiments.contest.judge import in_processes, side_of
-from bench.experiments.contest.result import BUSY_RATIO, PeerBar, PeersResult, SpeedResult, SpeedRow, StopRow, TurnRow
+from bench.experiments.contest.judge import INSTANCES, in_processes, side_of
+from bench.experiments.contest.result import (
+    BUSY_RATIO,
+    ContestBar,
+    PeersResult,
+    SpeedResult,
+    SpeedRow,
+    StopRow,
+    TurnRow,
+)
 from bench.measure.verdict import Verdict, word_of
 from bench.report.figures import MISSING, count, decimals, milliseconds, percent, share
 from bench.report.sheet import Case, Columns, Part, Sentence, Sheet, Suite, part_markdown, sheet_of, table
 
-IN_README = 5  # instances; the other tables stand in the result
 _STATUSES = {"reached": "pass", "missed": "fail", "not known": "unknown"}  # by the side of a bar
 _instances = attrgetter("instances")
 _CYCLES = (
@@ -57,8 +64,8 @@ def conditions(result: PeersResult) -> str:
 
 
 def readme_section(result: PeersResult) -> str:
-    """The tables for five instances and the bars, as Markdown."""
-    cycles, hot = ([row for row in rows if row.instances == IN_README] for rows in (result.cycles, result.hot))
+    """The tables for five instances (the others stand in the result) and the bars, as Markdown."""
+    cycles, hot = ([row for row in rows if row.instances == INSTANCES] for rows in (result.cycles, result.hot))
     tables = [part_markdown(part) for part in _parts(cycles, hot, result.stopped)]
     bars = "\n".join(f"- {side_of(bar)}: {_bar(bar)}" for bar in result.bars).replace("- missed:", "- **missed**:")
     absent = "".join(f"\nNot there: {one.name} ({one.reason})." for one in result.absent)
@@ -75,11 +82,11 @@ def _lines(result: PeersResult) -> Iterator[tuple[str, str]]:
     yield from ((word, f"{said} (free resources)") for word, said in _pace(result.cycles))
 
 
-def _bar(bar: PeerBar) -> str:
+def _bar(bar: ContestBar) -> str:
     wanted = f"{'≥' if bar.at_least else '<'} {bar.bar:.3g}"
-    who = f"{bar.ours} beside {bar.theirs}" if bar.theirs else bar.ours
+    who = f"; {bar.ours}" + (f" beside {bar.theirs}" if bar.theirs else "") if bar.ours else ""
     value, low, high = ("∞" if one is None else f"{one:.2f}" for one in (bar.value, bar.low, bar.high))
-    return f"{bar.name}: {value} ({low}–{high}), wanted {wanted}; {who}"
+    return f"{bar.name}: {value} ({low}–{high}), wanted {wanted}{who}"
 
 
 def _parts(cycles: Sequence[TurnRow], hot: Sequence[TurnRow], stopped: Sequence[StopRow]) -> Iterator[Part]:
@@ -157,7 +164,7 @@ def speed_sheet(result: SpeedResult, verdict: Verdict, place: str) -> Sheet:
     return Sheet(
         word.text, word.colour, f"{about.rounds} rounds of {about.seconds:g} s, medians; 200 callers unless said",
         f"lockcore: {result.environment.lockcore} · {about.cores} cores shared with the servers · no AOF · {servers}",
-        (table("", "", _speed(about.instances), result.rows),) if result.rows else (),
+        (table("", "", _SPEED, result.rows),) if result.rows else (),
         tuple(Sentence(*line) for line in (*_speed_lines(result), ("result", place))), tables_first=True,
     )  # fmt: skip
 
@@ -165,9 +172,7 @@ def speed_sheet(result: SpeedResult, verdict: Verdict, place: str) -> Sheet:
 def _speed_lines(result: SpeedResult) -> Iterator[tuple[str, str]]:
     """Bars, what the figures of rows are, and how far the cores were ours."""
     rows = result.rows
-    for bar in result.bars:
-        wanted = f"wanted {'at least' if bar.at_least else 'at most'} {bar.bar:g}"
-        yield side_of(bar), f"{bar.name}: {bar.median:.2f} ({bar.low:.2f} … {bar.high:.2f}), {wanted}"
+    yield from ((side_of(bar), _bar(bar)) for bar in result.bars)
     yield from (("no figures", reason) for row in rows for reason in row.errors)
     for top in rows[:1]:
         yield "client", "CPU per cycle, as of the servers; p50 is that of acquire"
@@ -197,16 +202,14 @@ def _pace(rows: Sequence[TurnRow]) -> Iterator[tuple[str, str]]:
         )
 
 
-def _speed(instances: int) -> Columns[SpeedRow]:
-    return (
-        (f"N={instances}, acquire + release", lambda row: row.name),
-        ("cycles/s", lambda row: decimals(row.cycles_per_s, 0)),
-        ("client\nµs", lambda row: decimals(row.client_us)),
-        ("server\nµs", lambda row: decimals(row.server_us)),
-        ("p50\nµs", lambda row: decimals(row.p50_us, 0)),
-        ("CPU\nratio", lambda row: f"{row.ratio.median:.3f}"),
-        ("range", lambda row: f"{row.ratio.low:.2f}–{row.ratio.high:.2f}"),
-        ("bar", lambda row: f"{bar.bar:.2f} {side_of(bar)}" if (bar := row.own_bar) else ""),
-        ("wall\nratio", lambda row: f"{row.wall_ratio.median:.2f}"),
-        ("cores\nused", lambda row: decimals(row.cores_used, 1)),
-    )
+_SPEED: Columns[SpeedRow] = (
+    (f"N={INSTANCES}, acquire + release", lambda row: row.name),
+    ("cycles/s", lambda row: decimals(row.cycles_per_s, 0)),
+    ("client\nµs", lambda row: decimals(row.client_us)),
+    ("server\nµs", lambda row: decimals(row.server_us)),
+    ("p50\nµs", lambda row: decimals(row.p50_us, 0)),
+    ("CPU\nratio", lambda row: f"{row.ratio.median:.3f}"),
+    ("range", lambda row: f"{row.ratio.low:.2f}–{row.ratio.high:.2f}"),
+    ("wall\nratio", lambda row: f"{row.wall_ratio.median:.2f}"),
+    ("cores\nused", lambda row: decimals(row.cores_used, 1)),
+)

@@ -116,13 +116,12 @@ def explored(recipe: str, plan: ExplorePlan, searchers: Sequence[Child], show: S
 
     Raises BenchError when one of them ends early.
     """
-    orders, first = _orders(recipe, plan), 0
-    for number, answer in enumerate(_answers(orders, searchers, plan)):
-        first = first if total.broken else number
+    orders = _orders(recipe, plan)
+    for answer in _answers(orders, searchers, plan):
         total.add(answer)
         rate = total.played / total.took_s if total.took_s else 0
         show(f"{recipe}: {total.played:,} schedules played, {rate:,.0f}/s and core")
-        if total.raised or total.is_enough(number, first):
+        if total.raised or total.broken:
             break
     whole = plan.exhaustive is not None and not total.raised and next(orders, None) is None
     cut = "" if whole or plan.exhaustive is None else "it was cut"
@@ -160,8 +159,6 @@ def row_of(recipe: str, about: About, total: Hunt, *, whole: bool = False, cut: 
         schedules=total.played,
         tested=total.tested,
         took_s=total.took_s,
-        small=total.small,
-        small_s=total.small_s,
         whole=whole,
         broken=broken,
         verdict=row_verdict(

@@ -279,16 +279,9 @@ def play(setting: Setting, choose: Choose) -> Played:
 
 def _is_tested(seen: Sequence[Event]) -> bool:
     """Whether a command was sent while another client held a lock."""
-    holding, held = Counter[int](), 0
-    for event in seen:
-        what = event[1]
-        if what == "call":
-            if held and held > max(holding[event[2]], 0):
-                return True
-        elif what == "granted":
-            holding[event[2]] += 1
-            held += 1
-        elif what == "gives back":
-            holding[event[2]] -= 1
-            held -= 1
+    holding = Counter[int]()
+    for _, what, who, *_ in seen:
+        if what == "call" and holding.total() > holding[who]:
+            return True
+        holding[who] += {"granted": 1, "gives back": -1}.get(what, 0)
     return False

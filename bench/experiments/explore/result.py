@@ -69,8 +69,6 @@ class ExploredRow(Section, frozen=True, kw_only=True):
     schedules: Annotated[Count, says("played")]
     tested: Annotated[Count, says("of those, with a command sent while another client held a lock")]
     took_s: Annotated[Amount, says("of all processes together, processor time")]
-    small: Annotated[Count, says("schedules of one caller per client that broke nothing")] = 0
-    small_s: Annotated[Amount, says("processor time of those")] = 0.0
     whole: Annotated[bool, says("exhaustive, and every schedule within the bound was played")] = False
     broken: Annotated[Broken | None, says("null: none of them broke it")] = None
     verdict: Annotated[RowWord, says("as of lockbench safety")]

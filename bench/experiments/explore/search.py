@@ -48,7 +48,7 @@ from lockcore.clock import NS_PER_MS, NS_PER_S
 ENGINE_MAY = {place: may for place, may in ANY.items() if place != "skew"}
 ENGINE_MAY |= {"step": ("pause", "kill"), "serve": ("restart", "stop", "flush", "full")}
 BLOCK = 50  # schedules that are shared out together
-ENOUGH, SHORT = 5, 12  # broken schedules that are made smaller, unless one has so few steps
+SHORT = 12  # steps of a broken schedule that is made small, after which no better one is looked for
 CROWD = 4  # every so many schedules of lockcore have several callers in each client, and more than one lock
 
 
@@ -100,17 +100,13 @@ def every(schedule: Schedule, most: int, first: int = 0, step: int = 1) -> Itera
 
 
 class Hunt(Struct):
-    """What came of some schedules. `took_s`, `small_s`: processor time, of all and of the `small` ones, of one caller
-    per client, that broke nothing; `raised`: by a recipe; `found`: how many broke a rule, the smallest made of them is
-    `broken`; `seen`: how often what came about, of lockcore; `rule`: that one broken again broke."""
+    """What came of some schedules. `took_s`: processor time; `raised`: by a recipe; `broken`: the smallest that breaks
+    a rule; `seen`: how often what came about, of lockcore; `rule`: that one broken again broke."""
 
     played: int = 0
     tested: int = 0
     took_s: float = 0.0
-    small: int = 0
-    small_s: float = 0.0
     raised: str = ""
-    found: int = 0
     seen: dict[str, int] = {}
     broken: Broken | None = None
     rule: str = ""
@@ -118,39 +114,24 @@ class Hunt(Struct):
     def add(self, more: "Hunt") -> None:
         """Count what came of more schedules."""
         self.played, self.tested = self.played + more.played, self.tested + more.tested
-        self.took_s, self.found = self.took_s + more.took_s, self.found + more.found
-        self.small, self.small_s = self.small + more.small, self.small_s + more.small_s
-        self.seen, self.raised = Counter(self.seen) + Counter(more.seen), self.raised or more.raised
-        if more.broken and (self.broken is None or len(more.broken.steps) < len(self.broken.steps)):
-            self.broken = more.broken
-
-    def is_enough(self, block: int = 0, first: int = 0) -> bool:
-        """Whether to look no further: enough broken ones, or a short one, or far behind the `first` block that had
-        one."""
-        if self.broken is None:
-            return False
-        return self.found >= ENOUGH or len(self.broken.steps) <= SHORT + 1 or block > 4 * first + 8
+        self.took_s, self.raised = self.took_s + more.took_s, self.raised or more.raised
+        self.seen, self.broken = Counter(self.seen) + Counter(more.seen), self.broken or more.broken
 
 
 def hunt(schedules: Iterable[tuple[Schedule, Played]], first: int = 0) -> Hunt:
-    """Play them, numbered from `first`, until enough of them broke a rule; the smallest made of those counts."""
-    found, seen = Hunt(), Counter[str]()
-    began_s = before_s = time.process_time()
+    """Play them, numbered from `first`, until one that breaks a rule was made small; else the smallest made counts."""
+    found, seen, began_s = Hunt(), Counter[str](), time.process_time()
     for number, (schedule, played) in enumerate(schedules, first):
         found.played, found.tested = found.played + 1, found.tested + played.tested
         found.raised = found.raised or played.raised
         if schedule.setting.recipe == ENGINE:
             played.count_in(seen)
         if played.broken:
-            found.found += 1
             less, steps = smallest(schedule, played)
             if found.broken is None or len(steps) < len(found.broken.steps):
                 found.broken = _told(less, steps, number)
-            if found.is_enough():
+            if len(steps) <= SHORT + 1:
                 break
-        elif schedule.setting.callers == 1:
-            found.small, found.small_s = found.small + 1, found.small_s + time.process_time() - before_s
-        before_s = time.process_time()
     found.seen, found.took_s = seen, time.process_time() - began_s
     return found
 

@@ -86,10 +86,6 @@ def _lines(result: ExploreResult) -> Iterator[tuple[str, str]]:
     yield "size", "clients × simulated instances; per s: schedules by a second of processor time, so on one core"
     yield "played", "schedules: what is late, paused, lost or restarted differs; the same seed, the same ones"
     yield "tested", "schedules in which a command was sent while another client held a lock"
-    for row in result.rows:
-        if row.small_s and row.small < row.schedules and not row.broken:
-            rate = row.small / row.small_s
-            yield "small", f"{row.recipe}, one caller per client: {count(row.small)}, {rate:,.0f}/s and core"
     if any(row.broken for row in result.rows):
         yield "steps", "of the smallest schedule that breaks it; clean-ups that found nothing are not shown"
     if any(row.safe and not row.broken for row in result.rows):
