@@ -1,6 +1,6 @@
 """The exploration: *recipes, a budget each → schedules shared out among processes, what broke, judged, written*.
 
-Rules: schedule numbers are handed out in order, in blocks; the first block that broke a rule decides, so the same seed
+Rules: schedule numbers are handed out in order, in blocks; the first blocks that broke a rule decide, so the same seed
 finds the same schedule however many processes search. A time budget decides only how many are played when nothing
 breaks. What broke a recipe is played again on real servers of our own, if it can be forced; that decides nothing. Where
 a search process ends or stands still, what was played is kept, the recipe is not known, and the next has new processes.
@@ -121,7 +121,7 @@ def explored(recipe: str, plan: ExplorePlan, searchers: Sequence[Child], show: S
         total.add(answer)
         rate = total.played / total.took_s if total.took_s else 0
         show(f"{recipe}: {total.played:,} schedules played, {rate:,.0f}/s and core")
-        if total.raised or total.broken:
+        if total.raised or total.is_enough:
             break
     whole = plan.exhaustive is not None and not total.raised and next(orders, None) is None
     cut = "" if whole or plan.exhaustive is None else "it was cut"

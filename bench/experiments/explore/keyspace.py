@@ -107,8 +107,7 @@ class Keyspace:
         """When a key that is to live so long from now will end by this server's clock."""
         return self._now_ns() + int(ttl_ms * NS_PER_MS / self._rate)
 
-    def set(self, key: bytes, value: bytes, *options: bytes) -> Reply:
-        """SET with NX, IFEQ, PX and EX."""
+    def _set(self, key: bytes, value: bytes, *options: bytes) -> Reply:
         if self.is_full:
             raise ReplyError("MISCONF the disk is full")
         held, end_ns, left = self.get(key), FAR_FUTURE_NS, iter(options)
@@ -127,22 +126,12 @@ class Keyspace:
         self.put(key, value, end_ns)
         return OK
 
-    def setnx(self, key: bytes, value: bytes) -> Reply:
-        """SETNX."""
-        return int(self.set(key, value, b"NX") is OK)
-
-    def getset(self, key: bytes, value: bytes) -> Reply:
-        """GETSET: what was held."""
+    def _getset(self, key: bytes, value: bytes) -> Reply:
         held: bytes | None = self.get(key)
         self.put(key, value)
         return held
 
-    def delete_if(self, key: bytes, *told: bytes) -> Reply:
-        """DELIFEQ key value, DELEX key IFEQ value."""
-        return self.drop(key) if self.get(key) == told[-1] else 0
-
-    def pexpire(self, key: bytes, ttl_ms: bytes) -> Reply:
-        """PEXPIRE."""
+    def _pexpire(self, key: bytes, ttl_ms: bytes) -> Reply:
         held = self.get(key)
         if held is not None:
             self.put(key, held, self.end_ns(int(ttl_ms)))
@@ -155,25 +144,17 @@ class Keyspace:
             return -2
         return -1 if entry[1] == FAR_FUTURE_NS else int((entry[1] - self._now_ns()) * self._rate / NS_PER_MS)
 
-    def incr(self, key: bytes) -> Reply:
-        """INCR."""
+    def _incr(self, key: bytes) -> Reply:
         value = int(self.get(key) or 0) + 1
         self.put(key, b"%d" % value)
         return value
 
-    def hget(self, key: bytes, name: bytes) -> Reply:
-        """HGET."""
-        found: bytes | None = (self.get(key) or {}).get(name)
-        return found
-
-    def hset(self, key: bytes, *pairs: bytes) -> Reply:
-        """HSET."""
+    def _hset(self, key: bytes, *pairs: bytes) -> Reply:
         table = self.get(key) or {}
         self.put(key, {**table, **dict(zip(pairs[::2], pairs[1::2], strict=True))})
         return len(pairs) // 2
 
-    def script(self, what: bytes, source: bytes = b"") -> Reply:
-        """SCRIPT LOAD and FLUSH."""
+    def _script(self, what: bytes, source: bytes = b"") -> Reply:
         if what.upper() == b"FLUSH":
             self.scripts.clear()
             return OK
@@ -181,37 +162,30 @@ class Keyspace:
         self.scripts[name] = source
         return name
 
-    def evalsha(self, name: bytes, count: bytes, *told: bytes) -> Reply:
-        """EVALSHA."""
+    def _evalsha(self, name: bytes, count: bytes, *told: bytes) -> Reply:
         if name not in self.scripts:
             raise ReplyError("NOSCRIPT No matching script. Please use EVAL.")
         return run_lua(self, self.scripts[name], told[: int(count)], told[int(count) :])
 
-    def eval(self, source: bytes, *told: bytes) -> Reply:
-        """EVAL."""
-        name = self.script(b"LOAD", source)
-        assert isinstance(name, bytes)
-        return self.evalsha(name, *told)
-
 
 _COMMANDS: dict[bytes, Callable[..., Reply]] = {
-    b"SET": Keyspace.set,
-    b"SETNX": Keyspace.setnx,
+    b"SET": Keyspace._set,
+    b"SETNX": lambda self, key, value: int(self._set(key, value, b"NX") is OK),
     b"GET": Keyspace.get,
-    b"GETSET": Keyspace.getset,
+    b"GETSET": Keyspace._getset,
     b"DEL": lambda self, *keys: sum(map(self.drop, keys)),
     b"UNLINK": lambda self, *keys: sum(map(self.drop, keys)),
     b"EXISTS": lambda self, *keys: sum(self.get(key) is not None for key in keys),
-    b"DELIFEQ": Keyspace.delete_if,
-    b"DELEX": Keyspace.delete_if,
-    b"PEXPIRE": Keyspace.pexpire,
+    b"DELIFEQ": lambda self, key, value: self.drop(key) if self.get(key) == value else 0,
+    b"DELEX": lambda self, key, _ifeq, value: self.drop(key) if self.get(key) == value else 0,
+    b"PEXPIRE": Keyspace._pexpire,
     b"PTTL": Keyspace.pttl,
-    b"INCR": Keyspace.incr,
-    b"HGET": Keyspace.hget,
-    b"HSET": Keyspace.hset,
-    b"SCRIPT": Keyspace.script,
-    b"EVAL": Keyspace.eval,
-    b"EVALSHA": Keyspace.evalsha,
+    b"INCR": Keyspace._incr,
+    b"HGET": lambda self, key, name: (self.get(key) or {}).get(name),
+    b"HSET": Keyspace._hset,
+    b"SCRIPT": Keyspace._script,
+    b"EVAL": lambda self, source, *told: self._evalsha(self._script(b"LOAD", source), *told),
+    b"EVALSHA": Keyspace._evalsha,
     b"ROLE": lambda self: [self.role.encode(), 0, []],
     b"PING": lambda self: "PONG",
     b"PUBLISH": lambda self, *told: 0,  # nobody can subscribe: who waits for a word polls

@@ -16,7 +16,7 @@ from typing import Any
 
 from bench.experiments.explore.engine_client import EngineClient
 from bench.experiments.explore.network import SimulatedServer
-from bench.experiments.explore.schedule import LATENCY_NS, TTL_MS, Choose, LaterBegin, Place, Setting
+from bench.experiments.explore.schedule import LATENCY_NS, TTL_MS, Choose, Place, Schedule, Setting, begun_later
 from bench.experiments.explore.sockets import connect
 from bench.experiments.explore.world import START_NS, Actor, Event, Process, World, here, places
 from lockcore import Denied, Lease, Outcome
@@ -60,25 +60,20 @@ class Played:
         late = [event for event in self.seen if event[1] == "call" and event[0] - event[4] > 2 * LATENCY_NS]
         seen["late votes"] += sum(event[6] == b"+OK\r\n" and event[5][0] == b"SET" for event in late)
 
-    def later_begins(self) -> Iterator[LaterBegin]:
-        """Every attempt of a client but its first, the last ones first."""
+    def later_begins(self, schedule: Schedule) -> Iterator[Schedule]:
+        """`schedule`, where a client begins with a later one of its attempts, the last ones first."""
         calls = [event for event in self.seen if event[1] == "call"]
         for client in {event[2] for event in calls}:
-            sent_ns = sorted({event[4] for event in calls if event[2] == client})
-            for before_ns, begin_ns in list(pairwise(sent_ns))[::-1]:
+            sent = sorted({(event[4], event[3]) for event in calls if event[2] == client})
+            for (before_ns, _), (begin_ns, _) in list(pairwise(sent))[::-1]:
                 if begin_ns - before_ns > NS_PER_MS:
-                    begin_ms = (begin_ns - START_NS) / NS_PER_MS
-                    yield LaterBegin(client, begin_ms, self._skipped(client, begin_ns, calls))
-
-    def _skipped(self, client: int, begin_ns: int, calls: Sequence[Event]) -> Counter[tuple[str, int]]:
-        skipped = Counter(
-            (place.where, client)
-            for place, at_ns in self.passed.items()
-            if place.who == client and at_ns < begin_ns + (place.where == "step")  # the step that began it
-        )
-        skipped.pop(("serve", client), None)
-        sent = {(event[3], event[4]) for event in calls if event[2] == client and event[4] < begin_ns}
-        return skipped + Counter(("serve", server) for server, _ in sent)
+                    skipped = Counter(
+                        (where, client)
+                        for (where, who, _), at_ns in self.passed.items()
+                        if who == client and where != "serve" and at_ns < begin_ns + (where == "step")  # that began it
+                    )
+                    skipped.update(("serve", server) for sent_ns, server in sent if sent_ns < begin_ns)
+                    yield begun_later(schedule, client, (begin_ns - START_NS) / NS_PER_MS, skipped)
 
 
 class Play:
@@ -104,7 +99,8 @@ class Play:
         world, setting = self.world, self.setting
         try:
             for number in range(setting.clients):
-                self._connect(Process(world, number))
+                process = Process(world, number)
+                process.start(partial(self._connect, process))
             world.run(START_NS)
             world.seen.clear()
             world.is_begun = True
@@ -132,19 +128,17 @@ class Play:
     def _connect(self, process: Process) -> None:
         setting, number = self.setting, process.number
         process.on_kill = partial(self._kill, process)
-        if setting.recipe == ENGINE:
-            self.lockers[number] = process, EngineClient(process, self.servers, setting.seed * 100 + number)
-        else:
-            process.start(partial(self._connect_recipe, process))
-
-    def _connect_recipe(self, process: Process) -> None:
-        seed(self.setting.seed)
+        locker: Any
         try:
-            locker = connect(self.setting.recipe, self.servers)
+            if setting.recipe == ENGINE:
+                locker = EngineClient(process, self.servers, setting.seed * 100 + number)
+            else:
+                seed(setting.seed)
+                locker = connect(setting.recipe, self.servers)
         except Exception as error:  # noqa: BLE001 - as below
             self._raised(error)
         else:
-            self.lockers[process.number] = process, locker
+            self.lockers[number] = process, locker
 
     def _begin(self, number: int) -> None:
         world, (process, locker) = self.world, self.lockers[number]

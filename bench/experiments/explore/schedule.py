@@ -133,34 +133,20 @@ def one_more(schedule: Schedule, passed: Mapping[Place, int]) -> Iterator[Schedu
                 yield Schedule(schedule.setting, {**schedule.changes, place: lasting(what, share)})
 
 
-@dataclass(frozen=True, slots=True)
-class LaterBegin:
-    """`client` begins at `begin_ms` after the start, and so never passes what it passed before: so many visits less by
-    (where, who), on servers too."""
-
-    client: int
-    begin_ms: float
-    skipped: Mapping[tuple[str, int], int]
-
-
-def simpler(schedule: Schedule, later: Iterable[LaterBegin]) -> Iterator[Schedule]:
-    """Schedules with less in them: without a change, a client, a round, a caller; with shorter times; clients that
-    begin with a `later` one of their attempts, so that they do not ask before."""
+def simpler(schedule: Schedule, later: Iterable[Schedule]) -> Iterator[Schedule]:
+    """Schedules with less in them: without a change, a client, a round, a caller; with shorter times; those of clients
+    that begin `later`."""
     setting, changes = schedule.setting, schedule.changes
     for place in changes:
         yield Schedule(setting, {other: change for other, change in changes.items() if other != place})
     yield from (Schedule(less, changes) for less in _less(setting))
-    starts_ms = setting.begins_ms
     if late := {place.who: change.for_ns / NS_PER_MS for place, change in changes.items() if place.where == "start"}:
-        moved = tuple(start_ms + late.get(client, 0) for client, start_ms in enumerate(starts_ms))
+        moved = tuple(start_ms + late.get(client, 0) for client, start_ms in enumerate(setting.begins_ms))
         left = {place: change for place, change in changes.items() if place.where != "start"}
         yield Schedule(replace(setting, starts_ms=moved), left)
     for gone in range(setting.clients if setting.clients > 1 else 0):
         yield _without(schedule, gone)
-    for one in later:
-        if one.begin_ms > starts_ms[one.client]:
-            moved = (*starts_ms[: one.client], one.begin_ms, *starts_ms[one.client + 1 :])
-            yield Schedule(replace(setting, starts_ms=moved), _renumbered(changes, one.skipped))
+    yield from later
     for place, change in changes.items():
         for share in SHARES:
             shorter = lasting(change.what, share)
@@ -182,13 +168,16 @@ def _less(setting: Setting) -> Iterator[Setting]:
         yield replace(setting, extends=False)
 
 
-def _renumbered(changes: Changes, skipped: Mapping[tuple[str, int], int]) -> Changes:
-    """The changes where so many visits fewer are made."""
-    moved = {
+def begun_later(schedule: Schedule, client: int, begin_ms: float, skipped: Mapping[tuple[str, int], int]) -> Schedule:
+    """The schedule where `client` begins then, and so many visits are not made by (where, who)."""
+    begins_ms = schedule.setting.begins_ms
+    moved = (*begins_ms[:client], begin_ms, *begins_ms[client + 1 :])
+    changes = {
         place._replace(visit=place.visit - skipped.get((place.where, place.who), 0)): change
-        for place, change in changes.items()
+        for place, change in schedule.changes.items()
     }
-    return {place: change for place, change in moved.items() if place.visit > 0}
+    left = {place: change for place, change in changes.items() if place.visit > 0}
+    return Schedule(replace(schedule.setting, starts_ms=moved), left)
 
 
 def _without(schedule: Schedule, gone: int) -> Schedule:

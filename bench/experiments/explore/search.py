@@ -48,7 +48,7 @@ from lockcore.clock import NS_PER_MS, NS_PER_S
 ENGINE_MAY = {place: may for place, may in ANY.items() if place != "skew"}
 ENGINE_MAY |= {"step": ("pause", "kill"), "serve": ("restart", "stop", "flush", "full")}
 BLOCK = 50  # schedules that are shared out together
-SHORT = 12  # steps of a broken schedule that is made small, after which no better one is looked for
+ENOUGH, SHORT = 5, 12  # broken schedules that are made smaller, unless one has so few steps
 CROWD = 4  # every so many schedules of lockcore have several callers in each client, and more than one lock
 
 
@@ -100,13 +100,15 @@ def every(schedule: Schedule, most: int, first: int = 0, step: int = 1) -> Itera
 
 
 class Hunt(Struct):
-    """What came of some schedules. `took_s`: processor time; `raised`: by a recipe; `broken`: the smallest that breaks
-    a rule; `seen`: how often what came about, of lockcore; `rule`: that one broken again broke."""
+    """What came of some schedules. `took_s`: processor time; `raised`: by a recipe; `found`: how many broke a
+    rule, the smallest made of them is `broken`; `seen`: how often what came about, of lockcore; `rule`: that one broken
+    again broke."""
 
     played: int = 0
     tested: int = 0
     took_s: float = 0.0
     raised: str = ""
+    found: int = 0
     seen: dict[str, int] = {}
     broken: Broken | None = None
     rule: str = ""
@@ -114,12 +116,23 @@ class Hunt(Struct):
     def add(self, more: "Hunt") -> None:
         """Count what came of more schedules."""
         self.played, self.tested = self.played + more.played, self.tested + more.tested
-        self.took_s, self.raised = self.took_s + more.took_s, self.raised or more.raised
-        self.seen, self.broken = Counter(self.seen) + Counter(more.seen), self.broken or more.broken
+        self.took_s, self.found = self.took_s + more.took_s, self.found + more.found
+        self.seen, self.raised = Counter(self.seen) + Counter(more.seen), self.raised or more.raised
+        self.keep(more.broken)
+
+    def keep(self, broken: Broken | None) -> None:
+        """The smallest counts."""
+        if broken and (self.broken is None or len(broken.steps) < len(self.broken.steps)):
+            self.broken = broken
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether to look no further: enough broken ones, or a short one."""
+        return self.found >= ENOUGH or (self.broken is not None and len(self.broken.steps) <= SHORT + 1)
 
 
 def hunt(schedules: Iterable[tuple[Schedule, Played]], first: int = 0) -> Hunt:
-    """Play them, numbered from `first`, until one that breaks a rule was made small; else the smallest made counts."""
+    """Play them, numbered from `first`, until enough of them broke a rule."""
     found, seen, began_s = Hunt(), Counter[str](), time.process_time()
     for number, (schedule, played) in enumerate(schedules, first):
         found.played, found.tested = found.played + 1, found.tested + played.tested
@@ -127,10 +140,9 @@ def hunt(schedules: Iterable[tuple[Schedule, Played]], first: int = 0) -> Hunt:
         if schedule.setting.recipe == ENGINE:
             played.count_in(seen)
         if played.broken:
-            less, steps = smallest(schedule, played)
-            if found.broken is None or len(steps) < len(found.broken.steps):
-                found.broken = _told(less, steps, number)
-            if len(steps) <= SHORT + 1:
+            found.found += 1
+            found.keep(_told(*smallest(schedule, played), number))
+            if found.is_enough:
                 break
     found.seen, found.took_s = seen, time.process_time() - began_s
     return found
@@ -164,7 +176,7 @@ def smallest(schedule: Schedule, played: Played) -> tuple[Schedule, list[Step]]:
     rule, steps = kind_of(played.broken), steps_of(played.seen, schedule.setting.instances)
     best, cost = Schedule(schedule.setting, _passed(schedule, played)), _cost(schedule, steps)
     while True:
-        for one in simpler(best, played.later_begins()):
+        for one in simpler(best, played.later_begins(best)):
             tried = play(one.setting, follow(one.changes))
             if kind_of(tried.broken) != rule:
                 continue

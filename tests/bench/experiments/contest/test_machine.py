@@ -86,7 +86,7 @@ def test_turns_are_compared_as_at_one_pace_of_the_cores() -> None:
     assert turn(5.0, 200.0).at_pace(100.0).p50_us == 50.0
     unpaced = {entry: [replace(each, piece_us=None) for each in turns] for entry, turns in measured.items()}
     _, found, *_ = rows_of(unpaced)
-    assert (found.ratio.low, found.ratio.high) == (0.4, 1.6)
+    assert (found.ratio.low, found.ratio.high) == pytest.approx((0.4, 1.6))
 
 
 def test_peers_are_compared_as_at_one_pace_where_it_was_measured() -> None:
