@@ -24,7 +24,7 @@ from bench.experiments.contest.words import readme_section, speed_sheet
 from bench.report.generated import put_between_marks
 from bench.report.sheet import print_sheet
 
-_PLAN = ("cache", "rounds", "seconds", "hot_seconds", "seed")  # options of make peers, as PeersPlan has them
+_PLAN = ("cache", "rounds", "seconds", "seed")  # options of make peers, as PeersPlan has them
 _HELP = {"help_option_names": ["-h", "--help"]}
 
 
@@ -62,8 +62,13 @@ def bench(
 
 @contest.command(context_settings=_HELP)
 @click.option("--rounds", default=3, show_default=True, type=click.IntRange(1, 100), help="rounds of all contestants")
-@click.option("--seconds", default=1.2, show_default=True, type=FiniteRange(0.2, 600), help="load per turn")
-@click.option("--hot-seconds", default=3.0, show_default=True, type=FiniteRange(0.5, 600), help="on the hot key")
+@click.option(
+    "--seconds",
+    default=1.2,
+    show_default=True,
+    type=FiniteRange(0.2, 600),
+    help="load per turn; on the hot key 2.5 times",
+)
 @click.option("--part", "parts", multiple=True, type=click.Choice(list(LOADS)), help="only this part (repeatable)")
 @click.option("--only", multiple=True, metavar="WORD", help="only contestants with this in their name (repeatable)")
 @click.option("--cache", default=".peers", show_default=True, type=PLACE, help="the environments")

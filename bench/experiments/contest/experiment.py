@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.contest.installed import Contestant, install
-from bench.experiments.contest.judge import HOT, INSTANCES, MANY, bars, in_processes, judge_bars
+from bench.experiments.contest.judge import HOT, HOT_LONGER, INSTANCES, MANY, bars, in_processes, judge_bars
 from bench.experiments.contest.result import (
     Missing,
     PeersConditions,
@@ -54,19 +54,17 @@ LOADS = {
 
 @dataclass(frozen=True, slots=True)
 class PeersPlan:
-    """What to measure: `parts` of LOADS. `only`: words of names (none: all); `seconds` of load per turn; `hot_seconds`
-    on the hot key."""
+    """What to measure: `parts` of LOADS. `only`: words of names (none: all); `seconds` of load per turn."""
 
     cache: Path
     parts: tuple[str, ...]
     only: tuple[str, ...]
     rounds: int
     seconds: float
-    hot_seconds: float
     seed: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Standing:
     """One contestant under one load: its figures, one per round."""
 
@@ -108,10 +106,7 @@ def run_peers(order: ExperimentOrder[PeersPlan], show: Show) -> Done[PeersResult
         judged = bars(cycles, hot, stopped)
         result = PeersResult(
             **experiment.header(seed=plan.seed, interrupted=experiment.cut),
-            conditions=PeersConditions(
-                server=server, cores=cores, rounds=plan.rounds, seconds=plan.seconds, hot_seconds=plan.hot_seconds,
-                hold_s=HOT_HOLD_S,
-            ),
+            conditions=PeersConditions(server=server, cores=cores, rounds=plan.rounds, seconds=plan.seconds),
             contestants=tuple(one.peer for one in contestants), absent=absent,
             cycles=cycles, hot=hot, stopped=stopped, bars=judged,
             verdict=judge_bars(judged, interrupted=experiment.cut),
@@ -120,7 +115,7 @@ def run_peers(order: ExperimentOrder[PeersPlan], show: Show) -> Done[PeersResult
 
 
 def _measure(plan: PeersPlan, fleet: Fleet, cells: Mapping[str, Sequence[Standing]], show: Show) -> None:
-    rng, seconds = random.Random(plan.seed), {"cycles": plan.seconds, "hot": plan.hot_seconds}
+    rng, seconds = random.Random(plan.seed), {"cycles": plan.seconds, "hot": HOT_LONGER * plan.seconds}
     for number in range(1, plan.rounds + 1):
         for part, some in cells.items():
             for cell in _shuffled(some if number == 1 else leading(some), rng):
@@ -137,12 +132,14 @@ def leading(cells: Sequence[Standing]) -> list[Standing]:
     """Those that go on after the first round: ours, and under each load the fastest of the others. What an instance
     stopped costs is compared with nobody's."""
     ours = [cell for cell in cells if cell.contestant.peer.kind == "lockcore"]
-    firsts = ((cell.rounds[0], place) for place, cell in enumerate(cells) if cell not in ours)
-    rates = sorted(((one.cycles_per_s, place) for one, place in firsts if isinstance(one, TurnFigures)), reverse=True)
-    by_load: dict[TurnLoad, list[Standing]] = {}
-    for _, place in rates:
-        by_load.setdefault(cells[place].load, []).append(cells[place])
-    return [*ours, *(cell for some in by_load.values() for cell in some[:FASTEST])]
+    rates = {
+        cell: cell.rounds[0].cycles_per_s
+        for cell in cells
+        if cell not in ours and isinstance(cell.rounds[0], TurnFigures)
+    }
+    ranked = sorted(rates, key=lambda cell: -rates[cell])
+    loads = dict.fromkeys(cell.load for cell in ranked)
+    return [*ours, *(cell for load in loads for cell in [one for one in ranked if one.load == load][:FASTEST])]
 
 
 def _shuffled(cells: Sequence[Standing], rng: random.Random) -> list[Standing]:

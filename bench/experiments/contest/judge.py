@@ -25,6 +25,7 @@ CLIENT_BARS = {1: 1.0, 3: 1.0, 5: 1 / 3}  # by N: of the lowest client CPU
 MANY = 64  # callers
 INSTANCES = 5
 HOT = ((1, 1), (5, 1), (5, 4))  # N, processes
+HOT_LONGER = 2.5  # times the load on free resources
 
 Figure = Literal["cycles_per_s", "cycles_per_cpu_s", "client_us", "p50_us", "p99_us", "beside_ratio"]
 _OF_HOT: tuple[tuple[str, Figure], ...] = (("leases/s ÷ the most", "cycles_per_s"), ("p99 wait ÷ the lowest", "p99_us"))

@@ -89,9 +89,7 @@ class PeersConditions(Section, frozen=True, kw_only=True):
     server: Annotated[ServerBinary, says("the program")]
     cores: Annotated[Count, says("for clients and servers")]
     rounds: Annotated[Count, says("of all contestants")]
-    seconds: Annotated[Amount, says("load per turn")]
-    hot_seconds: Annotated[Amount, says("load per turn on the hot key")]
-    hold_s: Annotated[Amount, says("how long the hot key is held")]
+    seconds: Annotated[Amount, says("load per turn on free resources")]
 
 
 class Peer(Section, frozen=True):

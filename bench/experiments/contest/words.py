@@ -4,12 +4,11 @@ Rules: bars first, then a table per section; nothing is computed here; a contest
 reason.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
-from operator import attrgetter
 from statistics import median
 
-from bench.experiments.contest.judge import INSTANCES, in_processes, side_of
+from bench.experiments.contest.judge import HOT_LONGER, INSTANCES, in_processes, side_of
 from bench.experiments.contest.result import (
     BUSY_RATIO,
     ContestBar,
@@ -20,15 +19,10 @@ from bench.experiments.contest.result import (
     TurnRow,
 )
 from bench.measure.verdict import Verdict, word_of
-from bench.report.figures import MISSING, count, decimals, milliseconds, percent, share
+from bench.report.figures import INFINITE, count, counted, decimals, percent, share
 from bench.report.sheet import Case, Columns, Part, Sentence, Sheet, Suite, part_markdown, sheet_of, table
 
 _STATUSES = {"reached": "pass", "missed": "fail", "not known": "unknown"}  # by the side of a bar
-_instances = attrgetter("instances")
-_CYCLES = (
-    *("N={}", "1 caller\ncycles/s", "p50\nµs", "p99\nµs", "64 callers\ncycles/s", "p50\nms", "p99\nms"),
-    *("client\nµs", "server\nµs", "errors"),
-)
 
 
 def sheet(result: PeersResult, place: str = "") -> Sheet:
@@ -53,7 +47,7 @@ def conditions(result: PeersResult) -> str:
     about, environment = result.conditions, result.environment
     said = (
         result.started_at[:10],
-        f"{about.rounds} rounds of {about.seconds:g} s (hot key {about.hot_seconds:g} s), medians",
+        f"{about.rounds} rounds of {about.seconds:g} s (hot key {HOT_LONGER} times as long), medians",
         f"{environment.cpu_model}, {about.cores} of {environment.cores} cores for clients and servers",
         f"{about.server.name} {about.server.version} in memory",
         environment.python,
@@ -70,7 +64,8 @@ def readme_section(result: PeersResult) -> str:
     bars = "\n".join(f"- {side_of(bar)}: {_bar(bar)}" for bar in result.bars).replace("- missed:", "- **missed**:")
     absent = "".join(f"\nNot there: {one.name} ({one.reason})." for one in result.absent)
     versions = ", ".join(sorted({package for one in result.contestants for package in one.packages}))
-    measured = f"Measured {conditions(result)}. µs are CPU per cycle at 64 callers; {versions}.{absent}"
+    about = "p50 and p99 are those of acquire, client and server µs CPU per cycle"
+    measured = f"Measured {conditions(result)}. {about}; {versions}.{absent}"
     return "\n\n".join((*tables, bars, measured))
 
 
@@ -90,50 +85,40 @@ def _bar(bar: ContestBar) -> str:
 
 
 def _parts(cycles: Sequence[TurnRow], hot: Sequence[TurnRow], stopped: Sequence[StopRow]) -> Iterator[Part]:
-    """A table per section and N, the fastest first."""
-    for instances, of_n in groupby(sorted(cycles, key=_instances), _instances):
-        both: dict[str, list[TurnRow]] = {}
-        for row in of_n:
-            both.setdefault(row.name, []).append(row)
-        fastest = sorted(both.values(), key=lambda rows: -max(row.cycles_per_s for row in rows))
-        yield Part("", "", tuple(cell.format(instances) for cell in _CYCLES), tuple(map(_cycles, fastest)))
-    ranked = sorted(hot, key=lambda row: (row.instances, row.processes, -row.cycles_per_s))
-    for where, rows in groupby(ranked, lambda row: f"{row.instances}{in_processes(row.processes)}"):
-        yield table("", "", _hot(where), rows)
+    """A table per load, the fastest first."""
+    for name, rows in (("", cycles), ("hot key, ", hot)):
+        ranked = sorted(rows, key=lambda row: (*_load(row), -row.cycles_per_s))
+        for (instances, callers, processes), some in groupby(ranked, _load):
+            where = f"{name}N={instances}, {counted(callers, 'caller')}{in_processes(processes)}"
+            yield table("", "", ((where, lambda row: row.name), *_TURNS, *(_HOT if name else _CPU)), some)
     if stopped:
         yield table("", "", _STOPPED, sorted(stopped, key=lambda row: -row.before_per_s))
 
 
-def _cycles(rows: Sequence[TurnRow]) -> tuple[str, ...]:
-    """One contestant, by 1 and by 64 callers."""
-    one, many = (next((row for row in rows if row.callers == callers), None) for callers in (1, 64))
-    return (
-        rows[0].name, *_waits(one, count), *_waits(many, _ms),
-        *((count(many.client_us), count(many.server_us)) if many else (MISSING, MISSING)),
-        count(sum(number for row in rows for number in row.errors.values())),
-    )  # fmt: skip
+def _load(row: TurnRow) -> tuple[int, int, int]:
+    return row.instances, row.callers, row.processes
 
 
-def _waits(row: TurnRow | None, shown: Callable[[float | None], str]) -> tuple[str, str, str]:
-    """Cycles/s and the percentiles of the waits."""
-    if row is None:
-        return MISSING, MISSING, MISSING
-    return decimals(row.cycles_per_s, 0), _wait(row, row.p50_us, shown), _wait(row, row.p99_us, shown)
+def _wait(row: TurnRow, us: float | None) -> str:
+    """A percentile of the waits; ∞ where so many acquires were never granted."""
+    return INFINITE if us is None and row.failed else count(us)
 
 
-def _hot(where: str) -> Columns[TurnRow]:
-    return (
-        (f"hot key, N={where}", lambda row: row.name),
-        ("leases\n/s", lambda row: decimals(row.cycles_per_s, 0)),
-        ("wait p50\nms", lambda row: _wait(row, row.p50_us, _ms)),
-        ("p99\nms", lambda row: _wait(row, row.p99_us, _ms)),
-        ("Jain", lambda row: decimals(row.jain)),
-        ("commands\nper lease", lambda row: decimals(row.commands_per_lease, 1)),
-        ("gave up", lambda row: share(row.gave_up, row.gave_up + row.leases)),
-        ("errors", lambda row: count(sum(row.errors.values()))),
-    )
-
-
+_TURNS: Columns[TurnRow] = (
+    ("cycles\n/s", lambda row: decimals(row.cycles_per_s, 0)),
+    ("p50\nµs", lambda row: _wait(row, row.p50_us)),
+    ("p99\nµs", lambda row: _wait(row, row.p99_us)),
+    ("errors", lambda row: count(sum(row.errors.values()))),
+)
+_CPU: Columns[TurnRow] = (
+    ("client\nµs", lambda row: count(row.client_us)),
+    ("server\nµs", lambda row: count(row.server_us)),
+)
+_HOT: Columns[TurnRow] = (
+    ("Jain", lambda row: decimals(row.jain)),
+    ("commands\nper lease", lambda row: decimals(row.commands_per_lease, 1)),
+    ("gave up", lambda row: share(row.gave_up, row.gave_up + row.leases)),
+)
 _STOPPED: Columns[StopRow] = (
     ("one of 3 stopped", lambda row: row.name),
     ("before\n/s", lambda row: decimals(row.before_per_s, 0)),
@@ -143,15 +128,6 @@ _STOPPED: Columns[StopRow] = (
     ("keys\nleft", lambda row: count(row.keys_left)),
     ("errors", lambda row: count(sum(row.errors.values()))),
 )
-
-
-def _ms(us: float | None) -> str:
-    return milliseconds(None if us is None else us / 1e6)
-
-
-def _wait(row: TurnRow, us: float | None, shown: Callable[[float | None], str]) -> str:
-    """A percentile of the waits; ∞ where so many acquires were never granted."""
-    return "∞" if us is None and row.failed else shown(us)
 
 
 # -- make bench ------------------------------------------------------------------------------------------------------

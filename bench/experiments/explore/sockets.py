@@ -53,8 +53,8 @@ def connect(recipe: str, servers: tuple[SimulatedServer, ...]) -> Any:
     return locker
 
 
-class SimulatedSocket:
-    """A connected socket of the process that made it, for redis-py: sendall, recv_into and what surrounds them."""
+class _SimulatedSocket:
+    """A connected socket of the process that made it: what redis-py asks of one."""
 
     def __init__(self, server: SimulatedServer, timeout_s: float | None) -> None:
         self._timeout_s = timeout_s
@@ -64,7 +64,6 @@ class SimulatedSocket:
         self._link = SimulatedLink(here().process, server, self._heard, self._ended, self._lost)
 
     def sendall(self, data: bytes) -> None:
-        """Send. Raises ConnectionResetError."""
         if here().world.is_over:
             self._lost(self._link)
         self._link.send(data)
@@ -109,32 +108,28 @@ class SimulatedSocket:
             waiting[0].go(waiting[1])
 
     def settimeout(self, timeout_s: float | None) -> None:
-        """Of the next reads, in s."""
         self._timeout_s = timeout_s
 
     def fileno(self) -> int:
         """One that shows what a selector asks: nothing to read, or the end."""
         return (_ENDED if self._is_over or not self._link.is_open else _QUIET)[0].fileno()
 
-    def close(self) -> None:
-        """Close it; what is under way may still arrive."""
+    def close(self, *_how: int) -> None:
         self._link.close()
 
-    def shutdown(self, _how: int) -> None:
-        """As close."""
-        self.close()
+    shutdown = close
 
 
 _QUIET, _ENDED = socket.socketpair(), socket.socketpair()
 _ENDED[1].close()
 
 
-def _connect(connection: Any) -> SimulatedSocket:
+def _connect(connection: Any) -> _SimulatedSocket:
     """What redis-py's Connection._connect is here. Raises ConnectionRefusedError."""
     server = Scene.servers[connection.port - PORT]
     if server.down:
         raise ConnectionRefusedError(111, "the simulated server is down")
-    return SimulatedSocket(server, connection.socket_timeout)
+    return _SimulatedSocket(server, connection.socket_timeout)
 
 
 def _reading(real: Callable[..., bool]) -> Callable[..., bool]:
@@ -142,26 +137,25 @@ def _reading(real: Callable[..., bool]) -> Callable[..., bool]:
 
     def can_read(connection: Any, timeout: float | None = 0) -> bool:
         sock = connection._sock
-        return real(connection, 0) or (isinstance(sock, SimulatedSocket) and sock.can_read(timeout))
+        return real(connection, 0) or (isinstance(sock, _SimulatedSocket) and sock.can_read(timeout))
 
     return can_read
 
 
-class SimulatedThread:
+class _SimulatedThread:
     """A thread of a simulated process: one more course."""
 
     def __init__(self, target: Callable[[], object], **_more: object) -> None:
         self._target = target
 
     def start(self) -> None:
-        """Begin it, a moment later."""
         here().process.start(self._target)
 
     def join(self, timeout: float | None = None) -> None:
         """Nobody waits for it: it ends with the world."""
 
 
-class SimulatedCondition:
+class _SimulatedCondition:
     """threading.Condition among the courses of one process; nobody else runs between two waits."""
 
     def __init__(self, _lock: object = None) -> None:
@@ -174,20 +168,17 @@ class SimulatedCondition:
         pass
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Return when notified, or after `timeout` s."""
         actor = here()
         self._waiting.append((actor, actor.turn))
         actor.wait(FAR_FUTURE_NS if timeout is None else actor.world.now_ns + int(timeout * NS_PER_S))
         return True
 
     def notify(self, n: int = 1) -> None:
-        """Wake `n` of those who wait."""
         for actor, turn in self._waiting[:n]:
             actor.world.later(0, partial(actor.wake, turn))
         del self._waiting[:n]
 
     def notify_all(self) -> None:
-        """Wake all of them."""
         self.notify(len(self._waiting))
 
 
@@ -206,8 +197,8 @@ def take_over() -> None:
     time.time_ns = virtual(time.time_ns, lambda actor: WALL_NS + actor.world.now_ns + actor.process.ahead_ns)
     time.time = virtual(time.time, lambda _actor: time.time_ns() / NS_PER_S)
     time.sleep = virtual(time.sleep, lambda actor, s: actor.wait(actor.world.now_ns + int(s * NS_PER_S)))
-    threading.Thread = SimulatedThread  # type: ignore[misc, assignment]
-    threading.Condition = SimulatedCondition  # type: ignore[misc, assignment]
+    threading.Thread = _SimulatedThread  # type: ignore[misc, assignment]
+    threading.Condition = _SimulatedCondition  # type: ignore[misc, assignment]
 
     import redis.retry
     from redis.connection import Connection

@@ -35,7 +35,7 @@ class _Held:
     until_s: float
 
 
-class Manager:
+class _Manager:
     """Redlock on `urls` with one `fault`."""
 
     def __init__(self, urls: Sequence[str], fault: str) -> None:
@@ -113,11 +113,9 @@ class Manager:
             raise
 
     def release(self, held: _Held) -> bool:
-        """Give it back; whether it was ours."""
         return self.give_back(held) or self.fault == "paused-holder"
 
     def extend(self, held: _Held, ttl_ms: int) -> bool:
-        """Have it for longer."""
         started_s, ours = time.monotonic(), 0
         plain = self.fault == "extend-after-expiry"
         for client in self._clients:
@@ -131,12 +129,10 @@ class Manager:
         return True
 
     def is_held(self, held: _Held) -> bool:
-        """Whether its end has not come."""
         return time.monotonic() < held.until_s or self.fault == "paused-holder"
 
     @contextlib.contextmanager
     def hold(self, resource: str, ttl_ms: int, wait_ms: int) -> Iterator[None]:
-        """Run the body under the lock."""
         held = self.acquire(resource, ttl_ms, wait_ms)
         if held is None and self.fault != "body-without-lock":
             raise TimeoutError
@@ -153,7 +149,7 @@ class Manager:
 
 def control(order: ClientOrder) -> Lock:
     """The lock whose fault stands behind the colon of its name."""
-    made = Manager(order.urls, order.name.partition(": ")[2])
+    made = _Manager(order.urls, order.name.partition(": ")[2])
     return Lock(
         made.acquire, made.release, released=True, extend=made.extend, is_held=made.is_held,
         valid_ms=lambda held: (held.until_s - time.monotonic()) * 1000, hold=made.hold,
