@@ -12,9 +12,7 @@ fastest three, who decide the bars.
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -25,8 +23,6 @@ from bench.experiments.contest.result import (
     Missing,
     PeersConditions,
     PeersResult,
-    StopFigures,
-    StopRow,
     TurnFigures,
     TurnRow,
 )
@@ -34,7 +30,6 @@ from bench.experiments.contest.turn import (
     Machine,
     TurnLoad,
     contest,
-    contest_stopped,
     over_rounds,
     servers_by_kind,
     two_cores,
@@ -48,7 +43,7 @@ FASTEST = 3
 LOADS = {
     "cycles": tuple(TurnLoad(instances, callers, own=True) for instances in (1, 3, 5) for callers in (1, MANY)),
     "hot": tuple(TurnLoad(n, MANY, own=False, hold_s=HOT_HOLD_S, processes=processes) for n, processes in HOT),
-    "stopped": (TurnLoad(3, MANY, own=True),),
+    "stopped": (TurnLoad(3, MANY, own=True, stops=True),),
 }
 
 
@@ -70,7 +65,7 @@ class Standing:
 
     contestant: Contestant
     load: TurnLoad
-    rounds: list[TurnFigures] | list[StopFigures] = field(default_factory=list)
+    rounds: list[TurnFigures] = field(default_factory=list)
 
     def __str__(self) -> str:
         load = self.load
@@ -115,14 +110,13 @@ def run_peers(order: ExperimentOrder[PeersPlan], show: Show) -> Done[PeersResult
 
 
 def _measure(plan: PeersPlan, fleet: Fleet, cells: Mapping[str, Sequence[Standing]], show: Show) -> None:
-    rng, seconds = random.Random(plan.seed), {"cycles": plan.seconds, "hot": HOT_LONGER * plan.seconds}
+    rng, hot_s = random.Random(plan.seed), HOT_LONGER * plan.seconds
     for number in range(1, plan.rounds + 1):
         for part, some in cells.items():
             for cell in _shuffled(some if number == 1 else leading(some), rng):
                 show(f"round {number} of {plan.rounds}, {part}: {cell}")
-                turn: Any = contest_stopped if part == "stopped" else partial(contest, seconds=seconds[part])
                 with Machine() as machine:
-                    figures = turn(cell.contestant, fleet, cell.load)
+                    figures = contest(cell.contestant, fleet, cell.load, hot_s if part == "hot" else plan.seconds)
                 if part == "cycles":  # elsewhere what is waited for takes longer than what is done
                     figures = replace(figures, elsewhere_ratio=machine.elsewhere_ratio, piece_us=machine.piece_us)
                 cell.rounds.append(figures)
@@ -132,12 +126,8 @@ def leading(cells: Sequence[Standing]) -> list[Standing]:
     """Those that go on after the first round: ours, and under each load the fastest of the others. What an instance
     stopped costs is compared with nobody's."""
     ours = [cell for cell in cells if cell.contestant.peer.kind == "lockcore"]
-    rates = {
-        cell: cell.rounds[0].cycles_per_s
-        for cell in cells
-        if cell not in ours and isinstance(cell.rounds[0], TurnFigures)
-    }
-    ranked = sorted(rates, key=lambda cell: -rates[cell])
+    others = (cell for cell in cells if cell not in ours and not cell.load.stops)
+    ranked = sorted(others, key=lambda cell: -cell.rounds[0].cycles_per_s)
     loads = dict.fromkeys(cell.load for cell in ranked)
     return [*ours, *(cell for load in loads for cell in [one for one in ranked if one.load == load][:FASTEST])]
 
@@ -148,11 +138,9 @@ def _shuffled(cells: Sequence[Standing], rng: random.Random) -> list[Standing]:
     return sorted(cells, key=lambda cell: (places[cell.load], rng.random()))
 
 
-def row_of(cell: Standing) -> Any:
-    """A cell's rounds as one row: a TurnRow or a StopRow."""
+def row_of(cell: Standing) -> TurnRow:
+    """A cell's rounds as one row."""
     peer, load = cell.contestant.peer, cell.load
-    if isinstance(cell.rounds[0], StopFigures):
-        return StopRow(name=peer.name, kind=peer.kind, **over_rounds(cell.rounds))
     return TurnRow(
         name=peer.name, kind=peer.kind, instances=load.instances, callers=load.callers, processes=load.processes,
         **over_rounds(cell.rounds),

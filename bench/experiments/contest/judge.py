@@ -15,7 +15,7 @@ from operator import truediv
 from statistics import median
 from typing import Literal
 
-from bench.experiments.contest.result import BUSY_RATIO, ContestBar, StopRow, TurnFigures, TurnRow
+from bench.experiments.contest.result import BUSY_RATIO, ContestBar, TurnFigures, TurnRow
 from bench.measure.statistics import Spread
 from bench.measure.verdict import BARS_MISSED, BARS_REACHED, INTERRUPTED, NOT_KNOWN, Evidence, Verdict, conclude
 
@@ -31,7 +31,7 @@ Figure = Literal["cycles_per_s", "cycles_per_cpu_s", "client_us", "p50_us", "p99
 _OF_HOT: tuple[tuple[str, Figure], ...] = (("leases/s ÷ the most", "cycles_per_s"), ("p99 wait ÷ the lowest", "p99_us"))
 
 
-def bars(cycles: Sequence[TurnRow], hot: Sequence[TurnRow], stopped: Sequence[StopRow]) -> tuple[ContestBar, ...]:
+def bars(cycles: Sequence[TurnRow], hot: Sequence[TurnRow], stopped: Sequence[TurnRow]) -> tuple[ContestBar, ...]:
     """What lockcore is to reach beside the peers; a bar whose peers are absent is left out."""
     many, single = (
         {n: [row for row in cycles if (row.instances, row.callers) == (n, callers)] for n in RATE_BARS}
@@ -127,7 +127,7 @@ def bar_of(
     )
 
 
-def _is_ours(row: TurnRow | StopRow) -> bool:
+def _is_ours(row: TurnRow) -> bool:
     return row.kind == "lockcore"
 
 
@@ -152,7 +152,7 @@ def _champion(rows: Sequence[TurnRow], figure: Figure) -> TurnRow | None:
     return rows[(max if figure == "cycles_per_s" else min)(able)[1]] if able else None
 
 
-def _stopped(rows: Sequence[StopRow]) -> ContestBar | None:
+def _stopped(rows: Sequence[TurnRow]) -> ContestBar | None:
     """The share of the rate that ours keep while an instance stands still: the median of all their rounds."""
     kept = [one.kept_ratio for row in rows if _is_ours(row) for one in row.rounds if one.kept_ratio is not None]
     name = "one of three stopped: rate ÷ the mean of before and after, median of ours"

@@ -23,12 +23,14 @@ BUSY_RATIO = 0.05  # of the cores, spent elsewhere: such a turn is not compared
 class TurnFigures(Section, frozen=True, kw_only=True):
     """One contestant under one load."""
 
-    cycles_per_s: Annotated[float, says("completed in the measured time")]
-    p50_us: Annotated[float | None, says("of all acquires begun in it, within 0.5 %; null: took for ever, or none")]
+    cycles_per_s: Annotated[float, says("completed in the measured time")] = 0.0
+    p50_us: Annotated[float | None, says("of all acquires begun in it, within 0.5 %; null: took for ever, or none")] = (
+        None
+    )
     p99_us: Annotated[float | None, says("as p50_us")] = None
     failed: Annotated[Count, says("acquires begun in it and never granted: they took for ever")] = 0
-    client_us: Annotated[float | None, says("CPU of the client per cycle")]
-    server_us: Annotated[float | None, says("CPU of all servers per cycle")]
+    client_us: Annotated[float | None, says("CPU of the client per cycle")] = None
+    server_us: Annotated[float | None, says("CPU of all servers per cycle")] = None
     beside_ratio: Annotated[float | None, says("of a core, what followed and judged a whole run")] = None
     elsewhere_ratio: Annotated[float | None, says("of the cores, what other processes and the host took")] = None
     piece_us: Annotated[float | None, says("CPU of a fixed piece of work meanwhile: how fast the cores were")] = None
@@ -36,6 +38,11 @@ class TurnFigures(Section, frozen=True, kw_only=True):
     commands_per_lease: Annotated[float | None, says("sent by clients, over all instances")] = None
     gave_up: Annotated[Count, says("acquires that ended without a lease and without an error")] = 0
     leases: Annotated[float, says("of the whole turn")] = 0
+    before_per_s: Annotated[float | None, says("cycles until one of the instances stands still")] = None
+    stopped_per_s: Annotated[float | None, says("cycles while it does")] = None
+    after_per_s: Annotated[float | None, says("cycles from then on")] = None
+    kept_ratio: Annotated[float | None, says("stopped ÷ the mean of before and after")] = None
+    keys_left: Annotated[Count, says("on all instances, 1.5 s after the last caller has ended")] = 0
     errors: Annotated[dict[str, int], says("failures by name")] = field(default_factory=dict)
 
     @property
@@ -53,34 +60,15 @@ class TurnFigures(Section, frozen=True, kw_only=True):
         return replace(self, cycles_per_s=self.cycles_per_s * slower, **times)
 
 
-class StopFigures(Section, frozen=True, kw_only=True):
-    """One contestant while one of three instances stands still for 5 s."""
-
-    before_per_s: Annotated[float, says("cycles")]
-    stopped_per_s: Annotated[float, says("cycles while one instance stands still")]
-    after_per_s: Annotated[float, says("cycles")]
-    kept_ratio: Annotated[float | None, says("stopped ÷ the mean of before and after")]
-    keys_left: Annotated[Count, says("on all instances, 1.5 s after the last caller has ended")]
-    errors: Annotated[dict[str, int], says("failures by name")]
-
-
 class TurnRow(TurnFigures, frozen=True, kw_only=True):
     """A contestant's rounds under one load."""
 
     name: Annotated[str, says("of the contestant")]
     kind: Annotated[Kind, says("what it is written for")]
-    instances: Annotated[Count, says("N")]
-    callers: Annotated[Count, says("at once")]
+    instances: Annotated[Count, says("N")] = 3
+    callers: Annotated[Count, says("at once")] = 64
     processes: Annotated[Count, says("that share the callers")] = 1
     rounds: Annotated[tuple[TurnFigures, ...], says("what the figures are of")]
-
-
-class StopRow(StopFigures, frozen=True, kw_only=True):
-    """A contestant's rounds with a stopped instance."""
-
-    name: Annotated[str, says("of the contestant")]
-    kind: Annotated[Kind, says("what it is written for")]
-    rounds: Annotated[tuple[StopFigures, ...], says("what the figures are of")]
 
 
 class PeersConditions(Section, frozen=True, kw_only=True):
@@ -133,7 +121,7 @@ class PeersResult(Document, frozen=True, kw_only=True):
     absent: Annotated[tuple[Missing, ...], says("who could not take part, and why")]
     cycles: Annotated[tuple[TurnRow, ...], says("acquire and release of a free resource")]
     hot: Annotated[tuple[TurnRow, ...], says("64 callers want one resource")]
-    stopped: Annotated[tuple[StopRow, ...], says("one of three instances stands still for 5 s")]
+    stopped: Annotated[tuple[TurnRow, ...], says("one of three instances stands still for 4 s")]
     bars: Annotated[tuple[ContestBar, ...], says("what lockcore is to reach")]
 
 

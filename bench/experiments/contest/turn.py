@@ -30,7 +30,7 @@ import psutil
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.contest.clients.loops import BIN_S, ClientOrder, DriverAnswer, middle_us
 from bench.experiments.contest.installed import Contestant
-from bench.experiments.contest.result import StopFigures, TurnFigures
+from bench.experiments.contest.result import TurnFigures
 from bench.measure.run_result import ServerBinary
 from bench.topology.child import Child
 from bench.topology.fleet import Fleet
@@ -56,7 +56,8 @@ _WAITS = {"p50_us", "p99_us"}
 
 @dataclass(frozen=True, slots=True)
 class TurnLoad:
-    """`own`: a resource per caller; else one for all, held for `hold_s`. `merge`: see ClientOrder."""
+    """`own`: a resource per caller; else one for all, held for `hold_s`. `merge`: see ClientOrder. `stops`: an instance
+    stands still in the middle."""
 
     instances: int
     callers: int
@@ -64,6 +65,7 @@ class TurnLoad:
     hold_s: float = 0.0
     merge: bool = False
     processes: int = 1  # that share the callers
+    stops: bool = False
 
 
 def servers_by_kind() -> dict[str, ServerBinary]:
@@ -90,7 +92,9 @@ def two_cores() -> Iterator[int]:
 
 
 def contest(contestant: Contestant, fleet: Fleet, load: TurnLoad, seconds: float) -> TurnFigures:
-    """The figures of one turn."""
+    """The figures of one turn, of so many seconds unless an instance `stops`."""
+    if load.stops:
+        return _stopped(contestant, fleet, load)
     urls = fleet.urls[: load.instances]
     before = info_snapshot(urls)
     warmup_s = max(WARMUP_S if load.processes == 1 else STARTS_S, seconds / 10)
@@ -115,7 +119,7 @@ def _sum(values: Sequence[Any]) -> Any:
     return reduce(add, map(Counter, values) if isinstance(values[0], dict) else values)
 
 
-def contest_stopped(contestant: Contestant, fleet: Fleet, load: TurnLoad) -> StopFigures:
+def _stopped(contestant: Contestant, fleet: Fleet, load: TurnLoad) -> TurnFigures:
     """The rates before, while and after the first of the instances stands still (SIGSTOP), and the keys left then."""
     whole_s = BEFORE_S + STOPPED_S + AFTER_S
     with _started(contestant, fleet, load, whole_s, 0.0) as child:
@@ -132,8 +136,8 @@ def contest_stopped(contestant: Contestant, fleet: Fleet, load: TurnLoad) -> Sto
     changes_s = (0.0, BEFORE_S, BEFORE_S + STOPPED_S, whole_s)
     spans = pairwise(changes_s)
     before, stopped, after = (rate_between(answer.bins, from_s + EDGE_S, until_s) for from_s, until_s in spans)
-    return StopFigures(
-        before_per_s=before, stopped_per_s=stopped, after_per_s=after,
+    return TurnFigures(
+        cycles_per_s=before, before_per_s=before, stopped_per_s=stopped, after_per_s=after,
         kept_ratio=stopped / ((before + after) / 2) if before + after else None,
         keys_left=emptied(fleet.urls), errors=answer.errors,
     )  # fmt: skip
@@ -164,7 +168,7 @@ def figures_of(answer: DriverAnswer, sent: int) -> TurnFigures:
     )
 
 
-def over_rounds(rounds: Sequence[TurnFigures] | Sequence[StopFigures]) -> dict[str, Any]:
+def over_rounds(rounds: Sequence[TurnFigures]) -> dict[str, Any]:
     """What a row holds of its rounds: medians, failures summed, and the rounds themselves."""
     names = rounds[0].__struct_fields__
     return {name: _over(name, [getattr(one, name) for one in rounds]) for name in names} | {"rounds": tuple(rounds)}

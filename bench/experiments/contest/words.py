@@ -15,7 +15,6 @@ from bench.experiments.contest.result import (
     PeersResult,
     SpeedResult,
     SpeedRow,
-    StopRow,
     TurnRow,
 )
 from bench.measure.verdict import Verdict, word_of
@@ -84,7 +83,7 @@ def _bar(bar: ContestBar) -> str:
     return f"{bar.name}: {value} ({low}–{high}), wanted {wanted}{who}"
 
 
-def _parts(cycles: Sequence[TurnRow], hot: Sequence[TurnRow], stopped: Sequence[StopRow]) -> Iterator[Part]:
+def _parts(cycles: Sequence[TurnRow], hot: Sequence[TurnRow], stopped: Sequence[TurnRow]) -> Iterator[Part]:
     """A table per load, the fastest first."""
     for name, rows in (("", cycles), ("hot key, ", hot)):
         ranked = sorted(rows, key=lambda row: (*_load(row), -row.cycles_per_s))
@@ -92,7 +91,7 @@ def _parts(cycles: Sequence[TurnRow], hot: Sequence[TurnRow], stopped: Sequence[
             where = f"{name}N={instances}, {counted(callers, 'caller')}{in_processes(processes)}"
             yield table("", "", ((where, lambda row: row.name), *_TURNS, *(_HOT if name else _CPU)), some)
     if stopped:
-        yield table("", "", _STOPPED, sorted(stopped, key=lambda row: -row.before_per_s))
+        yield table("", "", _STOPPED, sorted(stopped, key=lambda row: -row.cycles_per_s))
 
 
 def _load(row: TurnRow) -> tuple[int, int, int]:
@@ -119,7 +118,7 @@ _HOT: Columns[TurnRow] = (
     ("commands\nper lease", lambda row: decimals(row.commands_per_lease, 1)),
     ("gave up", lambda row: share(row.gave_up, row.gave_up + row.leases)),
 )
-_STOPPED: Columns[StopRow] = (
+_STOPPED: Columns[TurnRow] = (
     ("one of 3 stopped", lambda row: row.name),
     ("before\n/s", lambda row: decimals(row.before_per_s, 0)),
     ("stopped\n/s", lambda row: decimals(row.stopped_per_s, 0)),

@@ -12,22 +12,22 @@ from hashlib import sha1
 from types import SimpleNamespace
 from typing import Any
 
+from hiredis import Reader, ReplyError, pack_command
+
 from bench.errors import EnvironmentNotReadyError
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS
 
 Command = list[bytes]
-Reply = None | int | bytes | str | list[Any]  # nil, integer, bulk, status, array
+Reply = None | int | bytes | str | ReplyError | list[Any]  # nil, integer, bulk, status, error, array
 OK = "OK"
 
 
-class ReplyError(Exception):
-    """An error reply."""
-
-
 def encoded(reply: Reply) -> bytes:
-    """A reply as RESP2."""
-    if reply is OK:
+    """A reply as RESP2; the bytes OK are a status, too."""
+    if reply in (OK, b"OK"):
         return b"+OK\r\n"
+    if isinstance(reply, ReplyError):
+        return f"-{reply}\r\n".encode()
     if isinstance(reply, int):
         return b":%d\r\n" % reply
     if reply is None:
@@ -93,7 +93,7 @@ class Keyspace:
         try:
             return encoded(self.call(command))
         except ReplyError as error:
-            return f"-{error}\r\n".encode()
+            return encoded(error)
 
     def call(self, command: Command) -> Reply:
         """The reply to one command. Raises ReplyError."""
@@ -267,31 +267,26 @@ class RealKeyspace:
     def __init__(self, port: int) -> None:
         """Connect to an empty server. Raises OSError."""
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=REPLY_S)
-        self._replies = self._socket.makefile("rb")
+        self._reader = Reader()
         self.role, self.is_full = "master", False
         self.scripts = SimpleNamespace(clear=lambda: self.run([b"SCRIPT", b"FLUSH"]))
 
     def run(self, command: Command) -> bytes:
         """Execute one command; its reply as it came. Raises OSError."""
-        words = b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in command)
-        self._socket.sendall(b"*%d\r\n%b" % (len(command), words))
-        return self._reply()
+        return encoded(self._call(*command))
 
-    def _reply(self) -> bytes:
-        line = self._replies.readline()
-        if not line.endswith(b"\r\n"):
-            raise ConnectionResetError("the server ended the connection")
-        if line[:1] == b"$" and line != b"$-1\r\n":
-            return line + self._replies.read(int(line[1:]) + 2)
-        if line[:1] == b"*":
-            return line + b"".join(self._reply() for _ in range(max(int(line[1:]), 0)))
-        return line
+    def _call(self, *command: bytes) -> Any:
+        self._socket.sendall(pack_command(command))  # type: ignore[arg-type]
+        while (reply := self._reader.gets()) is False:
+            if not (data := self._socket.recv(1 << 16)):
+                raise ConnectionResetError("the server ended the connection")
+            self._reader.feed(data)
+        return reply
 
     @property
     def keys(self) -> Mapping[bytes, bytes]:
         """What is held now; of a key that is no string, what GET says."""
-        names = self.run([b"KEYS", b"*"]).split(b"\r\n")[2::2]
-        return {name: self.run([b"GET", name]).split(b"\r\n", 1)[-1].removesuffix(b"\r\n") for name in names if name}
+        return {name: self._call(b"GET", name) for name in self._call(b"KEYS", b"*")}
 
     def clear(self) -> None:
         """A restart without persistence."""
@@ -300,5 +295,4 @@ class RealKeyspace:
 
     def close(self) -> None:
         """Close the connection."""
-        self._replies.close()
         self._socket.close()

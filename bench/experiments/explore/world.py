@@ -7,9 +7,9 @@ concerns it then waits. Wherever things may come differently the world asks its 
 
 from collections.abc import Callable, Iterator, Sized
 from contextlib import suppress
-from functools import cache, partial
+from functools import partial
 from heapq import heappop, heappush
-from itertools import chain, count
+from itertools import count
 from typing import Any
 
 from greenlet import getcurrent, greenlet
@@ -19,7 +19,6 @@ from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS
 
 START_NS = 3_000_000 * NS_PER_MS
 CONNECT_NS = 1_000 * NS_PER_MS  # before that
-_FIRST = 200  # visits whose places are kept from world to world
 Event = tuple[Any, ...]  # what was seen: time (ns), what, and what `diagram` knows of each
 
 
@@ -31,14 +30,9 @@ class KilledError(BaseException):
     """A caller is killed where it waits."""
 
 
-@cache
-def _first_places(where: str, who: int) -> tuple[Place, ...]:
-    return tuple(Place(where, who, visit) for visit in range(1, _FIRST + 1))
-
-
 def places(where: str, who: int) -> Iterator[Place]:
     """Visit after visit, without end."""
-    return chain(_first_places(where, who), map(partial(Place, where, who), count(_FIRST + 1)))
+    return map(partial(Place, where, who), count(1))
 
 
 class World:

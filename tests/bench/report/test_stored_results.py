@@ -51,7 +51,9 @@ DROPPED = {  # figures that nobody reads any more
     *(f"{where}fleet.instances[].{name}" for where in (".", ".points[].", ".sides[].") for name in (
         "process_id", "uptime_s",
     )),
-    *(f".instances[].info.{name}" for name in ("children_cpu_s", "usec_per_call", "evicted_keys", "input_bytes", "output_bytes")),
+    *(f".instances[].info.{name}" for name in (
+        "children_cpu_s", "usec_per_call", "evicted_keys", "input_bytes", "output_bytes",
+    )),
     ".split_votes.operations",
     ".points[].attainment", ".points[].instances", ".points[].next_limit.uses",
     ".cells[].took_s", ".rows[].took_s", ".conditions.quick",
@@ -60,6 +62,8 @@ DROPPED = {  # figures that nobody reads any more
     *(f".points[].probes[].instances[].{name}" for name in ("server", "state")),
     *(f".points[].probes[].generator.{name}" for name in ("scheduler_lag_p99_s", "verdict", "reason")),
     ".runs[].started_at", ".runs[].position", ".runs[].safety.contested_leases",
+    ".conditions.hot_seconds", ".conditions.hold_s", ".bars[].reached", ".stopped[].cycles",
+    ".stopped[].rounds[].cycles",
 }  # fmt: skip
 
 

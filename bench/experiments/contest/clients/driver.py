@@ -237,7 +237,7 @@ class _BodyError(Exception):
     """What the body raises when it is told to."""
 
 
-class Steps:
+class _Steps:
     """One client of a library: what it holds, and what is asked of it."""
 
     def __init__(self, lock: Lock, *, forks: bool = False) -> None:
@@ -252,7 +252,6 @@ class Steps:
         return done
 
     async def acquire(self, resource: str, ttl_ms: int, wait_ms: int) -> Answer:
-        """Lock it."""
         held = await value(self._lock.acquire(resource, ttl_ms, wait_ms))
         if held.__class__ is self._lock.refused:
             return {"ok": False}
@@ -261,7 +260,6 @@ class Steps:
         return {"ok": True} | ({"valid_ms": float(told(held))} if told else {})
 
     async def release(self) -> Answer:
-        """Give back what was locked last."""
         return {"ok": await value(self._lock.release(self._held)) is self._lock.released}
 
     async def extend(self, ttl_ms: int) -> Answer:
@@ -272,11 +270,9 @@ class Steps:
         return {"ok": said is None or bool(said)}
 
     async def held(self) -> Answer:
-        """Ask the library whether it is still ours."""
         return {"ok": bool(await value(self._lock.is_held(self._held)))} if self._lock.is_held else ABSENT
 
     async def hold(self, resource: str, ttl_ms: int, wait_ms: int, *, raises: bool = False) -> Answer:
-        """Run a body under the lock."""
         if self._lock.hold is None:
             return ABSENT
         ran = False
@@ -327,7 +323,7 @@ def step(order: ClientOrder, say: Callable[[Answer], None]) -> None:
     if how not in BLOCKING:
         import_module(how).run(_step_tasks(connect, order, say))
         return
-    steps = Steps(connect(order), forks=True)
+    steps = _Steps(connect(order), forks=True)
     say({"ok": True})
     while line := read():
         say(at_once(steps.answer(json.loads(line))))
@@ -335,7 +331,7 @@ def step(order: ClientOrder, say: Callable[[Answer], None]) -> None:
 
 async def _step_tasks(connect: Callable[[ClientOrder], Any], order: ClientOrder, say: Callable[[Answer], None]) -> None:
     """Do the steps of a library of coroutines, each in a task of its own."""
-    loop, steps, context = asyncio.get_running_loop(), Steps(await value(connect(order))), contextvars.copy_context()
+    loop, steps, context = asyncio.get_running_loop(), _Steps(await value(connect(order))), contextvars.copy_context()
     say({"ok": True})
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         task = asyncio.create_task(steps.answer(json.loads(line)), context=context)  # where coredis keeps its token

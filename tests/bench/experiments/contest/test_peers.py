@@ -24,7 +24,6 @@ from bench.experiments.contest.result import (
     Missing,
     Peer,
     PeersResult,
-    StopFigures,
     TurnFigures,
     TurnRow,
 )
@@ -46,12 +45,11 @@ def row(name: str, load: TurnLoad, *rounds: dict[str, Any], **figures: Any) -> T
     """A contestant that showed these figures in two rounds, or each in one."""
     peer = next(one for one in PEERS if one.name == name)
     shown = [replace(NOTHING, **one) for one in rounds or (figures, figures)]
-    made: TurnRow = row_of(Standing(Contestant(peer, ()), load, shown))
-    return made
+    return row_of(Standing(Contestant(peer, ()), load, shown))
 
 
-def stopped_at(kept: float) -> StopFigures:
-    return StopFigures(before_per_s=1, stopped_per_s=1, after_per_s=1, kept_ratio=kept, keys_left=0, errors={})
+def stopped_at(kept: float) -> TurnFigures:
+    return TurnFigures(before_per_s=1, stopped_per_s=1, after_per_s=1, kept_ratio=kept, keys_left=0)
 
 
 def named(found: tuple[ContestBar, ...], word: str) -> ContestBar:
@@ -114,7 +112,8 @@ def test_after_the_first_round_ours_go_on_and_the_fastest_three_of_a_load() -> N
         ("lockcore threads", MANY), ("pottery", MANY), ("aioredlock", MANY), ("node-redlock 4", MANY),
         ("lockcore threads", SINGLE), ("redlock-py", SINGLE), ("redsync redigo", SINGLE), ("node-redlock 4", SINGLE),
     }  # fmt: skip
-    stopped = [Standing(peers[name], MANY, [stopped_at(0.5)]) for name in ("pottery", "lockcore threads")]
+    stops = replace_load(MANY, stops=True)
+    stopped = [Standing(peers[name], stops, [stopped_at(0.5)]) for name in ("pottery", "lockcore threads")]
     assert leading(stopped) == stopped[1:]
 
 
