@@ -52,7 +52,7 @@ def bars(cycles: Sequence[TurnRow], hot: Sequence[TurnRow], stopped: Sequence[Tu
         fair = [row for row in same if _is_ours(row) or not row.gave_up]
         where = f"hot key, N={instances}{in_processes(processes)}"
         wanted += [(f"{where}: {of} of those that never give up", fair, figure, 1.0) for of, figure in _OF_HOT]
-    usual_us = usual_pace(turn for row in cycles for turn in row.rounds)
+    usual_us = usual_pace(row.rounds for row in cycles)
     found = [_beside_peers(*each, usual_us) for each in wanted]
     return tuple(bar for bar in (*found, _stopped(stopped)) if bar is not None)
 
@@ -82,9 +82,9 @@ def side_of(bar: ContestBar) -> Literal["reached", "missed", "not known"]:
     return "not known" if low != high or bar.busy else "reached" if low else "missed"
 
 
-def usual_pace(turns: Iterable[TurnFigures]) -> float | None:
+def usual_pace(rows: Iterable[Sequence[TurnFigures]]) -> float | None:
     """What the piece of work took in the median turn."""
-    took_us = [turn.piece_us for turn in turns if turn.piece_us is not None]
+    took_us = [turn.piece_us for row in rows for turn in row if turn.piece_us is not None]
     return median(took_us) if took_us else None
 
 

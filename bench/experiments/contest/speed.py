@@ -164,7 +164,7 @@ def _order(entries: Sequence[SpeedEntry], rounds: int, seed: int) -> Iterator[tu
 
 def rows_of(measured: Measured) -> Iterator[SpeedRow]:
     """One row per entry; ratios to the first are taken inside a round."""
-    usual_us, top = _usual_pace(measured), next(iter(measured.values()))
+    usual_us, top = usual_pace(measured.values()), next(iter(measured.values()))
     for entry, rounds in measured.items():
         (ratio, _), (wall_ratio, _) = (
             compared(rounds, top, figure, usual_us) for figure in ("cycles_per_cpu_s", "cycles_per_s")
@@ -179,16 +179,12 @@ def rows_of(measured: Measured) -> Iterator[SpeedRow]:
 
 def bars_of(measured: Measured, bars: Sequence[Beside] = BARS) -> Iterator[ContestBar]:
     """What rows are to each other, taken inside each round; without those that were not run."""
-    rows, usual_us = {entry.name: rounds for entry, rounds in measured.items()}, _usual_pace(measured)
+    rows, usual_us = {entry.name: rounds for entry, rounds in measured.items()}, usual_pace(measured.values())
     for name, one, other, figure, how, bar in bars:
         ours = rows.get(one, ())
         spread, busy = compared(ours, rows.get(other, ()) if other else [None] * len(ours), figure, usual_us, how)
         if spread is not None:
             yield bar_of(name, spread, bar, at_least=figure.startswith("cycles"), busy=busy)
-
-
-def _usual_pace(measured: Measured) -> float | None:
-    return usual_pace(turn for rounds in measured.values() for turn in rounds)
 
 
 def _turn(entry: SpeedEntry, fleet: Fleet, seconds: float, top: Sequence[TurnFigures]) -> TurnFigures:

@@ -85,7 +85,7 @@ def _bar(bar: ContestBar) -> str:
 
 def _parts(cycles: Sequence[TurnRow], hot: Sequence[TurnRow], stopped: Sequence[TurnRow]) -> Iterator[Part]:
     """A table per load, the fastest first."""
-    for name, rows in (("", cycles), ("hot key, ", hot)):
+    for name, rows in (("", cycles), ("hot, ", hot)):
         ranked = sorted(rows, key=lambda row: (*_load(row), -row.cycles_per_s))
         for (instances, callers, processes), some in groupby(ranked, _load):
             where = f"{name}N={instances}, {counted(callers, 'caller')}{in_processes(processes)}"

@@ -91,8 +91,8 @@ class Play:
         self.held: dict[str, list[Holding]] = {}
         self.played = Played(seen=self.world.seen, passed=self.world.passed)
         self.lockers: dict[int, tuple[Process, Any]] = {}  # by client
-        self.courses: list[Actor] = []
-        self.acquiring, self.busy = set[Actor](), set[Actor]()  # `busy`: not done
+        self.busy = set[Actor]()  # not done
+        self.acquiring: dict[Actor, Process] = {}
 
     def run(self) -> Played:
         """Play it to its end, or to the first rule that is broken."""
@@ -149,8 +149,7 @@ class Play:
         start_ns = round(self.setting.begins_ms[number] * NS_PER_MS) + (late.for_ns if late else 0)
         for caller in range(self.setting.callers):
             live = partial(self._whole_life, number, caller, locker)
-            self.courses.append(process.start(live, start_ns))
-        self.busy.update(self.courses)
+            self.busy.add(process.start(live, start_ns))
 
     def _whole_life(self, client: int, caller: int, locker: Any) -> None:
         try:
@@ -170,9 +169,9 @@ class Play:
         for turn in range(setting.rounds + MORE_TRIES):
             first = caller + client * (setting.resources - setting.callers)  # so that clients share some
             resource = f"r{(first + turn) % setting.resources}"
-            self.acquiring.add(here())
+            self.acquiring[here()] = here().process
             found = locker.acquire(resource, TTL_MS, WAIT_MS)
-            self.acquiring.discard(here())
+            del self.acquiring[here()]
             if isinstance(found, Denied):
                 self._denied(client, found)
                 self._wait(AGAIN_NS)
@@ -205,11 +204,11 @@ class Play:
         here().wait(self.world.now_ns + for_ns)
 
     def _kill(self, process: Process) -> None:
-        for course in self.courses:
-            if course.process is process and course in self.acquiring and not course.dead:
-                self.world.note("kill", process.number, 0)
-                course.kill()
-                return
+        course = next((course for course, of in self.acquiring.items() if of is process), None)
+        if course is not None:
+            self.world.note("kill", process.number, 0)
+            del self.acquiring[course]
+            course.kill()
 
     # -- the referee --------------------------------------------------------------------------------------------------
 

@@ -81,11 +81,6 @@ class Schedule:
     changes: Changes
 
 
-def follow(changes: Changes) -> Choose:
-    """Exactly these changes."""
-    return changes.get
-
-
 def lasting(what: str, share: float) -> Change:
     """A change of that kind, for a share of the TTL."""
     return Change(what, int(share * TTL_MS * NS_PER_MS))

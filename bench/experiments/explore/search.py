@@ -30,12 +30,12 @@ from bench.experiments.explore.schedule import (
     ANY,
     TTL_MS,
     Change,
+    Choose,
     Place,
     Schedule,
     Setting,
     at_random,
     by_priorities,
-    follow,
     one_more,
     simpler,
 )
@@ -76,13 +76,14 @@ def numbered(setting: Setting, number: int, seed: int) -> tuple[Schedule, Played
             told["hold_ms"] = TTL_MS
     setting = replace(setting, **told)
     kept: dict[Place, Change] = {}
-    if number == 0:
-        return Schedule(setting, kept), play(setting, follow(kept))
+    choose: Choose = kept.get
     if number % 2:
-        return Schedule(setting, kept), play(setting, at_random(setting, random, kept))
-    if setting.recipe not in _USUAL:
-        _USUAL[setting.recipe] = play(setting, follow({}))
-    return Schedule(setting, kept), play(setting, by_priorities(setting, random, _USUAL[setting.recipe].passed, kept))
+        choose = at_random(setting, random, kept)
+    elif number:
+        if setting.recipe not in _USUAL:
+            _USUAL[setting.recipe] = play(setting, kept.get)
+        choose = by_priorities(setting, random, _USUAL[setting.recipe].passed, kept)
+    return Schedule(setting, kept), play(setting, choose)
 
 
 _USUAL: dict[str, Played] = {}
@@ -91,7 +92,7 @@ _USUAL: dict[str, Played] = {}
 def every(schedule: Schedule, most: int, first: int = 0, step: int = 1) -> Iterator[tuple[Schedule, Played]]:
     """`schedule` and every one with at most `most` changes more, each once, but none behind one that is broken; of
     those with more, every `step`-th branch from `first` on, and `schedule` itself if that is 0."""
-    played = play(schedule.setting, follow(schedule.changes))
+    played = play(schedule.setting, schedule.changes.get)
     if first == 0:
         yield schedule, played
     if most and not played.broken:
@@ -177,7 +178,7 @@ def smallest(schedule: Schedule, played: Played) -> tuple[Schedule, list[Step]]:
     best, cost = Schedule(schedule.setting, _passed(schedule, played)), _cost(schedule, steps)
     while True:
         for one in simpler(best, played.later_begins(best)):
-            tried = play(one.setting, follow(one.changes))
+            tried = play(one.setting, one.changes.get)
             if kind_of(tried.broken) != rule:
                 continue
             less, tried_steps = Schedule(one.setting, _passed(one, tried)), steps_of(tried.seen, one.setting.instances)
@@ -247,7 +248,7 @@ def _replayed(schedule: Schedule, ports: Sequence[int]) -> Hunt:
             began_ns.append(time.monotonic_ns() - now_ns)
             time.sleep(max(began_ns[0] + now_ns - time.monotonic_ns(), 0) / NS_PER_S)
 
-    play = Play(schedule.setting, follow(schedule.changes))
+    play = Play(schedule.setting, schedule.changes.get)
     play.world.until = until
     try:
         with ExitStack() as stack:
