@@ -85,10 +85,7 @@ def _bars(shell: str, rounds: int, urls: Sequence[str], show: Show) -> Iterator[
 # -- in the shell's process --------------------------------------------------------------------------------------------
 
 
-PROVIDERS: tuple[
-    tuple[Meters, Traces] | None, ...
-] = (  # none, then in the order of `BARS`; a forked child has them, too
-    None,
+PROVIDERS: tuple[tuple[Meters, Traces], ...] = (  # in the order of `BARS`; a forked child has them, too
     (NoOpMeterProvider(), NoOpTracerProvider()),
     (MeterProvider([InMemoryMetricReader()]), TracerProvider()),
 )
@@ -96,15 +93,16 @@ PROVIDERS: tuple[
 
 async def rounds_of(shell: str, rounds: int, order: ClientOrder) -> list[list[float]]:
     """The CPU of a cycle of each lock (µs) in each round."""
-    locks, found = [await _connected(shell, order, each) for each in PROVIDERS], []
+    locks, found = [await _connected(shell, order) for _ in range(1 + len(PROVIDERS))], []
+    for lock, (meters, traces) in zip(locks[1:], PROVIDERS, strict=True):
+        instrument(lock, meter_provider=meters, tracer_provider=traces)
     for lock in locks:
         await _turn(shell, lock, replace(order, seconds=LONG_S))
     for _ in range(rounds):
-        us = [0.0] * len(locks)
-        for index in random.sample(range(len(locks)), len(locks)):
-            us[index] = await _turn(shell, locks[index], order)
-        found.append(us)
-    return [us for us in found if all(us)]  # a busy machine may not get one cycle done in so short a time
+        us = {lock: await _turn(shell, lock, order) for lock in random.sample(locks, len(locks))}
+        if all(us.values()):  # a busy machine may not get one cycle done in so short a time
+            found.append([us[lock] for lock in locks])
+    return found
 
 
 def _calls_us(lock: Any, seconds: float) -> float:
@@ -117,9 +115,7 @@ def _calls_us(lock: Any, seconds: float) -> float:
         for lease in leases:
             if told is not None:
                 told.begun()
-            if told is not None:
                 told.ended(lease.resource, lease, lease.started_ns)
-            if told is not None:
                 told.released(lease, Outcome.RELEASED, lease.granted_ns)
         took_ns, cycles = took_ns + time.thread_time_ns() - began_ns, cycles + len(leases)
         time.sleep(REST_S)
@@ -128,25 +124,18 @@ def _calls_us(lock: Any, seconds: float) -> float:
     return took_ns / 1000 / cycles if cycles else 0.0
 
 
-async def _connected(shell: str, order: ClientOrder, providers: tuple[Meters, Traces] | None) -> AnyRedlock:
-    lock: AnyRedlock
+async def _connected(shell: str, order: ClientOrder) -> AnyRedlock:
     if shell in BLOCKING:
-        lock = Redlock.connect(order.urls, shell="gevent" if shell == "gevent" else "threads", rejoin="trust-first")
-    else:
-        lock = await AsyncRedlock.connect(order.urls, rejoin="trust-first")
-    if providers:
-        instrument(lock, meter_provider=providers[0], tracer_provider=providers[1])
-    return lock
+        return Redlock.connect(order.urls, shell="gevent" if shell == "gevent" else "threads", rejoin="trust-first")
+    return await AsyncRedlock.connect(order.urls, rejoin="trust-first")
 
 
 async def _turn(shell: str, lock: AnyRedlock, order: ClientOrder) -> float:
     if shell == "threads":
         return _calls_us(lock, order.seconds)
     same = Lock(lock.try_acquire, lock.try_release, Denied, Outcome.RELEASED)
-    if shell == "gevent":
-        answer = run_blocking(lambda _: same, order, greenlets=True)
-    else:
-        answer = await run_tasks(lambda _: same, order)
+    gevent, connect = shell == "gevent", lambda _order: same
+    answer = run_blocking(connect, order, greenlets=True) if gevent else await run_tasks(connect, order)
     return answer.client_us / answer.cycles if answer.cycles else 0.0
 
 

@@ -151,8 +151,6 @@ def simpler(schedule: Schedule, later: Iterable[Schedule]) -> Iterator[Schedule]
 
 def _less(setting: Setting) -> Iterator[Setting]:
     """Settings with less in them."""
-    if setting.callers > 2:
-        yield replace(setting, callers=1, resources=1)
     for name in ("rounds", "callers", "resources"):
         now = getattr(setting, name)
         for fewer in sorted({1, now - 1} - {0, now}):
