@@ -80,7 +80,7 @@ def _bar(bar: ContestBar) -> str:
     wanted = f"{'≥' if bar.at_least else '<'} {bar.bar:.3g}"
     who = f"; {bar.ours}" + (f" beside {bar.theirs}" if bar.theirs else "") if bar.ours else ""
     value, low, high = ("∞" if one is None else f"{one:.2f}" for one in (bar.value, bar.low, bar.high))
-    return f"{bar.name}: {value} ({low}–{high}), wanted {wanted}{who}"
+    return f"{bar.name}: {value} ({low} … {high}), wanted {wanted}{who}"
 
 
 def _parts(cycles: Sequence[TurnRow], hot: Sequence[TurnRow], stopped: Sequence[TurnRow]) -> Iterator[Part]:
