@@ -24,7 +24,6 @@ from bench.experiments.contest.words import readme_section, speed_sheet
 from bench.report.generated import put_between_marks
 from bench.report.sheet import print_sheet
 
-_PLAN = ("cache", "rounds", "seconds", "seed")  # options of make peers, as PeersPlan has them
 _HELP = {"help_option_names": ["-h", "--help"]}
 
 
@@ -76,7 +75,8 @@ def bench(
 @experiment_options("peers")
 def peers(*, only: tuple[str, ...], parts: tuple[str, ...], readme: Path | None, **values: Any) -> int:
     """Measure other libraries' locks beside lockcore: free resources, one hot key, one instance stopped."""
-    plan = PeersPlan(parts=parts or tuple(LOADS), only=only, **{name: values[name] for name in _PLAN})
+    told = {name: values[name] for name in ("cache", "rounds", "seconds", "seed")}
+    plan = PeersPlan(parts=parts or tuple(LOADS), only=only, **told)
     require_outputs(values)
     done = measured("peers", plan, values, run_peers)
     code = show(done, values)

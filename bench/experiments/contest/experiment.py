@@ -38,11 +38,10 @@ from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.server import find_server
 
-HOT_HOLD_S = 0.001
 FASTEST = 3
 LOADS = {
     "cycles": tuple(TurnLoad(instances, callers, own=True) for instances in (1, 3, 5) for callers in (1, MANY)),
-    "hot": tuple(TurnLoad(n, MANY, own=False, hold_s=HOT_HOLD_S, processes=processes) for n, processes in HOT),
+    "hot": tuple(TurnLoad(n, MANY, own=False, hold_s=0.001, processes=processes) for n, processes in HOT),
     "stopped": (TurnLoad(3, MANY, own=True, stops=True),),
 }
 

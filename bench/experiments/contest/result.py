@@ -16,7 +16,6 @@ from bench.measure.section import Amount, Count, Section, says
 from bench.measure.statistics import Spread
 
 Kind = Literal["lockcore", "python", "node", "go", "rust", "java"]
-EVERY_N = (1, 3, 5)
 BUSY_RATIO = 0.05  # of the cores, spent elsewhere: such a turn is not compared
 
 
@@ -87,7 +86,7 @@ class Peer(Section, frozen=True):
     kind: Annotated[Kind, says("what it is written for")]
     home: Annotated[str, says("its folder in the cache; empty: our own environment")] = ""
     packages: Annotated[tuple[str, ...], says("what is installed for it")] = ()
-    instances: Annotated[tuple[int, ...], says("the N it can lock on")] = EVERY_N
+    instances: Annotated[tuple[int, ...], says("the N it can lock on")] = (1, 3, 5)
     processes: Annotated[Count, says("it takes part in loads of at least so many")] = 1
 
 

@@ -138,7 +138,7 @@ def measure(rounds: int, seconds: float, seed: int, show: Show, *, grow: bool = 
             except EnvironmentNotReadyError as error:
                 if entry is entries[0]:
                     raise
-                turn = TurnFigures(cycles_per_s=0, p50_us=None, client_us=None, server_us=None, errors={str(error): 1})
+                turn = TurnFigures(errors={str(error): 1})
             measured[entry].append(turn)
     conditions = SpeedConditions(
         cores=cores, rounds=rounds, seconds=seconds, seed=seed,

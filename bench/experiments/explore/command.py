@@ -8,8 +8,6 @@ import click
 from bench.cli.experiment import carry_out, experiment_options
 from bench.cli.options import BUDGET, RECIPE, Grouped
 
-USUAL_S = 10.0
-
 
 @click.command(
     cls=Grouped,
@@ -39,7 +37,7 @@ def explore(**values: Any) -> int:
     from bench.recipes.registry import all_recipes, find_recipe
 
     recipes, exhaustive = values["recipes"] or tuple(all_recipes()), values["exhaustive"]
-    budget_s = values["budget"] or (USUAL_S if exhaustive is None else None)
+    budget_s = values["budget"] or (10.0 if exhaustive is None else None)
     for recipe in recipes:
         _ = find_recipe(recipe).about  # a wrong name is refused before the work
     plan = ExplorePlan(

@@ -6,10 +6,10 @@ breaks. What broke a recipe is played again on real servers of our own, if it ca
 a search process ends or stands still, what was played is kept, the recipe is not known, and the next has new processes.
 """
 
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from itertools import count
 from math import inf
 
 from msgspec import structs
@@ -106,9 +106,9 @@ def _orders(recipe: str, plan: ExplorePlan) -> Iterator[SearchOrder]:
         for part in range(PARTS):
             yield SearchOrder(recipe, plan.seed, part, PARTS, plan.exhaustive)
         return
-    for first in count(0, BLOCK) if plan.schedules is None else range(0, plan.schedules, BLOCK):
-        left = BLOCK if plan.schedules is None else min(BLOCK, plan.schedules - first)
-        yield SearchOrder(recipe, plan.seed, first, left)
+    most = plan.schedules or sys.maxsize
+    for first in range(0, most, BLOCK):
+        yield SearchOrder(recipe, plan.seed, first, min(BLOCK, most - first))
 
 
 def explored(recipe: str, plan: ExplorePlan, searchers: Sequence[Child], show: Show, total: Hunt) -> ExploredRow:

@@ -7,7 +7,7 @@ and then no key is left.
 
 import gc
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -45,14 +45,22 @@ class Holding:
 @dataclass(slots=True)
 class Played:
     """What came of a schedule. `broken`: the rule, "" = none; `raised`: what a client's
-    program ended with, against all rules; `passed`: the places in order, each with its time (ns); `tested`: whether
-    somebody asked for a lock that was held."""
+    program ended with, against all rules; `passed`: the places in order, each with its time (ns)."""
 
     broken: str = ""
     raised: str = ""
     seen: list[Event] = field(default_factory=list)
     passed: dict[Place, int] = field(default_factory=dict)
-    tested: bool = False
+
+    @property
+    def tested(self) -> bool:
+        """Whether a command was sent while another client held a lock."""
+        holding = Counter[int]()
+        for _, what, who, *_ in self.seen:
+            if what == "call" and holding.total() > holding[who]:
+                return True
+            holding[who] += {"granted": 1, "gives back": -1}.get(what, 0)
+        return False
 
     def count_in(self, seen: Counter[str]) -> None:
         """Add how often what was seen; `late votes`: of SETs that an instance took later than usual."""
@@ -262,19 +270,6 @@ class Play:
 
 def play(setting: Setting, choose: Choose) -> Played:
     """Play one schedule."""
-    one = Play(setting, choose)
-    played = one.run()
-    played.tested = _is_tested(played.seen)
-    del one
+    played = Play(setting, choose).run()
     gc.collect(0)  # a world is full of circles: looked for while they are in the processor's caches
     return played
-
-
-def _is_tested(seen: Sequence[Event]) -> bool:
-    """Whether a command was sent while another client held a lock."""
-    holding = Counter[int]()
-    for _, what, who, *_ in seen:
-        if what == "call" and holding.total() > holding[who]:
-            return True
-        holding[who] += {"granted": 1, "gives back": -1}.get(what, 0)
-    return False

@@ -22,7 +22,6 @@ from bench.experiments.contest.clients.loops import ClientOrder, Lock
 DELETE = "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end"
 EXTEND = "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('pexpire',KEYS[1],ARGV[2]) else return 0 end"
 ANSWER_S = 0.1
-RETRY_S = 0.05
 _AHEAD_S = 30.0
 
 
@@ -60,7 +59,7 @@ class _Manager:
             self._last = self._attempt(resource, ttl_ms)
             if self._last is not None or time.monotonic() > give_up_s:
                 return self._last
-            time.sleep(RETRY_S)
+            time.sleep(0.05)
 
     def _attempt(self, key: str, ttl_ms: int) -> _Held | None:
         token = secrets.token_hex(8)
