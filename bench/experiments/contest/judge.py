@@ -146,10 +146,9 @@ def _beside_peers(
 
 def _champion(rows: Sequence[TurnRow], figure: Figure) -> TurnRow | None:
     """The best by its median; a peer whose waits have none is not among them."""
-    values = [[value for one in row.rounds if (value := _value(one, figure))] for row in rows]
-    medians = [(median(known), index) for index, known in enumerate(values) if known]
-    able = [(middle, index) for middle, index in medians if _is_ours(rows[index]) or middle < math.inf]
-    return rows[(max if figure == "cycles_per_s" else min)(able)[1]] if able else None
+    able = [row for row in rows if _is_ours(row) or _value(row, figure) < math.inf]
+    best = max if figure == "cycles_per_s" else min
+    return best(able, key=lambda row: _value(row, figure), default=None)
 
 
 def _stopped(rows: Sequence[TurnRow]) -> ContestBar | None:

@@ -133,8 +133,7 @@ def _stopped(contestant: Contestant, fleet: Fleet, load: TurnLoad) -> TurnFigure
             fleet.cont(0)
         answer = _answer(child, whole_s)
     time.sleep(SETTLE_S)
-    changes_s = (0.0, BEFORE_S, BEFORE_S + STOPPED_S, whole_s)
-    spans = pairwise(changes_s)
+    spans = pairwise((0.0, BEFORE_S, BEFORE_S + STOPPED_S, whole_s))
     before, stopped, after = (rate_between(answer.bins, from_s + EDGE_S, until_s) for from_s, until_s in spans)
     return TurnFigures(
         cycles_per_s=before, before_per_s=before, stopped_per_s=stopped, after_per_s=after,
