@@ -17,7 +17,6 @@ from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPA
 
 _NAMES = {COMPARE_AND_DELETE: "del if", COMPARE_AND_DELETE_MANY: "del if", COMPARE_AND_EXTEND: "extend if"}
 SCRIPTS = {word: name for script, name in _NAMES.items() for word in (script.sha, script.source)}
-WRITES = {b"SET", b"SETNX", b"GETSET"}
 REPLIES = {b"+OK\r\n": "OK", b"$-1\r\n": "nil"}
 WORDS = {
     "pause": "paused {ms:g} ms",
@@ -39,7 +38,8 @@ OF_SERVERS = {"restart", "stop", "flush", "forget", "full", "die"}
 
 def steps_of(seen: Sequence[Event], instances: int) -> list[Step]:
     """The steps, in order; the rule that was broken is the last."""
-    owners = {event[5][2]: event[2] for event in seen if event[1] == "call" and event[5][0].upper() in WRITES}
+    writes = {b"SET", b"SETNX", b"GETSET"}
+    owners = {event[5][2]: event[2] for event in seen if event[1] == "call" and event[5][0].upper() in writes}
     rows, taken = list[Step](), set[int]()
     for number, event in enumerate(seen):
         ms, what = _ms(event[0]), event[1]

@@ -25,11 +25,9 @@ from lockcore.quorum import outcome_of, quorum_of
 
 WAIT_MS = 2 * TTL_MS
 MORE_TRIES = 2  # to get it, when it was denied
-AGAIN_NS = 20 * NS_PER_MS
 ENDS_NS = START_NS + 20 * TTL_MS * NS_PER_MS
 CALM_NS = START_NS + 40 * TTL_MS * NS_PER_MS
 ORPHAN_NS = TTL_MS * NS_PER_MS // 10  # the instance timeout
-STEP_NS = 50 * NS_PER_MS
 ENGINE = "redlock"  # the recipe whose engine is played without its shell
 
 
@@ -182,7 +180,7 @@ class Play:
             del self.acquiring[here()]
             if isinstance(found, Denied):
                 self._denied(client, found)
-                self._wait(AGAIN_NS)
+                self._wait(20 * NS_PER_MS)
                 continue
             held = self._granted(client, found)
             self._wait(int(setting.hold_ms / 2 * NS_PER_MS))
@@ -260,7 +258,7 @@ class Play:
         while not all(locker.is_calm for _, locker in self.lockers.values()):
             if world.is_over or world.now_ns >= CALM_NS:
                 return
-            world.run(world.now_ns + STEP_NS)
+            world.run(world.now_ns + 50 * NS_PER_MS)
         if not world.is_over and not self.busy:
             # what an instance took later than anybody waits for it stays until its TTL
             orphans = {event[5][2] for event in self._sets() if event[0] - event[4] > ORPHAN_NS}

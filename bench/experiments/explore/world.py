@@ -18,7 +18,6 @@ from bench.experiments.explore.schedule import Change, Choose, Place
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS
 
 START_NS = 3_000_000 * NS_PER_MS
-CONNECT_NS = 1_000 * NS_PER_MS  # before that
 Event = tuple[Any, ...]  # what was seen: time (ns), what, and what `diagram` knows of each
 
 
@@ -40,7 +39,7 @@ class World:
     nothing is kept; `is_over`: set by whoever has seen enough."""
 
     def __init__(self, choose: Choose) -> None:
-        self.now_ns = START_NS - CONNECT_NS
+        self.now_ns = START_NS - 1_000 * NS_PER_MS  # until then all connect
         self.is_over = self.is_begun = False
         self.seen: list[Event] = []
         self.actors: list[Actor] = []
