@@ -25,7 +25,6 @@ from bench.measure.section import decoded
 from bench.recipes.protocol import RecipeSettings
 from bench.recipes.registry import find_recipe
 from bench.scenario import KEYS, Scenario, ScenarioKey, load
-from bench.scenario.quantity import toml_value
 from lockcore import RetryPolicy
 from lockcore.clock import NS_PER_MS
 from lockcore.mask import is_secretive

@@ -3,7 +3,8 @@
 Rules: a future has its task stepped in the loop's next turn, by a handle made for it; `step` does it straight from the
 I/O callback, where no task of the loop is being stepped (else: `later`). So what a task awaits is a `Seat`: one future
 that stays pending, by which the next task waits as well, as making and settling a new one for each wait costs more than
-waiting. A task that waits again as soon as it is stepped gets the same seat, which knows by what to step it. Source: asyncio's futures.py, `_callbacks`, and tasks.py, `__step` and `__wakeup`, and their C twins.
+waiting. A task that waits again as soon as it is stepped gets the same seat, which knows by what to step it. Source:
+asyncio's futures.py, `_callbacks`, and tasks.py, `__step` and `__wakeup`, and their C twins.
 """
 
 import sys

@@ -233,7 +233,6 @@ def _search_picture(point: CapacityPoint, result: CapacityResult, number: int) -
     title = answer(point, result).partition("; next limit")[0]
     title += f"; knee at {rate_text(point.knee.rate_per_s)}/s" if point.knee else ""
     about = "Acquire p99 of each probe by the rate offered; p90 or slowest where p99 has too few samples"
-    names = (("rate_per_s", "per_s"), ("seen", "text"), ("p99_s", "s"), ("achieved_per_s", "per_s"))
-    rows = [[p.rate_per_s, p.seen.value, p.acquire_s.p99, p.achieved_per_s] for p in point.probes]
-    columns = [Column(*name) for name in names]
+    columns = [Column(*name) for name in (("rate_per_s", "per_s"), ("seen", "text"), ("p99_s", "s"))]
+    rows = [[one.rate_per_s, one.seen.value, one.acquire_s.p99] for one in point.probes]
     return plot(f"search-{number}", title, about, x=x, y=y, marks=marks, columns=columns, rows=rows)

@@ -78,7 +78,7 @@ def _row(entry: Judged, noise: Judged) -> tuple[str, ...]:
         _figure_text(entry.first, entry.unit),
         _figure_text(entry.second, entry.unit),
         change_text(entry.ratio),
-        _interval_text(entry) if entry.pairs else MISSING,
+        interval_text(entry) if entry.pairs else MISSING,
         change_text(limit_of(entry)),
         percent(noise.pair_noise_ratio),
     )
@@ -114,7 +114,8 @@ def limit_of(entry: Judged) -> float | None:
     return 1 / (1 + entry.tolerance_ratio) if entry.higher_is_better else 1 + entry.tolerance_ratio
 
 
-def _interval_text(entry: Judged) -> str:
+def interval_text(entry: Judged) -> str:
+    """The interval of a change, in per cent."""
     if entry.low is None or entry.high is None:
         return "none"
     return f"{change_text(entry.low).removesuffix(' %')} … {change_text(entry.high)}"
@@ -168,7 +169,7 @@ def suite(result: ComparisonResult) -> Suite:
         if entry.role == "judged":
             status = "pass" if entry.verdict in ("same", "different") else entry.verdict
             why = f": {entry.reason}" if entry.reason else ""
-            said = f"{change_text(entry.ratio)}, interval {_interval_text(entry)}{why}"
+            said = f"{change_text(entry.ratio)}, interval {interval_text(entry)}{why}"
             cases.append(Case(f"{entry.metric} ({entry.label})", status, said))
     cases += [Case(entry.expression, entry.status, threshold_text(entry)) for entry in result.thresholds]
     if result.exact is not None and not result.exact.skipped:
@@ -224,6 +225,6 @@ def _change_tick(ratio: float) -> str:
 
 def _bar(entry: Judged) -> Bar:
     whole = entry.low is not None and entry.high is not None
-    text = _interval_text(entry) if whole else change_text(entry.ratio)
+    text = interval_text(entry) if whole else change_text(entry.ratio)
     style, key = _STYLES.get(_word_of(entry), ("c5", "neither is shown"))
     return Bar(metric_text(entry.metric), entry.ratio, entry.low, entry.high, text, style, key, limit_of(entry))

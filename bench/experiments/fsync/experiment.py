@@ -41,7 +41,6 @@ from bench.run.journal import Journal, open_journal
 from bench.topology.child import Child
 from bench.topology.fleet import require_descriptors
 from bench.topology.probe import InfoSnapshot, LatencyMonitor, delta, info_snapshot
-from bench.topology.server import find_server
 from bench.topology.target import client_of, parse_targets
 
 REWRITE_AT = 0.3  # of the measured window

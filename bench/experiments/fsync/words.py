@@ -204,9 +204,7 @@ def figures(result: FsyncResult) -> list[Figure]:
         for cost in result.costs if cost.is_known
     ]  # fmt: skip
     title = f"always costs {CostRange(least=known[0], most=known[-1])}"
-    about = (
-        "Acquires/s with everysec ÷ with always, 95 % sure; by N, connections × callers of each, hold, fsync"
-    )
+    about = "Acquires/s with everysec ÷ with always, 95 % sure; by N, connections × callers of each, hold, fsync"
     ends = [1.0, *(end for cost in known for end in (cost.low, cost.high) if end)]
     x = logarithmic(ends, "everysec ÷ always (log scale)", number_tick)
     names = ("instances", "clients", "pipeline", "injected_ms", "callers", "ratio", "low", "high")
