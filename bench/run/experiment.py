@@ -17,15 +17,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypedDict, TypeVar
+from typing import Any, Generic, TypeVar
 
 from bench.errors import EXIT_INTERRUPTED, EnvironmentNotReadyError
-from bench.measure.environment import Environment, describe_environment
+from bench.measure.environment import describe_environment
 from bench.measure.result import Document, write_result
 from bench.measure.verdict import Verdict
 from bench.run.interrupt import Interrupts
 
 Show = Callable[[str], None]
+Header = dict[str, Any]  # what a Document begins with, for its constructor
 Plan_co = TypeVar("Plan_co", covariant=True)
 
 
@@ -69,18 +70,6 @@ def exit_code(verdict: Verdict, *, interrupted: bool) -> int:
     return EXIT_INTERRUPTED if interrupted else int(verdict.exit_code or 0)
 
 
-class Header(TypedDict):
-    """What a Document begins with, for its constructor."""
-
-    id: str
-    command: tuple[str, ...]
-    seed: int | None
-    started_at: str
-    duration_s: float
-    interrupted: bool
-    environment: Environment
-
-
 class Experiment(Interrupts):
     """An experiment while it is made; entered, it takes the signals. `cut`: Ctrl-C has ended a `cuttable` part."""
 
@@ -111,15 +100,15 @@ class Experiment(Interrupts):
 
     def header(self, *, seed: int | None, interrupted: bool) -> Header:
         """Return what the result begins with; its duration is that until now."""
-        return Header(
-            id=self._order.run_id,
-            command=tuple(self._order.command),
-            seed=seed,
-            started_at=f"{self._started_at:%Y-%m-%dT%H:%M:%SZ}",
-            duration_s=time.monotonic() - self._began_s,
-            interrupted=interrupted,
-            environment=describe_environment(),
-        )
+        return {
+            "id": self._order.run_id,
+            "command": tuple(self._order.command),
+            "seed": seed,
+            "started_at": f"{self._started_at:%Y-%m-%dT%H:%M:%SZ}",
+            "duration_s": time.monotonic() - self._began_s,
+            "interrupted": interrupted,
+            "environment": describe_environment(),
+        }
 
     def store(self, result: Stored) -> Done[Stored]:
         """Write `result` into the order's folder; one that cannot be written is told all the same."""

@@ -91,8 +91,6 @@ class FaultTimeline:
     def __exit__(self, *_raised: object) -> None:
         self.stop()
 
-    # -- what came of it ----------------------------------------------------------------------------------------------
-
     def section(self) -> tuple[InjectedFault, ...]:
         """The section `faults` of a result."""
         start_ns = self._span[0] if self._span else None
@@ -126,8 +124,6 @@ class FaultTimeline:
         """Kind and target of the faults that are there now."""
         there = (fault.order for fault in self.faults if fault.begun_ns and not fault.ended_ns)
         return [f"{order.kind} {order.target}" for order in there]
-
-    # -- the threads --------------------------------------------------------------------------------------------------
 
     def _lead(self) -> None:
         while (span := self._window()) is None:

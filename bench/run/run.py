@@ -148,9 +148,6 @@ def _timeline(order: Order, fleet: Fleet | None, follower: Follower) -> FaultTim
     return FaultTimeline(faults, follower.find_window, allow_skipped=order.allow_skipped)
 
 
-# -- telemetry around it -----------------------------------------------------------------------------------------------
-
-
 class RunTelemetry:
     """What a run exports, if `environ` asks for anything, until it is to `finish` with the result."""
 

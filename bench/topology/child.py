@@ -175,9 +175,6 @@ def _line(message: object) -> str:
     return msgspec.json.encode(message, enc_hook=str).decode() + "\n"  # a Path
 
 
-# -- in the child ------------------------------------------------------------------------------------------------------
-
-
 def die_with_parent(parent_pid: int | None = None) -> None:
     """Have this process ended when its parent ends; at once if it has. `parent_pid`: None = whoever started it."""
     parent_pid = parent_pid or int(os.environ.get(PARENT_VARIABLE, os.getppid()))
@@ -198,8 +195,6 @@ def say(message: object) -> None:
     sys.stdout.write(_line(message))
     sys.stdout.flush()
 
-
-# -- two processes that serve this one ---------------------------------------------------------------------------------
 
 _ANSWER_S = 10.0
 _HERE = Path(__file__).parent

@@ -182,8 +182,6 @@ class Fleet:
     def __exit__(self, *_raised: object) -> None:
         self.close()
 
-    # -- talking to an instance ---------------------------------------------------------------------------------------
-
     def command(self, index: int, *words: str | int, timeout_s: float = _ASK_S) -> Any:
         """One command to instance `index` itself, never through a proxy. Raises EnvironmentNotReadyError."""
         return self.commands(index, [words], timeout_s=timeout_s)[0]
@@ -222,8 +220,6 @@ class Fleet:
             raise EnvironmentNotReadyError(
                 f"instance {index} did not do it: {error or type(error).__name__}"
             ) from error
-
-    # -- starting -----------------------------------------------------------------------------------------------------
 
     def _start(self, index: int) -> None:
         instance = self.instances[index]

@@ -95,17 +95,17 @@ def inspect(urls: Sequence[str], *, allow_missing: bool = False) -> tuple[Instan
 
 def require_independent(facts: Sequence[InstanceFacts]) -> None:
     """Raise EnvironmentNotReadyError unless these are independent: no cluster node, no replica, no server twice."""
-    first: dict[str, str] = {}
+    first: dict[str, InstanceFacts] = {}
     for fact in facts:
         if fact.cluster:
             raise EnvironmentNotReadyError(f"{fact.address} runs in cluster mode: locks need independent instances")
         if fact.role == "replica":
             raise EnvironmentNotReadyError(f"{fact.address} is a replica: give the address of an independent primary")
-        if fact.run_id is not None and fact.run_id in first:
-            both = f"{first[fact.run_id]} and {fact.address}"
-            raise EnvironmentNotReadyError(f"{both} are the same server: every instance counts once")
-        if fact.run_id is not None:
-            first[fact.run_id] = fact.address
+        twin = first.setdefault(fact.run_id or f"not told, #{fact.index}", fact)
+        if twin is not fact:
+            raise EnvironmentNotReadyError(
+                f"{twin.address} and {fact.address} are the same server: every instance counts once"
+            )
 
 
 def info_snapshot(urls: Sequence[str]) -> tuple[InfoSnapshot, ...]:
@@ -273,13 +273,10 @@ class LatencyMonitor:
             names = [row[0].decode() for row in _command(client, "LATENCY", "LATEST")]
             return {name: _command(client, "LATENCY", "HISTORY", name) for name in names}
 
-        found: dict[str, SlowEvent] = {}
+        durations_ms: dict[str, list[int]] = {}
         for since_s, rows in zip(self._since_s, _ask(self._urls, noted, lambda *_silence: None), strict=True):
             if since_s is None or rows is None:
                 return None
             for name, history in rows.items():
-                if durations_ms := [duration_ms for at_s, duration_ms in history if at_s > since_s]:
-                    before = found.get(name, SlowEvent(0, 0))
-                    longest_ms = max(before.max_ms, *durations_ms)
-                    found[name] = SlowEvent(before.seconds + len(durations_ms), longest_ms)
-        return found
+                durations_ms.setdefault(name, []).extend(ms for at_s, ms in history if at_s > since_s)
+        return {name: SlowEvent(len(found), max(found)) for name, found in durations_ms.items() if found}

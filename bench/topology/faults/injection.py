@@ -65,8 +65,6 @@ def prepared_fleet(
     return fleet
 
 
-# -- one fault ---------------------------------------------------------------------------------------------------------
-
 Params = dict[str, Any]
 """The resolved params of a fault: numbers (times in ms), words and flags, as the kind's table says."""
 

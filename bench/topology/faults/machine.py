@@ -75,9 +75,6 @@ def _state(pid: int) -> str:
         return "X"
 
 
-# -- disks -------------------------------------------------------------------------------------------------------------
-
-
 def slow_fsync(fault: Injection) -> None:
     """Every fsync takes `delay` longer, as on a real volume."""
     control = fault.fleet.control(fault.index)
@@ -170,9 +167,6 @@ def cut_instance(fault: Injection) -> None:
         cuts = cut_power(fleet.instances[index], fleet.control(index))
     fault.detail["lost_bytes"] = sum(cut.size_bytes - cut.kept_bytes for cut in cuts)
     fault.detail["files"] = [asdict(cut) for cut in cuts]
-
-
-# -- clocks ------------------------------------------------------------------------------------------------------------
 
 
 def jump_clock(fault: Injection) -> None:

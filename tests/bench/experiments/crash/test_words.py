@@ -11,12 +11,12 @@ from bench.experiments.crash.plan import CrashPlan
 from bench.experiments.crash.result import Crash, CrashResult
 from bench.experiments.crash.words import figures, sheet, suite
 from bench.measure.section import typed
-from bench.run.experiment import Header
 from tests.bench.report.screen import sheet_text
 
 OLD = Path(__file__).parents[3] / "histories" / "results" / "crash.json"
 STORED = typed(json.loads(OLD.read_text("utf-8")), CrashResult)
-HEADER = Header(**{name: getattr(STORED, name) for name in Header.__annotations__})  # type: ignore[typeddict-item]
+HEADED = ("id", "command", "seed", "started_at", "duration_s", "interrupted", "environment")
+HEADER = {name: getattr(STORED, name) for name in HEADED}
 
 
 def cuts(crash: Crash, lost: int, doubled: int, *, in_flight: int = 0) -> list[CutFacts]:
