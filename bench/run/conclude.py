@@ -174,18 +174,14 @@ def _instances(
     evidence: RunEvidence, seen: Sequence[InstanceReport], leaks: Sequence[int | None]
 ) -> tuple[InstanceReport, ...]:
     """What the load saw of each instance, beside what the instance says itself."""
-    rows = list(seen)
-    for index, (fact, info, leak) in enumerate(zip(evidence.servers.facts, evidence.counters, leaks, strict=True)):
-        if index >= len(seen):
-            rows.append(InstanceReport(index=index, address=fact.address, state="unknown"))
+    rows = []
+    for fact, info, leak in zip(evidence.servers.facts, evidence.counters, leaks, strict=True):
+        unknown = InstanceReport(index=fact.index, address=fact.address, state="unknown")
+        row = seen[fact.index] if fact.index < len(seen) else unknown
         cpu_s, commands = info.cpu_s, info.commands_processed
-        rows[index] = replaced(
-            rows[index],
-            server=f"{fact.server} {fact.version}" if fact.server else rows[index].server,
-            cpu_us_per_command=cpu_s * 1e6 / commands if cpu_s is not None and commands else None,
-            info=info,
-            leaked_keys=leak,
-        )
+        cpu_us = cpu_s * 1e6 / commands if cpu_s is not None and commands else None
+        server = f"{fact.server} {fact.version}" if fact.server else row.server
+        rows.append(replaced(row, server=server, cpu_us_per_command=cpu_us, info=info, leaked_keys=leak))
     return tuple(rows)
 
 

@@ -48,7 +48,7 @@ def _entry(fault: Injection, start_ns: int | None) -> InjectedFault:
 
 
 class FaultTimeline:
-    """Injects faults at their times, beside the load. Made before the load starts, `start`ed with it."""
+    """Injects faults at their times, beside the load. Made before the load starts, entered with it."""
 
     def __init__(
         self, faults: Sequence[Injection], window: Callable[[], Span | None], *, allow_skipped: bool = False
@@ -68,11 +68,6 @@ class FaultTimeline:
             fault.skipped = str(refusal)
         self._leader = threading.Thread(target=self._lead, daemon=True)
 
-    def start(self) -> None:
-        """Go, once the window is known."""
-        if self.faults:
-            self._leader.start()
-
     def stop(self) -> None:
         """Undo everything now; returns when that is done, after 30 s at most. More than once is fine."""
         self._stopping.set()
@@ -85,7 +80,8 @@ class FaultTimeline:
                 fault.failed = f"it could not be undone within {_UNDO_S:g} s"
 
     def __enter__(self) -> Self:
-        self.start()
+        if self.faults:
+            self._leader.start()
         return self
 
     def __exit__(self, *_raised: object) -> None:

@@ -197,7 +197,6 @@ def say(message: object) -> None:
 
 
 _ANSWER_S = 10.0
-_HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +223,7 @@ class Servant(Child):
 
     def __init__(self, script: str, words: Sequence[str], *, gone: str) -> None:
         """Start `script`; `gone`: what it means when it has ended. Raises EnvironmentNotReadyError."""
-        super().__init__(script, [sys.executable, "-I", "-S", str(_HERE / f"{script}.py"), *words])
+        super().__init__(script, [sys.executable, "-I", "-S", str(Path(__file__).with_name(f"{script}.py")), *words])
         self._owner, self._lock, self._asked, self._gone = os.getpid(), threading.Lock(), 0, gone
         try:
             self.hello = self.hear(Answer, _ANSWER_S)

@@ -31,8 +31,7 @@ TIMEOUT_S = 2.0  # of each step
 EVERY_S = 2.0  # between two looks of InfoWatch
 _KEYS_PER_COMMAND = 500
 _MOST_THREADS = 32
-Info = Mapping[str, Any]
-"""What INFO says, by field."""
+Info = Mapping[str, Any]  # what INFO says, by field
 Answer = TypeVar("Answer")
 
 

@@ -35,9 +35,7 @@ class TlsConnection(SSLConnection):
 
     def _holds_a_reply(self) -> bool:
         """Whether what has come is more than a ticket."""
-        parser = self._parser
-        if not hasattr(parser, "_reader"):  # redis-py's own parser has read what there was
-            return True
+        parser = self._parser  # hiredis's
         try:
             parser.read_from_socket(timeout=0, raise_on_timeout=False)  # tickets are swallowed, a reply is kept
         except OSError as error:

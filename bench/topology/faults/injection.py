@@ -23,8 +23,7 @@ from bench.topology.server import find_server
 from bench.topology.shim import IGNORED, Preload
 
 NOT_OURS = "it is not ours: faults are injected only into servers that lockbench started"
-Workers = Callable[[], Mapping[int, int]]
-"""Each load worker's process id, by its index."""
+Workers = Callable[[], Mapping[int, int]]  # each load worker's process id, by its index
 
 
 class Need(StrEnum):
@@ -65,12 +64,8 @@ def prepared_fleet(
     return fleet
 
 
-Params = dict[str, Any]
-"""The resolved params of a fault: numbers (times in ms), words and flags, as the kind's table says."""
-
-
-Table = Mapping[str, tuple[KeyKind, object]]
-"""The params of a kind: how each is read, and its default as one would write it (None = must be given)."""
+Params = dict[str, Any]  # as the kind's table resolves them: numbers (times in ms) and words
+Table = Mapping[str, tuple[KeyKind, object]]  # how a param is read, and its default as one would write it (None: none)
 
 
 def read_params(table: Table, given: Mapping[str, object]) -> Params:

@@ -119,7 +119,7 @@ def test_faults_do_not_wait_for_each_other() -> None:
 
 def test_stopping_undoes_what_has_begun_and_begins_nothing_more() -> None:
     stage = Stage(order(0, LONG_MS), order(LONG_MS / 2, None, 1))
-    stage.timeline.start()
+    stage.timeline.__enter__()
     assert stage.acted[0].begun.wait(DEADLINE_S)
     deadline_s = time.monotonic() + DEADLINE_S
     while not stage.timeline.active():
@@ -187,7 +187,7 @@ def test_a_fault_that_fails_is_undone_and_an_absence_unless_that_is_allowed(
 def test_a_fault_for_which_it_is_too_late_is_none() -> None:
     """A machine so busy that the window is over when its threads get to run: the load has met no fault."""
     stage = Stage(order(0), lasts_ms=30, lead_ms=-60)
-    stage.timeline.start()
+    stage.timeline.__enter__()
     deadline_s = time.monotonic() + DEADLINE_S
     while stage.timeline.faults[0].skipped is None:
         assert time.monotonic() < deadline_s
