@@ -228,8 +228,7 @@ def follow(
         f"worker {index} (pid {pid}) was killed by a fault: its last operation has no record"
         for index, pid in faults.killed_workers().items()
     )
-    course.window = _window(follower, asked_ns or _ended_ns(follower))
-    _note_cut(course, follower, user=interrupts.count > 0)
+    _note_window(course, follower, asked_ns or _ended_ns(follower), user=interrupts.count > 0)
     if course.window is None and not course.interrupted:
         raise said or _unmeasured(course, follower, load)
     return course
@@ -241,9 +240,10 @@ def _unmeasured(course: Course, follower: Follower, load: LocustProcess) -> Benc
     return kind(f"the load ended before its measured time{why}; the end of its log:\n{load.log_tail()}")
 
 
-def _note_cut(course: Course, follower: Follower, *, user: bool) -> None:
-    """Say that a run is shorter than ordered, and, where nobody else has, why."""
-    planned, window = follower.window_ns, course.window
+def _note_window(course: Course, follower: Follower, ended_ns: int, *, user: bool) -> None:
+    """Say what was measured, whether that is shorter than ordered, and, where nobody else has, why."""
+    planned, window = follower.window_ns, _window(follower, ended_ns)
+    course.window = window
     short_ns = planned[1] - window.stop_ns if planned and window else 0
     course.interrupted = user or short_ns > 0
     if short_ns > 0 and not (user or course.deaths):
