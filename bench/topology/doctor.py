@@ -137,9 +137,8 @@ def examine_target(url: str) -> tuple[Fact, ...]:
     )
 
 
-def why_not_here(server: ServerBinary) -> dict[str, str | None]:
+def why_not_here(server: ServerBinary) -> dict[str, BenchError | None]:
     """Every kind of fault, and why it cannot strike `server` here, or None. Raises EnvironmentNotReadyError."""
     orders = [FaultOrder(kind, "instance", 0) for kind in KINDS]
     with prepared_fleet(needs_of(orders), server=server) as fleet:
-        refusals = {order.kind: injection(fleet, order).refusal() for order in orders}
-    return {kind: None if refusal is None else str(refusal) for kind, refusal in refusals.items()}
+        return {order.kind: injection(fleet, order).refusal() for order in orders}
