@@ -1,10 +1,9 @@
 """From launch to the last worker's end: *a running Locust → looks at it, the measured window and how it ended*.
 
 Rules
-- Looking only reads what the workers write anyway, so watching costs the load nothing; an interval's percentiles are
-  those of the operations that ended since the last look, and so is what the live oracle judges.
-- Waits for what happens (an end, a note, a signal), never for luck; a worker that died or left, a Locust that never
-  starts and Ctrl-C each end the run early, and what was measured until then keeps its window.
+- Looking only reads what the workers write anyway, so watching costs the load nothing.
+- A worker that died or left, a Locust that never starts and Ctrl-C each end the run early, and what was measured until
+  then keeps its window.
 - A run whose window is shorter than ordered is interrupted, whoever cut it. One that was not is whole only when every
   worker has reported an end that lies behind the window.
 """

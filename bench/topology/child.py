@@ -221,10 +221,11 @@ class Answer(msgspec.Struct):
 class Servant(Child):
     """A script that answers numbered requests; `hello`: what it said first. Safe to use from several threads."""
 
-    def __init__(self, script: str, words: Sequence[str], *, gone: str) -> None:
-        """Start `script`; `gone`: what it means when it has ended. Raises EnvironmentNotReadyError."""
-        super().__init__(script, [sys.executable, "-I", "-S", str(Path(__file__).with_name(f"{script}.py")), *words])
-        self._owner, self._lock, self._asked, self._gone = os.getpid(), threading.Lock(), 0, gone
+    def __init__(self, script: str, *words: str) -> None:
+        """Start `script`. Raises EnvironmentNotReadyError."""
+        path = Path(__file__).with_name(f"{script.replace(' ', '_')}.py")
+        super().__init__(script, [sys.executable, "-I", "-S", str(path), *words])
+        self._owner, self._lock, self._asked = os.getpid(), threading.Lock(), 0
         try:
             self.hello = self.hear(Answer, _ANSWER_S)
         except BaseException:
@@ -240,7 +241,8 @@ class Servant(Child):
                 while (answer := self.hear(Answer, _ANSWER_S)).id != self._asked:
                     pass
             except (EnvironmentNotReadyError, ValueError) as error:  # ValueError: it was closed
-                raise EnvironmentNotReadyError(self._gone) from error
+                what = f"the fleet is closed, or its {self.name} was killed: start it again"
+                raise EnvironmentNotReadyError(what) from error
         if answer.error:
             raise EnvironmentNotReadyError(f"the fleet's guard could not {request['do']} a server: {answer.error}")
         return answer
@@ -257,9 +259,8 @@ class Guard(Servant):
 
     def __init__(self, temp_root: Path, prefix: str = "lockbench-fleet-") -> None:
         """Start the guard with a fresh folder `prefix`… (0700) in `temp_root`. Raises EnvironmentNotReadyError."""
-        gone = "the fleet is closed, or its guard process was killed (its servers ended with it): start it again"
         self.folder = Path(os.devnull)
-        super().__init__("guard_process", [str(os.getpid()), str(temp_root), prefix], gone=gone)
+        super().__init__("guard process", str(os.getpid()), str(temp_root), prefix)
         if wrong := self.hello.error:
             self.close()
             raise EnvironmentNotReadyError(
@@ -302,16 +303,12 @@ class Shape:
     reset: bool = False
 
 
-CLEAR = Shape()
-
-
 class Proxies(Servant):
     """One proxy before each of some loopback ports, in a process of their own; `ports` are theirs."""
 
     def __init__(self, ports: Sequence[int], seed: int = 0) -> None:
         """Stand before these ports. `seed` drives the jitter. Raises EnvironmentNotReadyError."""
-        gone = "the proxies are closed, or their process was killed: start the run again"
-        super().__init__("proxy_process", [str(seed), *map(str, ports)], gone=gone)
+        super().__init__("proxy process", str(seed), *map(str, ports))
         self.ports = self.hello.ports
 
     def shape(self, index: int, shape: Shape) -> None:

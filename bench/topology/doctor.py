@@ -110,10 +110,7 @@ def _fact(name: str, value: str, advice: str = "") -> Fact:
     return Fact(name, value, Status.LIMITED if advice else Status.OK, advice)
 
 
-_ASKED = (
-    "no HELLO 3 or CLIENT TRACKING for this user: it is asked once a second whether it was a replica, and a flush is "
-    "not noticed; see lockcore/README.md"
-)
+_ASKED = "no HELLO 3 or CLIENT TRACKING for this user: a flush is not noticed; see lockcore/README.md"
 
 
 def examine_target(url: str) -> tuple[Fact, ...]:

@@ -22,7 +22,7 @@ from contextlib import suppress
 from threading import Thread
 
 from bench.errors import BenchError, EnvironmentNotReadyError
-from bench.topology.child import CLEAR, Leash, Shape
+from bench.topology.child import Leash, Shape
 from bench.topology.faults.injection import Injection, Params
 from bench.topology.fleet import Fleet
 
@@ -113,7 +113,7 @@ def bend_link(fault: Injection) -> None:
     shape = Shape(fault.params["delay"] / 1000, fault.params["jitter"] / 1000, slow=directions)
     if mode != "delay":
         shape = Shape(reset=True) if mode == "reset" else Shape(held=directions)
-    fault.undo.callback(fault.fleet.shape, fault.index, CLEAR)
+    fault.undo.callback(fault.fleet.shape, fault.index, Shape())
     fault.fleet.shape(fault.index, shape)
 
 

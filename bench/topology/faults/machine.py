@@ -1,15 +1,10 @@
 """What a machine does: processes die or stand still, a disk is slow, broken, full or loses its power, a clock is wrong.
 
-Rules
-- A killed instance stays dead until the fault ends, so that leaks can be counted; a killed worker stays dead. A
-  stopped worker hangs on a leash: it goes on even if lockbench is killed, while stopped instances have their guard
-  for that.
-- Latency and errors strike every fsync of the server and its children, through the shim.
-- Everything behind what the last successful fsync *began* with is lost in a power cut, as in the worst case. File
-  names are taken as durable: Redis syncs the folder of its manifest.
-- A jump of the clock is undone by a jump back; a rate without a jump, so what it gained stays gained.
-
-Source: signal(7); fdatasync(2); Redis 7.0's aof.c, bio.c and mstime; the ledger in fault_shim.c.
+Rules: a killed instance stays dead until the fault ends, so that leaks can be counted; a killed worker stays dead. A
+stopped worker hangs on a leash: it goes on even if lockbench is killed, while stopped instances have their guard for
+that. Everything behind what the last successful fsync *began* with is lost in a power cut, as in the worst case. File
+names are taken as durable: Redis syncs the folder of its manifest. A jump of the clock is undone by a jump back; a rate
+without a jump, so what it gained stays gained. Source: signal(7); fdatasync(2); Redis 7.0's aof.c, bio.c and mstime.
 """
 
 import contextlib

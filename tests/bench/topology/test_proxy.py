@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench.topology.child import CLEAR, Proxies, Shape
+from bench.topology.child import Proxies, Shape
 
 DEADLINE_S = 30.0
 BOTH = ("to", "from")
@@ -67,7 +67,7 @@ def test_a_delay_is_kept_in_its_direction_and_only_there(
         proxies.shape(0, Shape(delay_s=0.03, slow=slow))
         assert round_trip_s(late) >= least_ms / 1000
         assert min(round_trip_s(other) for _ in range(20)) < least_ms / 1000
-        proxies.shape(0, CLEAR)
+        proxies.shape(0, Shape())
         assert min(round_trip_s(late) for _ in range(20)) < least_ms / 1000
 
 
@@ -102,7 +102,7 @@ def test_a_black_hole_hands_over_nothing_and_everything_once_healed(proxies: Pro
         with connect(proxies) as newcomer:  # as on a stopped server
             newcomer.sendall(b"me too")
             assert is_silent(newcomer)
-            proxies.shape(0, CLEAR)
+            proxies.shape(0, Shape())
             assert receive(connection, 4) == b"late"
             assert receive(newcomer, 6) == b"me too"
 
@@ -118,7 +118,7 @@ def test_a_black_hole_hides_the_end_of_a_connection_until_healed() -> None:
         theirs.sendall(b"last words")
         theirs.close()
         assert is_silent(client)
-        one.shape(0, CLEAR)
+        one.shape(0, Shape())
         assert receive(client, 10) == b"last words"
         assert client.recv(1) == b""
 
@@ -132,7 +132,7 @@ def test_a_sender_into_a_black_hole_is_held_back(proxies: Proxies) -> None:
         while select.select([], [connection], [], 0.3)[1]:
             count += connection.send(sent[: 1 << 20])
             assert count < len(sent)
-        proxies.shape(0, CLEAR)
+        proxies.shape(0, Shape())
         connection.settimeout(DEADLINE_S)
         assert len(receive(connection, count)) == count
 
