@@ -16,7 +16,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
@@ -97,7 +97,7 @@ def run_on(
     with Guard(Path(tempfile.gettempdir()), "lockbench-run-") as guard:  # removes the folder even when we are killed
         follower = Follower(guard.folder, scenario, WORKERS_S if order.bind else 0.0)
         timeline = _timeline(order, servers.fleet, follower)
-        with RunTelemetry(run, servers, follower, timeline, environ) as telemetry:
+        with closing(RunTelemetry(run, servers, follower, timeline, environ)) as telemetry:
             plan = Plan(
                 order.run_id, servers.load_urls, f"lockbench:{order.run_id}:", scenario, guard.folder, timed=True,
                 allow_missing=order.allow_missing, ring=order.ring, bind=order.bind, more=order.more,
@@ -176,10 +176,7 @@ class RunTelemetry:
         asked.stop()
         return exporter.finish(safety, 1.0) if hurried else exporter.finish(safety)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_raised: object) -> None:
+    def close(self) -> None:
         """Without a result nothing more is exported."""
         if self._export is not None:
             exporter, asked = self._export
