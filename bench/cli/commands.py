@@ -20,38 +20,30 @@ from bench.cli.first_steps import VARIABLE
 from bench.errors import BenchError, UsageError, secrets
 from bench.scenario.quantity import nearest
 
-JOBS: Mapping[str, Mapping[str, str]] = {
-    "Load a lock": {
-        "run": "bench.cli.run",
-        "worker": "bench.cli.hosts",
-        "observe": "bench.cli.observe",
-        "recipes": "bench.cli.first_steps",
-        "init": "bench.cli.first_steps",
-    },
-    "Plan capacity": {"capacity": "bench.experiments.capacity.command"},
-    "Choose an fsync policy": {
-        "fsync": "bench.experiments.fsync.command",
-        "crash": "bench.experiments.crash.command",
-        "planner": "bench.experiments.fsync.command",
-    },
-    "Compare, and gate in CI": {
-        "compare": "bench.experiments.compare.command",
-        "gate": "bench.experiments.compare.command",
-    },
-    "Judge safety": {
-        "safety": "bench.experiments.safety_matrix.command",
-        "explore": "bench.experiments.explore.command",
-        "split-votes": "bench.experiments.split_votes.command",
-        "audit": "bench.experiments.audit.command",
-    },
-    "Around it": {
-        "report": "bench.cli.showing",
-        "doctor": "bench.cli.first_steps",
-        "fleet": "bench.cli.run",
-        "completion": "bench.cli.first_steps",
-    },
+JOBS: Mapping[str, tuple[str, ...]] = {
+    "Load a lock": ("run", "worker", "observe", "recipes", "init"),
+    "Plan capacity": ("capacity",),
+    "Choose an fsync policy": ("fsync", "crash", "planner"),
+    "Compare, and gate in CI": ("compare", "gate"),
+    "Judge safety": ("safety", "explore", "split-votes", "audit"),
+    "Around it": ("report", "doctor", "fleet", "completion"),
 }
-PLACES = {name: place for job in JOBS.values() for name, place in job.items()}
+_MODULES: Mapping[str, tuple[str, ...]] = {
+    "bench.cli.run": ("run", "fleet"),
+    "bench.cli.hosts": ("worker",),
+    "bench.cli.observe": ("observe",),
+    "bench.cli.first_steps": ("recipes", "init", "doctor", "completion"),
+    "bench.cli.showing": ("report",),
+    "bench.experiments.capacity.command": ("capacity",),
+    "bench.experiments.fsync.command": ("fsync", "planner"),
+    "bench.experiments.crash.command": ("crash",),
+    "bench.experiments.compare.command": ("compare", "gate"),
+    "bench.experiments.safety_matrix.command": ("safety",),
+    "bench.experiments.explore.command": ("explore",),
+    "bench.experiments.split_votes.command": ("split-votes",),
+    "bench.experiments.audit.command": ("audit",),
+}
+PLACES = {name: module for module, names in _MODULES.items() for name in names}
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "run": ("lockbench run hot-key --duration 10s", "lockbench run mine.toml --threshold 'acquire.p99 < 10ms'"),
     "worker": ("lockbench worker --master 10.0.0.9", "lockbench worker --master 10.0.0.9:6000 --processes 4"),
@@ -93,7 +85,7 @@ class LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Every command's name, job by job."""
-        return list(PLACES)
+        return [name for names in JOBS.values() for name in names]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """A list per job."""

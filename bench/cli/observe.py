@@ -1,12 +1,8 @@
 """`lockbench observe`: *scenario and options → `lockbench run`, with Prometheus, and a collector if found, around it*.
 
-    lockbench ─/metrics page─▶ Prometheus                      without a collector
-    lockbench ─OTLP─▶ collector ─page─▶ Prometheus             with one
-
-Rules
-- All of `lockbench run` holds, exit codes too. Where to look goes to stderr as soon as Prometheus scrapes.
-- On loopback, on free ports, in a private folder; a guard process ends both however we end. Ctrl-C does not reach them.
-- One way in, never both: the same series twice would be counted twice.
+Rules: all of `lockbench run` holds, exit codes too. On loopback, on free ports, in a private folder; a guard process
+ends both however we end, Ctrl-C does not reach them. Prometheus scrapes the collector where there is one, else the page
+of `lockbench`; never both: the same series twice would be counted twice.
 """
 
 import contextlib
@@ -97,12 +93,9 @@ def graphs(url: str) -> str:
 
 @contextlib.contextmanager
 def open_watch(prometheus: str | None = None, collector: str | None = None) -> Iterator[Watch]:
-    """Start Prometheus, and a collector if one is found; end both on leaving.
-
-    Until then this process's variables ask for telemetry that goes there: OpenTelemetry's exporters read only those.
-    `prometheus`, `collector`: paths or names, None = look for one, collector "none" = do without.
-    Raises EnvironmentNotReadyError.
-    """
+    """Start Prometheus, and a collector if one is found; end both on leaving. Until then this process's variables ask
+    for telemetry that goes there: OpenTelemetry's exporters read only those. `prometheus`, `collector`: paths or names,
+    None = look for one, collector "none" = do without. Raises EnvironmentNotReadyError."""
     program, found = shutil.which(prometheus or "prometheus"), find_collector(collector)
     if program is None:
         raise EnvironmentNotReadyError(f"there is no {prometheus or 'Prometheus'} (Debian: apt-get install prometheus)")
@@ -168,10 +161,8 @@ def _start_prometheus(guard: Guard, program: str, port: int, page: int) -> None:
 
 
 def _await(guard: Guard, index: int, url: str, *, saying: bytes = b"") -> None:
-    """Wait until `url` answers with `saying` in it. Raises EnvironmentNotReadyError with the end of the program's log.
-
-    Prometheus takes up its targets only some 5 s after it is ready, and a warm-up may be shorter: it is asked for them.
-    """
+    """Wait until `url` answers with `saying` in it: Prometheus takes up its targets only some 5 s after it is ready, a
+    warm-up may be shorter. Raises EnvironmentNotReadyError with the end of the program's log."""
     deadline_s, trouble = time.monotonic() + READY_S, f"is not ready after {READY_S:.0f} s"
     while time.monotonic() < deadline_s:
         with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=2.0) as answer:  # noqa: S310 - on loopback

@@ -7,6 +7,7 @@ that a file and an option are refused alike.
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import reduce
+from importlib import import_module
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -104,21 +105,10 @@ class Offered(click.types.StringParamType):
         return [CompletionItem(word) for word in self._words() if word.startswith(incomplete)]
 
 
-def recipe_names() -> Iterable[str]:
-    """Every lock that can be loaded."""
-    from bench.recipes.registry import all_recipes
-
-    return all_recipes()
-
-
-def metric_names() -> Iterable[str]:
-    """Every figure that can be limited."""
-    from bench.gates.threshold import metrics
-
-    return [metric.name for metric in metrics().values()]
-
-
-RECIPE, METRIC, KEY = Offered(recipe_names), Offered(metric_names), Offered(lambda: [key.name for key in KEYS])
+# what is heavy is imported when Tab asks for it
+RECIPE = Offered(lambda: import_module("bench.recipes.registry").all_recipes())
+METRIC = Offered(lambda: [one.name for one in import_module("bench.gates.threshold").metrics().values()])
+KEY = Offered(lambda: [key.name for key in KEYS])
 
 
 def together(*several: Option) -> Option:

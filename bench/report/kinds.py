@@ -1,6 +1,6 @@
 """What kind of result it is, and how each is told: *result → its sheet, its JUnit cases, its figures*.
 
-Rules: a kind is recognised by its own word (`kind`), else by the command that made it. Each question tells its own
+Rules: a kind is recognised by its own word (`kind`). Each question tells its own
 result, in a module with `sheet(result, place)` and `suite(result)`, if it has pictures `figures(result)`, if it has
 courses of events `evidence(result)`, and `beside(result, folder)` if another kind of result belongs to it.
 """
@@ -39,9 +39,7 @@ def type_of(kind: str) -> type[Document]:
 
 def of_its_kind(result: Mapping[str, object], name: str) -> Document:
     """Return the result called `name` as the type of its kind. Raises UsageError if it is not whole, or of no kind."""
-    command = result.get("command")  # of old results, which have no kind
-    made = command[1] if isinstance(command, list) and len(command) > 1 else "an unknown kind"
-    kind = str(result.get("kind", "run" if "latency_s" in result else made))
+    kind = str(result.get("kind", "run" if "latency_s" in result else "an unknown kind"))  # old runs have none
     if kind not in KINDS:
         raise UsageError(f"{name} is a result of lockbench {kind}, which this lockbench does not know")
     return typed(result, type_of(kind), name)

@@ -71,10 +71,8 @@ def table(name: str, about: str, columns: Columns[Row], rows: Iterable[Row], lef
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """A result in words. `verdict`: in capitals; `style`: GOOD, DOUBTFUL or BAD.
-
-    `tables_first`: the tables are what people look for; else the sentences, which explain them, stand before them.
-    """
+    """A result in words. `verdict`: in capitals; `style`: GOOD, DOUBTFUL or BAD. `tables_first`: the tables are what
+    people look for; else the sentences, which explain them, stand before them."""
 
     verdict: str
     style: str
@@ -94,10 +92,8 @@ def sheet_of(
     parts: Iterable[Part], lines: Iterable[tuple[str, str] | Sentence],
     tables_first: bool = False,
 ) -> Sheet:  # fmt: skip
-    """Return the sheet of a `result` of `kind`, stored at `place` ("" = nowhere).
-
-    Around its own `lines` stand what every result says: the reasons of its verdict, its warnings, and where it is.
-    """
+    """Return the sheet of a `result` of `kind`, stored at `place` ("" = nowhere): around its own `lines` what every
+    result says, the reasons of its verdict, its warnings, and where it is."""
     said = [
         *(("because", reason) for reason in result.verdict.reasons),
         *lines,

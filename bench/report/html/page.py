@@ -96,7 +96,6 @@ def _text(name: str) -> str:
 # -- several runs ----------------------------------------------------------------------------------------------------
 
 _STYLES = ("c1", "c2", "c4", "c5", "good", "c3", "bad")  # of curves; runs beyond them stand in the tables alone
-_IGNORED = ("seed", "targets")
 _FIGURES = ("rate.offered_per_s", *USUAL, "safety.violations", "safety.tested_leases")
 
 
@@ -141,7 +140,7 @@ def _differences(runs: Sequence[RunResult], labels: Sequence[str]) -> Part:
         }
         for run in runs
     ]
-    keys = [key for key in facts[0] if key not in _IGNORED and len({fact[key] for fact in facts}) > 1]
+    keys = [key for key in facts[0] if key not in ("seed", "targets") and len({fact[key] for fact in facts}) > 1]
     if not keys:
         return Part("Nothing differs", "but the time they were run at", (), ())
     rows = tuple((key, *(fact[key] for fact in facts)) for key in keys)

@@ -179,13 +179,12 @@ class _CourseFigures:
         rate, offered = self._result.rate, self._result.rate.offered_per_s
         begun = [sum(numbers) for numbers in zip(*self._over.outcomes.values(), strict=True)]
         granted, due = ([number / self._over.slice_s for number in numbers] for numbers in (self._over.granted, begun))
-        marks, title = [Line(self._middles, granted, "c1", "leases granted")], f"{count(rate.achieved_per_s)} leases/s"
+        marks = [Line(self._middles, granted, "c1", "leases granted")]
         if offered:
             marks.insert(0, Line(self._middles, due, "c3", "acquires due"))
             marks.insert(0, Line([0.0, self._edges[-1]], [offered] * 2, "c2", "offered"))
-            title += f" of {count(offered)}/s offered: {'sustained' if rate.sustained else 'not sustained'}"
-        else:
-            title += " in closed loop"
+        held = f"of {count(offered)}/s offered: {'sustained' if rate.sustained else 'not sustained'}"
+        title = f"{count(rate.achieved_per_s)} leases/s {held if offered else 'in closed loop'}"
         columns = {
             Column("granted", "count", "leases granted"): self._over.granted,
             Column("due", "count", "acquires due"): begun,

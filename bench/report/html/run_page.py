@@ -42,10 +42,8 @@ class Chapter:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A whole page: what its title bar says, verdict and sentences of its sheet, chapters, how to repeat it.
-
-    `opens`: where to look first, as a sentence and the part of the page that shows it.
-    """
+    """A whole page: what its title bar says, verdict and sentences of its sheet, chapters, how to repeat it; `opens`:
+    where to look first, as a sentence and the part of the page that shows it."""
 
     title: str
     sheet: Sheet
@@ -161,10 +159,8 @@ def _safety(result: RunResult, moment: Eyecatcher | None) -> Chapter:
 
 
 def _holders(result: RunResult, moment: Eyecatcher | None) -> Figure | None:
-    """Holders per resource over time, drawn by the page's script (page.js); None when the result has none.
-
-    It opens at `moment`. Its legend is made of what is in view. Without a script the tables below say the same.
-    """
+    """Holders per resource over time, drawn by the page's script (page.js), from `moment` on; None when the result has
+    none. Without a script the tables below say the same."""
     holders, over = result.safety.holders, course_of(result)
     if over is None or not any(entry.rows for entry in holders):
         return None
