@@ -105,7 +105,6 @@ class LockBenchmark:
         """Fail the test when `candidate` is slower than `baseline` by more than `tolerance` (0.1 = 10 %).
 
         It fails, too, when callers of either held a lock at once, unless `allow_violations`: who does not lock is fast.
-
         Both run in turn, `pairs` times in random order; the rule is that of `lockbench gate`: identical code fails at
         most 1 time in 100. Without an answer the test is skipped, or failed if `strict`. `load` as for a call.
         """

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from bench.run.experiment import Done, ExperimentOrder, Stored
 
 Plan = TypeVar("Plan")
-
-
 _RESUMED = ("crash", "fsync")  # which keep a journal
 
 

@@ -45,9 +45,7 @@ _ENDPOINTS = [f"OTEL_EXPORTER_OTLP_{what}ENDPOINT" for what in ("", "METRICS_", 
 @click.argument("scenario", required=False, type=ScenarioPlace())
 @scenario_options()
 @click.option("--prometheus", metavar="PATH", help="the Prometheus to start  [prometheus on PATH]")
-@click.option(
-    "--collector", metavar="PATH", help="an OpenTelemetry Collector between them; none = without  [one on PATH]"
-)
+@click.option("--collector", metavar="PATH", help="an OpenTelemetry Collector between them, or none  [one on PATH]")
 @click.option("--stay", is_flag=True, help="keep Prometheus after the run, until Ctrl-C")
 @run_options("observe")
 def observe(scenario: Path | None, **values: Any) -> int:

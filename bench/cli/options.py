@@ -26,8 +26,6 @@ Values = Mapping[str, Any]
 """A command's options by name, as click has converted them."""
 
 PLACE = click.Path(path_type=Path)
-
-
 _LOCK = frozenset((
     "recipe", "recipes", "ttl", "wait", "instance_timeout", "retry_policy", "retry_window", "retry_attempts",
     "retry_unreachable", "max_ttl", "rejoin", "merge_releases", "fencing", "wait_for_own",

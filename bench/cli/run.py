@@ -39,9 +39,7 @@ if TYPE_CHECKING:
 _LOOK_S = 0.1
 
 
-@click.command(
-    cls=Grouped, epilog="Ready scenarios stand in bench/scenarios/; `lockbench init` writes one with every key."
-)
+@click.command(cls=Grouped, epilog="Ready scenarios: bench/scenarios/; `lockbench init` writes one with every key.")
 @click.argument("scenario", required=False, type=ScenarioPlace())
 @scenario_options()
 @click.option("--name", metavar="TEXT", default="", help="what results and comparisons call it")

@@ -66,10 +66,8 @@ def write_text(path: Path, text: str, mode: str = "w") -> None:
 
 @until_shown()
 def show(done: Done[Document], values: Values) -> int:
-    """Show what came of it and write the files, as the options `values` ask for; return the exit code.
-
-    Raises KeyboardInterrupt once it is shown, when somebody has wished it to end.
-    """
+    """Show what came of it and write the files, as the options `values` ask for; return the exit code. Raises
+    KeyboardInterrupt once it is shown, when somebody has wished it to end."""
     from rich.console import Console
 
     from bench.measure.section import builtins_of
@@ -131,8 +129,7 @@ def remove_empty(folders: Sequence[Path]) -> None:
 
 
 def require_table(path: Path) -> None:
-    """Raises UsageError when the file holds something else than runs, EnvironmentNotReadyError when nobody can write
-    it."""
+    """Raises UsageError when the file holds other lines than those of runs, EnvironmentNotReadyError."""
     with writing(path, "name another file with --csv"), path.open("a+", encoding="utf-8", errors="replace") as file:
         file.seek(0)
         if not (file.readline() or "name,id,").startswith("name,id,"):

@@ -24,7 +24,6 @@ from bench.measure.verdict import Kind, word_of
 GOOD, DOUBTFUL, BAD = (kind.value for kind in (Kind.GOOD, Kind.UNKNOWN, Kind.BAD))
 STYLES = {GOOD: "good", DOUBTFUL: "warning", BAD: "bad"}  # as a page calls them
 ROOMY = 100  # columns
-_LABELS = 10  # columns at least, so that the sentences of most sheets stand below each other
 
 
 class Sentence(NamedTuple):
@@ -146,7 +145,7 @@ def part_markdown(part: Part) -> str:
 
 def _facts(sheet: Sheet) -> Table:
     table = Table(box=None, show_header=False, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column(style="dim", no_wrap=True, min_width=_LABELS)
+    table.add_column(style="dim", no_wrap=True, min_width=10)  # the sentences of most sheets stand below each other
     table.add_column(overflow="fold")
     for line in sheet.lines:
         table.add_row(line.label, Text(line.text, style=sheet.style_of(line)))

@@ -146,14 +146,14 @@ def _area(x: Scale, band: Band) -> str:
 
 def _band_names(x: Scale, bands: Sequence[Band]) -> str:
     """Their edges and names, above everything else."""
-    parts, free, most = [], 0.0, int((RIGHT - LEFT) / _LETTER_PX)
+    parts, free = [], 0.0
     for band in sorted(bands, key=lambda band: band.start):
         parts += [_stroke(x(at), TOP, x(at), BOTTOM, f"{band.style}-edge") for at in (band.start, band.stop)]
-        text = band.text if len(band.text) <= most else f"{band.text[: most - 1]}…"
-        at = min(x(band.start) + 3, RIGHT - len(text) * _LETTER_PX)
+        width = len(band.text) * _LETTER_PX
+        at = min(x(band.start) + 3, RIGHT - width)
         if at >= free:
-            parts.append(_label(text, at, TOP + 12, style=f"over {band.style}-text"))
-            free = at + len(text) * _LETTER_PX
+            parts.append(_label(band.text, at, TOP + 12, style=f"over {band.style}-text"))
+            free = at + width
     return "".join(parts)
 
 
