@@ -156,7 +156,10 @@ def execute(arguments: Sequence[str], group: click.Group | None = None) -> int:
         context = getattr(error, "ctx", None)
         hint = f" (see {context.command_path} --help)" if context is not None and context.parent else ""
         sentence = error.format_message()
-        if choice := _CHOICE.fullmatch(sentence):
+        if isinstance(error, click.NoSuchOption) and context is not None:
+            names = [name for param in context.command.params for name in param.opts]
+            sentence = f"No such option '{error.option_name}'{nearest(error.option_name, names)}"
+        elif choice := _CHOICE.fullmatch(sentence):
             near = nearest(choice["value"], [name.strip("'") for name in choice["names"].split(", ")])
             sentence = f"{choice['wrong']} is no choice{near} ({choice['names']})" if near else sentence
         return _refuse(sentence[:1].lower() + sentence[1:].rstrip(".") + hint, 2, arguments)
