@@ -17,11 +17,10 @@ import pytest
 
 if TYPE_CHECKING:
     from bench.experiments.compare.result import Judged
+    from bench.gates.threshold import Metric
     from bench.measure.run_result import Measured
     from bench.run.own_lock import OwnLoad, OwnLock
     from bench.topology.fleet import Fleet
-
-MARKER = "lock_fleet(instances=3, fsync='none'): which servers the fixtures lock_fleet and lock_benchmark work on"
 
 
 @dataclass(slots=True)
@@ -108,7 +107,6 @@ class LockBenchmark:
         Both run in turn, `pairs` times in random order; the rule is that of `lockbench gate`: identical code fails at
         most 1 time in 100. Without an answer the test is skipped, or failed if `strict`. `load` as for a call.
         """
-        from bench.experiments.compare.judge import Sides, judge_figure
         from bench.gates.threshold import find_metric
         from bench.run.own_lock import OwnLoad
 
@@ -117,10 +115,7 @@ class LockBenchmark:
             raise pytest.UsageError("a gate takes a pair or more, a metric or more, and a tolerance of 0 or more")
         found, plan = [*map(find_metric, metrics)], OwnLoad(**{"seconds": 0.25, "warmup_s": 0.05, **load})
         runs = self._sides((baseline, candidate), plan, pairs)
-        judged = []
-        for metric in found:
-            before, after = ([metric.value(run.measured) for run in side] for side in runs)
-            judged.append(judge_figure("gate", metric, Sides(before, after), tolerance, metrics=len(found)))
+        judged = [_judged(metric, runs, tolerance, len(found)) for metric in found]
         self._say(*map(_comparison, judged))
         for name, lock, side in zip(("baseline", "candidate"), (baseline, candidate), runs, strict=True):
             tested = self._tested(lock, side, plan)
@@ -168,7 +163,9 @@ class LockBenchmark:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Make the marker known, and let no fleet outlive pytest."""
-    config.addinivalue_line("markers", MARKER)
+    config.addinivalue_line(
+        "markers", "lock_fleet(instances=3, fsync='none'): the servers of lock_fleet, lock_benchmark"
+    )
     config.stash[_SESSION] = session = _Session()
     config.add_cleanup(session.stack.close)  # every fleet that was started
 
@@ -226,6 +223,13 @@ def _violations(run: LockRun) -> list[str]:
     """What is wrong with the lock as a lock."""
     said = f"the lock was violated: {run.measured.safety.reason} (allow_violations=True goes on)"
     return [said] if run.safety == "VIOLATED" else []
+
+
+def _judged(metric: Metric, runs: list[list[LockRun]], tolerance: float, metrics: int) -> Judged:
+    from bench.experiments.compare.judge import Sides, judge_figure
+
+    before, after = ([metric.value(run.measured) for run in side] for side in runs)
+    return judge_figure("gate", metric, Sides(before, after), tolerance, metrics=metrics)
 
 
 def _comparison(judged: Judged) -> str:

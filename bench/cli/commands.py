@@ -65,8 +65,6 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "gate": ("lockbench gate --baseline git:main --candidate git:HEAD --tolerance 10%",),
     "report": ("lockbench report results/before results/after --html side-by-side.html",),
 }
-
-
 CALLED_NOW: Mapping[tuple[str, str], str] = {  # one idea has one name in all commands
     ("fsync", "--policy"): "--fsync",
     ("crash", "--policy"): "--fsync",
@@ -75,8 +73,6 @@ CALLED_NOW: Mapping[tuple[str, str], str] = {  # one idea has one name in all co
     ("split-votes", "--retry"): "--retry-policy",
     ("planner", "--fsync"): "--costs",
 }
-
-
 _CHOICE = re.compile(r"(?P<wrong>.*'(?P<value>.*)') is not one of (?P<names>'.*')\.")  # as click words it
 
 
