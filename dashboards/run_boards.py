@@ -175,10 +175,8 @@ _LOSS = (
     bars("Double grants", "Leases valid beside another one after a crash.", _doubled),
     bars("Safety violations", _UNSAFE, _broken(_BY)),
 )
-_of_command = ratio(total("redis.cpu.time", _BY), total("redis.commands.processed", _BY), "s")
 _size, _rewrites = (now(f"redis.aof.{name}", (*INSTANCE, *_BY)) for name in ("size", "rewrite_in_progress"))
 _SERVERS = (
-    bars("CPU per command", "Server CPU time over commands processed, of whole runs.", _of_command),
     lines("AOF size", "By instance.", _size),
     lines("AOF rewrites", "1 while an instance rewrites its AOF.", _rewrites),
 )

@@ -22,11 +22,6 @@ THRESHOLD = re.compile(
     r"(?P<name>[a-z][a-z0-9_]*(\.[a-z0-9_]+)*)\s*(?P<operator><=|>=|==|!=|<|>)"
     r"\s*(?P<number>\d+(\.\d+)?)\s*(?P<unit>%|us|µs|ms|s|/s)?"
 )
-FAULT_KINDS = (
-    *("kill", "stop", "restart", "proxy", "client-pause", "client-kill", "script-flush", "maxmemory", "readonly"),
-    *("loading", "misconf", "fsync-latency", "fsync-error", "clock-jump", "clock-rate", "power-cut", "drop"),
-    "disk-full",
-)
 
 
 def says(sentence: str) -> Meta:
@@ -174,9 +169,6 @@ def parse_fault(raw: object) -> Fault:
     except ValidationError as error:
         example = '{at = "5s", kind = "stop", target = ["instance:0"]}'
         raise ValueError(f"{raw!r} is not a fault: {error} (write it like {example})") from None
-    if fault.kind not in FAULT_KINDS:
-        near = nearest(fault.kind, FAULT_KINDS)
-        raise ValueError(f"{fault.kind!r} is not a fault's kind{near}; the kinds are {', '.join(FAULT_KINDS)}")
     lasts_ms = None if fault.for_ is None else parse_duration(fault.for_)
     if lasts_ms == 0:
         raise ValueError("a fault's `for` is 0: it would end as it begins; without `for` it lasts to the end")

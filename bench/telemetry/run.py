@@ -39,7 +39,6 @@ Exemplars = Mapping[str, Mapping[int, Exemplar]]  # of acquires, by outcome and 
 FSYNCS = "lockbench_fsyncs"  # no field of INFO: put there by whoever has the shim, which outlives its server
 
 _FIELDS = {
-    "redis.commands.processed": "total_commands_processed",
     "redis.keys.expired": "expired_keys",
     "redis.aof.fsyncs": FSYNCS,
     "redis.aof.delayed_fsyncs": "aof_delayed_fsync",

@@ -165,7 +165,6 @@ INSTRUMENTS: tuple[Instrument, ...] = (
     _counter("redlock.instance.reconnects", "{connection}", "connections made anew", *_INSTANCE),
     _counter("redis.restarts", "{restart}", "starts since the run began: INFO has another run_id", *_INSTANCE),
     _counter("redis.cpu.time", "s", "INFO used_cpu_*", CPU_STATE, *_INSTANCE),
-    _counter("redis.commands.processed", "{command}", "INFO total_commands_processed", *_INSTANCE),
     _counter("redis.keys.expired", "{key}", "INFO expired_keys: locks nobody released", *_INSTANCE),
     _counter("redis.aof.fsyncs", "{fsync}", "fsync calls, where the fault shim counts them", *_INSTANCE),
     _counter("redis.aof.delayed_fsyncs", "{fsync}", "INFO aof_delayed_fsync: writes stalled behind a sync", *_INSTANCE),

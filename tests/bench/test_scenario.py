@@ -122,7 +122,6 @@ REFUSALS = [
     ("pause = ['after-get']", "'after-get' is not a pause"),
     ("pause = ['after-get:1ms:2']", "the share '2' is not a number above 0 and up to 1"),
     ("[[faults]]\nkind = 'stop'\ntarget = 'instance:0'", "is not a fault: Object missing required field `at` (write"),
-    ("[[faults]]\nat = '1s'\nkind = 'boom'\ntarget = 'instance:0'", "'boom' is not a fault's kind"),
     ("[[faults]]\nat = '1s'\nkind = 'stop'\ntarget = 'node:0'", "is not a fault: Expected `str` matching regex"),
     ("[[faults]]\nat = '1s'\nkind = 'stop'\ntarget = []", "is not a fault: Expected `array` of length >= 1"),
     (

@@ -46,9 +46,6 @@ def wholes(ran: RunResult) -> dict[tuple[str, str], tuple[float, float]]:
         ("fsync", "Acquire p50"): (p50, bucket),
         ("fsync", "Reply to a SET, p99"): (reply, bucket),
         ("fsync", "Safety violations"): (result["safety"]["service_faults"], 1),
-        ("fsync", "CPU per command"): (
-            sum(one["cpu_s"] for one in info) / sum(one["commands_processed"] for one in info), 1.3,
-        ),
         ("fsync", "Stalls per lease"): (sum(one["aof"]["aof_delayed_fsync"] for one in info) / acquired, 1.0001),
         ("generator", "Late starts"): (generator["late_starts"], 1),
         ("generator", "Queued starts"): (generator["queued_starts"], 1),

@@ -35,7 +35,7 @@ def refused(done: Ended, code: int) -> str:
         (["rnu"], "no such command 'rnu'"),
         (["run", "--usrs", "3"], "no such option '--usrs'"),
         (["run", "--users", "many"], "option --users: 'many' does not fit: Expected `int`"),
-        (["run", "--duration", "20"], "option --duration: '20' is not a duration"),
+        (["run", "--duration", "20"], "option --duration: 20 is not a duration"),
         (["run", "nowhere.toml"], "nowhere.toml: there is no such scenario file"),
         (["run", "--threshold", "aquire.p99 < 1ms"], "there is no metric aquire.p99; did you mean acquire.p99?"),
         (["run", "--threshold", "acquire.p99 < 1"], "the limit needs a unit (write it like acquire.p99 < 5ms)"),

@@ -11,7 +11,7 @@ from itertools import chain
 from bench.errors import UsageError
 from bench.scenario import Fault
 from bench.scenario.keys import KeyKind, choice, duration
-from bench.scenario.quantity import parse_duration
+from bench.scenario.quantity import nearest, parse_duration
 from bench.topology.faults import answers, machine
 from bench.topology.faults.answers import commanding
 from bench.topology.faults.injection import FaultKind, FaultOrder, Injection, Need, Params, Table, Workers, read_params
@@ -125,6 +125,8 @@ def injection(fleet: Fleet | None, order: FaultOrder, workers: Workers = dict) -
 
 def _kind(kind: str, noun: str) -> FaultKind:
     table = KINDS if noun == "instance" else WORKER_KINDS
+    if kind not in KINDS:
+        raise ValueError(f"there is no such kind{nearest(kind, KINDS)}; the kinds are {', '.join(KINDS)}")
     if kind not in table:
         raise ValueError(f"{kind} strikes instances, not workers")
     return table[kind]

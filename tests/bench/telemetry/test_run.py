@@ -9,7 +9,7 @@ ADDRESSES = [("10.0.0.1", 6379), ("10.0.0.2", 6379)]
 
 
 def said(**fields: Any) -> Info:
-    return {"run_id": "a", "total_commands_processed": 0, **fields}
+    return {"run_id": "a", "expired_keys": 0, **fields}
 
 
 def told(*answers: Info) -> dict[str, float]:
@@ -25,43 +25,43 @@ def told(*answers: Info) -> dict[str, float]:
 
 
 def test_a_server_that_has_been_up_for_long_begins_at_zero_with_the_run() -> None:
-    first = told(said(total_commands_processed=5_000_000, aof_delayed_fsync=12))
-    assert first["redis.commands.processed"] == 0
+    first = told(said(expired_keys=5_000_000, aof_delayed_fsync=12))
+    assert first["redis.keys.expired"] == 0
     assert first["redis.aof.delayed_fsyncs"] == 0
     later = told(
-        said(total_commands_processed=5_000_000, aof_delayed_fsync=12),
-        said(total_commands_processed=5_000_300, aof_delayed_fsync=14),
+        said(expired_keys=5_000_000, aof_delayed_fsync=12),
+        said(expired_keys=5_000_300, aof_delayed_fsync=14),
     )
-    assert later["redis.commands.processed"] == 300
+    assert later["redis.keys.expired"] == 300
     assert later["redis.aof.delayed_fsyncs"] == 2
 
 
 def test_a_restart_is_another_run_id() -> None:
     points = told(
-        said(total_commands_processed=100),
-        said(total_commands_processed=400),
-        said(run_id="b", total_commands_processed=1000),
+        said(expired_keys=100),
+        said(expired_keys=400),
+        said(run_id="b", expired_keys=1000),
     )
     assert points["redis.restarts"] == 1
-    assert points["redis.commands.processed"] == 300 + 1000
+    assert points["redis.keys.expired"] == 300 + 1000
 
 
 def test_the_same_server_is_not_restarted_though_it_was_silent_for_a_while() -> None:
-    points = told(said(total_commands_processed=7), None, said(total_commands_processed=9))
+    points = told(said(expired_keys=7), None, said(expired_keys=9))
     assert points["redis.restarts"] == 0
-    assert points["redis.commands.processed"] == 2
+    assert points["redis.keys.expired"] == 2
 
 
 def test_while_it_is_silent_counters_stay_and_gauges_are_left_out() -> None:
-    points = told(said(aof_current_size=1), said(aof_current_size=2, total_commands_processed=8), None)
-    assert points["redis.commands.processed"] == 8
+    points = told(said(aof_current_size=1), said(aof_current_size=2, expired_keys=8), None)
+    assert points["redis.keys.expired"] == 8
     assert "redis.aof.size" not in points
 
 
 def test_counters_that_somebody_reset_are_no_restart_and_never_fall() -> None:
-    points = told(*(said(total_commands_processed=number) for number in (50, 90, 4)))
+    points = told(*(said(expired_keys=number) for number in (50, 90, 4)))
     assert points["redis.restarts"] == 0
-    assert points["redis.commands.processed"] == 40 + 4
+    assert points["redis.keys.expired"] == 40 + 4
 
 
 def points_of(run: Run) -> dict[str, tuple[float, dict[str, str | int]]]:

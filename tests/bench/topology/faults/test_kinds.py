@@ -7,7 +7,7 @@ import pytest
 
 from bench.errors import UsageError
 from bench.scenario import Fault
-from bench.scenario.quantity import FAULT_KINDS, parse_fault
+from bench.scenario.quantity import parse_fault
 from bench.topology.faults import kinds
 from bench.topology.faults.injection import NOT_OURS, read_params
 from bench.topology.faults.kinds import KINDS, WORKER_KINDS, injection, read_faults
@@ -22,8 +22,11 @@ def fault(kind: str, target: str = "instance:0", for_ms: float | None = None, **
     return Fault(kind, 100.0, for_ms or (50.0 if kind in BOUNDED else None), (target,), "fixed", given)
 
 
-def test_every_kind_a_scenario_may_name_is_here_in_that_order() -> None:
-    assert tuple(sorted(KINDS)) == tuple(sorted(FAULT_KINDS))
+def test_a_kind_that_is_none_is_refused_with_the_nearest() -> None:
+    with pytest.raises(
+        UsageError, match=r"1 \(stopp\): there is no such kind; did you mean stop\?; the kinds are kill"
+    ):
+        read_faults([fault("stopp")])
 
 
 def test_every_kind_is_documented_with_its_params() -> None:
