@@ -104,10 +104,10 @@ _VOTES = (
     lines("Vote margin", "Granted votes beyond the quorum: so many instances may fail, and the lock holds.", _margin),
     lines("Split-brain retries (split votes)", "Rounds per second that nobody could win.", _split),
 )
-_DEAD = "From an acquire's start, where one was met, to the round that won."
+_dead = _half_and_most("redlock.split_vote.dead_time")
 _attempts = panels.mean("redlock.acquire.attempts").named("mean"), _half_and_most("redlock.acquire.attempts")[1]
 _ROUNDS = (
-    lines("Dead time of split votes", _DEAD, *_half_and_most("redlock.split_vote.dead_time")),
+    lines("Dead time of split votes", "An acquire's start to the round that won.", *_dead),
     lines("Rounds per acquire", "1 = the first round decided it.", *_attempts),
 )
 _jain = now("redlock.callers.fairness", function="min")
@@ -191,13 +191,12 @@ def fsync() -> str:
 
 # -- generator health and comparison -----------------------------------------------------------------------------------
 
-_DROPPED = "Attempts and spans cost replies and traces, exports moments, counts nothing."
 _lag_of_all = quantile(0.99, "redlock.scheduler.lag", whole=True)
 _HEALTH = (
     number("Scheduler lag p99", "How late a load process wakes, over the runs in view.", _lag_of_all, red_above=0.01),
     number("Late starts", "Operations that the timer started late.", total("redlock.load.late_starts")),
     number("Queued starts", "Operations that were due while no caller was free.", total("redlock.load.queued_starts")),
-    number("Telemetry dropped", _DROPPED, total("redlock.telemetry.dropped")),
+    number("Telemetry dropped", "Made, and not arrived; counts lose nothing.", total("redlock.telemetry.dropped")),
 )
 _cpu, _lag = rate("redlock.client.cpu", ("redlock_worker",)), _half_and_most("redlock.scheduler.lag")
 _LOAD = (

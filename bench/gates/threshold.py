@@ -2,7 +2,7 @@
 
 Rules, beside those of README ("Which side is judged")
 - The names of figures are the paths of the numbers in `Measured`, so that none is forgotten or invented; `latency_s.`
-  may be left out, p99.9 stands for p999, and four figures stand first.
+  may be left out, p99.9 stands for p999, and three figures have short names.
 - The latency of a rate that was not sustained is that of a growing queue: it can fail, but not pass.
 - VALID is said of a generator by the p99: a timer too late for the very percentile of the limit puts that in doubt.
 """
@@ -22,15 +22,10 @@ from bench.measure.run_result import Figures, JudgedThreshold, Measured, Operato
 from bench.measure.workers import IN_DOUBT, LATENESS_SHARE
 from bench.scenario.quantity import THRESHOLD, nearest, parse_threshold
 
-SECTIONS = (
-    *("rate", "outcomes", "outcome_shares", "totals", "releases", "latency_s", "attempts", "votes", "split_votes"),
-    *("waiting", "cost", "generator", "safety"),
-)
 SHORT = {
     "rate": "rate.achieved_per_s",
     "acquire.success": "outcome_shares.acquired",
     "safety.violations": "safety.violations",
-    "duration": "duration_s",
 }
 USUAL = (  # the figures of a run that are kept when it is one of several
     *("rate", "acquire.success", "acquire.count", "acquire.mean", "acquire.p50", "acquire.p90", "acquire.p99"),
@@ -59,7 +54,7 @@ class Metric:
 
     def value(self, result: Figures) -> float | None:
         """What `result` has of it, inf included; None when that is unknown."""
-        section = attrgetter(".".join(self.path[:-1]))(result) if len(self.path) > 1 else result
+        section = attrgetter(".".join(self.path[:-1]))(result)
         if isinstance(section, AllAcquires) and self.path[-1] in section.infinite:
             return inf
         found = getattr(section, self.path[-1])
@@ -94,7 +89,7 @@ def metrics() -> Mapping[str, Metric]:
     for path in _numbers(Measured):
         whole = ".".join(path)
         replaced = path[:2] == ("latency_s", "acquire") and path[-1] in OVER_ALL
-        if not replaced and (path[0] in SECTIONS or whole in names):
+        if not replaced and path[0] not in ("duration_s", "over_time"):
             found[whole] = Metric(names.get(whole, whole.removeprefix("latency_s.")), path, _unit(path))
     return found
 

@@ -21,7 +21,6 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,12 +38,10 @@ PER_REASON = 10  # a look
 REMEMBERED = 50_000  # acquires whose attempts are kept
 ROUTINE = ("acquired", "contended")  # what is no error: a held lock is an answer
 _FAILED = {"silent": "no reply before the round closed", "errored": "an error reply"}  # an instance without a vote
-_RELEASED = OUTCOME_CODES["released"]
 
 AcquireId = tuple[int, int]  # checksum of the resource, when the acquire began
 Rows = NDArray[np.int64]
 Flags = NDArray[np.bool_]  # of each record
-Known = TypeVar("Known")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +94,7 @@ def _holder_of(records: Records, row: int) -> int | None:
 def _by_reason(records: Records, observed: Flags, one_in: int, rng: random.Random) -> Iterator[tuple[str, Rows]]:
     codes, released, weight = records["outcome"] & 0xFF, (records["outcome"] >> 8) & 0xFF, 1 + observed
     yield "failed", _most(~np.isin(codes, [OUTCOME_CODES[name] for name in ROUTINE]) * weight)
-    yield "release", _most(((released != 0) & (released != _RELEASED)) * weight)
+    yield "release", _most(((released != 0) & (released != OUTCOME_CODES["released"])) * weight)
     yield "split vote", _most((outcomes.split_votes_of(records) > 0) * weight)
     no_vote = outcomes.votes_of(records, "silent") + outcomes.votes_of(records, "errored")
     yield "no vote", _most((no_vote > 0) * weight)
@@ -239,6 +236,6 @@ class Tracing:
         return TraceSpan(name, chosen.trace_id, self._rng.getrandbits(64), parent, *times_ns, attributes, failed)
 
 
-def _forget_oldest(memory: dict[AcquireId, Known]) -> None:
+def _forget_oldest(memory: dict[AcquireId, list[ObservedAttempt]] | dict[AcquireId, list[Extension]]) -> None:
     for key in list(memory)[: max(len(memory) - REMEMBERED, 0)]:
         del memory[key]
