@@ -69,7 +69,7 @@ BOUNDS: tuple[float, ...] = (*map(float, _DECADES), 100.0)  # 43 upper bounds, s
 COMMON: tuple[Attribute, ...] = (RECIPE, FSYNC)
 SCOPE = "lockbench"
 
-_UNITS = {"s": "seconds", "By": "bytes"}
+_UNITS = {"s": "_seconds", "By": "_bytes"}
 _INSTANCE = (ADDRESS, PORT)
 
 
@@ -94,14 +94,9 @@ class Instrument:
     @property
     def prometheus(self) -> str:
         """Its name in Prometheus; of a histogram without `_bucket`, `_sum`, `_count`."""
-        name = self.name.replace(".", "_")
-        amount, _, per = self.unit.partition("/")
-        suffixes = [_UNITS.get(amount, ""), "per_second" if per == "s" else ""]
-        if self.kind is InstrumentKind.COUNTER:
-            suffixes.append("total")
-        for suffix in filter(None, suffixes):
-            name = name if name.endswith(f"_{suffix}") else f"{name}_{suffix}"
-        return name
+        unit = "_per_second" if self.unit.endswith("/s") else _UNITS.get(self.unit, "")
+        total = "_total" if self.kind is InstrumentKind.COUNTER else ""
+        return self.name.replace(".", "_") + unit + total
 
 
 def _instrument(kind: InstrumentKind, name: str, unit: str, meaning: str, *attributes: Attribute) -> Instrument:
