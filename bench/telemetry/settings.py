@@ -27,6 +27,7 @@ _KNOWN = {  # all else is ignored, and that is said
     **{f"OTEL_EXPORTER_OTLP{signal}_PROTOCOL": (HTTP, GRPC) for signal in ("", "_METRICS", "_TRACES")},
     "OTEL_TRACES_SAMPLER": (*_SAMPLERS, *(f"parentbased_{name}" for name in _SAMPLERS)),
     "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": ("cumulative",),
+    "OTEL_METRICS_EXEMPLAR_FILTER": ("always_on", "trace_based"),
     _AGGREGATION: ("explicit_bucket_histogram", _EXPONENTIAL),
 }
 

@@ -82,6 +82,7 @@ def test_samplers_say_how_many_ordinary_operations_are_traced(
         ("OTEL_TRACES_SAMPLER", "jaeger_remote"),
         ("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "delta"),
         ("OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION", "drop"),
+        ("OTEL_METRICS_EXEMPLAR_FILTER", "always_off"),
     ],
 )
 def test_what_cannot_be_honoured_is_said(name: str, value: str) -> None:
