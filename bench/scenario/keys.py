@@ -15,24 +15,9 @@ from typing import Annotated, Any, Self, get_type_hints
 
 from msgspec import Meta, ValidationError, convert
 
+import bench.scenario.quantity as quantities
 from bench.errors import UsageError
-from bench.scenario.quantity import (
-    Delay,
-    Fault,
-    Pause,
-    Skew,
-    duration_text,
-    nearest,
-    parse_delay,
-    parse_duration,
-    parse_fault,
-    parse_pause,
-    parse_skew,
-    parse_target,
-    parse_threshold,
-    says,
-    toml_value,
-)  # fmt: skip
+from bench.scenario.quantity import Delay, Fault, Pause, Skew, duration_text, nearest, parse_duration, says, toml_value
 from lockcore.mask import shown
 
 READY = Path(__file__).parents[1] / "scenarios"  # shipped with the package, so that they are at hand anywhere
@@ -113,10 +98,10 @@ def many(metavar: str, item: Parse) -> KeyKind:
 
 
 WORD, FLAG = of_type("NAME", Annotated[str, Meta(min_length=1)]), of_type("", bool, flag=True)
-RATE, TIME = of_type("NUMBER", Annotated[float, Meta(gt=0, le=10_000_000)]), KeyKind("TIME", parse_delay)
-SKEW, LIMITS = KeyKind("SKEW", parse_skew), many("EXPR", parse_threshold)
-TARGETS, PAUSES = many("URL", parse_target), many("P:D:S", parse_pause)
-FAULTS = many("TABLE", parse_fault)
+RATE, TIME = of_type("NUMBER", Annotated[float, Meta(gt=0, le=10_000_000)]), KeyKind("TIME", quantities.parse_delay)
+SKEW, LIMITS = KeyKind("SKEW", quantities.parse_skew), many("EXPR", quantities.parse_threshold)
+TARGETS, PAUSES = many("URL", quantities.parse_target), many("P:D:S", quantities.parse_pause)
+FAULTS = many("TABLE", quantities.parse_fault)
 
 
 @dataclass(frozen=True, slots=True)
