@@ -19,6 +19,7 @@ from random import Random
 
 import numpy as np
 from msgspec import structs
+from redis import RedisError
 
 from bench.errors import BenchError
 from bench.experiments.crash.cut import CrashPlace, OneCut, finish
@@ -163,7 +164,7 @@ class _CutQueue:
                     await finish(place.open, crash.instances, crash.policy)
                     cut = OneCut(place, crash, number, prefix=prefix, rng=rng, locks_per_s=self._plan.locks_per_s)
                     return await cut.run()
-            except (BenchError, LockcoreError, OSError) as error:
+            except (BenchError, LockcoreError, OSError, RedisError) as error:
                 reason = str(error) or type(error).__name__
                 await finish(place.close)
         self._given_up[crash] = reason

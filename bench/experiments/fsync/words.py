@@ -179,10 +179,7 @@ def _planner_lines(page: PlannerPage) -> Iterator[tuple[str, str]]:
     if page.ttl_ms:
         at = f", at {count(page.crash_locks_per_s)} locks/s; expect as many more as your rate is higher"
         yield "lost", f"locks that somebody held and a crash forgot, of the worst power cut tried (none: any end){at}"
-        yield (
-            "crash",
-            f"TTL {page.ttl_ms / 1000:g} s: a delayed restart waits out the longest, so its price grows with yours",
-        )
+        yield "crash", f"its price grows with the TTL that a delayed restart waits out, here {page.ttl_ms / 1000:g} s"
 
 
 def _options(page: PlannerPage) -> Part:
