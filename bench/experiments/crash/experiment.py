@@ -37,7 +37,7 @@ from bench.topology.server import find_server
 from lockcore.clock import NS_PER_S
 from lockcore.errors import LockcoreError
 
-FLEETS_PER_CORE, MOST_FLEETS = 7, 16  # at once
+FLEETS_PER_CORE, MOST_FLEETS = 7, 16  # of DEPTH instances, at once
 TRIES = 3
 _FEWER = 4  # times fewer fleets at once for what was given up
 _LOOK_S = 0.05
@@ -103,7 +103,7 @@ class _CutQueue:
         self._journal, self._show = journal, show
         self._tries, self._given_up = count(), dict[Crash, str]()
         missing = self._missing()
-        self._lanes = max(1, min(fleets_at_once(), len(missing)))
+        self._lanes = max(1, min(FLEETS_PER_CORE * len(os.sched_getaffinity(0)), MOST_FLEETS, len(missing)))
         self._began_s, self._planned_s = time.monotonic(), sum(seconds_of(crash) for crash, _ in missing)
         self._left_s = self._planned_s
 
@@ -175,11 +175,6 @@ class _CutQueue:
         if done_s > _KNOWN * self._planned_s:
             pace = (time.monotonic() - self._began_s) / done_s
         return f"about {left_text(self._left_s * pace)}"
-
-
-def fleets_at_once() -> int:
-    """How many fleets of `DEPTH` instances this machine bears."""
-    return min(FLEETS_PER_CORE * len(os.sched_getaffinity(0)), MOST_FLEETS)
 
 
 def export_crashes(run_id: str, cuts: Sequence[CutFacts], environ: Mapping[str, str]) -> list[str]:

@@ -159,9 +159,7 @@ class UserServers:
         return next(filter(None, reasons), None)
 
 
-FsyncServers = OwnServers | UserServers
-"""`fleet`: who serves; `identity`: what must be the same when a cut matrix goes on; `warnings`: what qualifies every
-figure, because of these servers."""
+FsyncServers = OwnServers | UserServers  # `identity`: what must be the same when a cut matrix goes on
 
 
 @contextmanager

@@ -145,9 +145,8 @@ def _events(loads: Loads) -> dict[str, SlowEvent] | None:
         if load.latency_events is None:
             return None
         for name, one in load.latency_events.items():
-            old = found.get(name, one)
-            seconds = one.seconds + (old.seconds if name in found else 0)
-            found[name] = SlowEvent(seconds=seconds, max_ms=max(old.max_ms, one.max_ms))
+            old = found.get(name, SlowEvent(seconds=0, max_ms=0))
+            found[name] = SlowEvent(seconds=old.seconds + one.seconds, max_ms=max(old.max_ms, one.max_ms))
     return found
 
 
