@@ -54,7 +54,7 @@ _TAKES = "Servers are started on loopback and stopped; a full run takes about 4 
 @click.option("--repeats", "rounds", metavar="R", type=click.IntRange(1, 100_000), help=_TRIALS)
 @click.option("--order", metavar="ORDER,…", type=_ORDERS, default=_ALL, help="how instances are asked  [all three]")
 @click.option("--retry-policy", "retry", metavar="POLICY,…", type=Several(_retry), default=RETRIES, help=_POLICIES)
-@click.option("--quick", is_flag=True, help="a glance in under a minute")
+@click.option("--quick", is_flag=True, help="a glance in about a minute")
 @experiment_options("split-votes")
 def split_votes(**values: Any) -> int:
     """How often nobody wins, by contenders, order and spread; how long that lasts, by retry policy.
