@@ -140,11 +140,14 @@ def _conditions(result: CapacityResult) -> Sequence[str]:
 
 
 def _lines(point: CapacityPoint, result: CapacityResult) -> Iterator[tuple[str, str]]:
-    attained, knee = _attained(point), point.knee
+    attained, knee, seen = _attained(point), point.knee, Counter(probe.seen for probe in point.probes)
     yield "answer", answer(point, result)
     if point.headroom:
         yield "target", _headroom(point, point.headroom, result)
-    yield "interval", f"{_bracket(point).rstrip(',')}: {_tally(point.probes)}"
+    missed, spoilt = seen[Seen.MISSED] + seen[Seen.CLEARLY_MISSED], seen[Seen.SATURATED]
+    tally = f"{counted(len(point.probes), 'probe')}, {seen[Seen.HELD]} held, {missed} missed"
+    tally += f", {spoilt} spoilt by the generator" if spoilt else ""
+    yield "interval", f"{_bracket(point).rstrip(',')}: {tally}"
     if own := _own_share(point):
         yield "own share", own
     if point.agreement and point.agreement not in point.reasons:
@@ -159,14 +162,6 @@ def _lines(point: CapacityPoint, result: CapacityResult) -> Iterator[tuple[str, 
     near = _near(point)
     others = [use for use in (near.uses if near else ()) if use.name != point.next_limit.name]
     yield from (("used", f"{use.name}: {use.text}") for use in sorted(others, key=lambda use: -(use.ratio or 0)))
-
-
-def _tally(probes: Sequence[Probe]) -> str:
-    """How many probes showed what."""
-    seen = Counter(probe.seen for probe in probes)
-    missed = seen[Seen.MISSED] + seen[Seen.CLEARLY_MISSED]
-    spoilt = f", {seen[Seen.SATURATED]} spoilt by the generator" if seen[Seen.SATURATED] else ""
-    return f"{counted(len(probes), 'probe')}, {seen[Seen.HELD]} held, {missed} missed{spoilt}"
 
 
 def _own_share(point: CapacityPoint) -> str:

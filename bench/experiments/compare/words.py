@@ -135,7 +135,12 @@ def _lines(result: ComparisonResult) -> Iterator[tuple[str, str]]:
         yield "safety", f"{count(faults)} violations in {count(leases)} tested leases of all {many}{untested}"
     elif result.runs:
         yield "safety", f"not tested: in none of the {many} a lease was held for a time that could tell (--hold)"
-    yield from _legend(result)
+    if sure := sorted({f"{entry.confidence * 100:.3g} %" for entry in result.metrics if entry.confidence}):
+        of, test = ("the pairs'", "Wilcoxon") if result.paired else ("all", "Mann-Whitney")
+        yield "interval", f"{', '.join(sure)}: Hodges-Lehmann of {of} log ratios, exact {test} interval"
+        if result.paired:
+            equal = " of equal runs (A/A)" if any(entry.role == "noise" for entry in result.metrics) else ""
+            yield "noise", f"standard deviation of one pair{equal}"
 
 
 def _exact(exact: Exact) -> str:
@@ -146,15 +151,6 @@ def _exact(exact: Exact) -> str:
     same = ", ".join(f"{name} {first:g}" for name, first, second in rows if first == second)
     parts = [*changed, f"{'same' if changed else 'all the same'}: {same}"] if same else changed
     return " · ".join(parts) + "  (per acquire with its release)"
-
-
-def _legend(result: ComparisonResult) -> Iterator[tuple[str, str]]:
-    if sure := sorted({f"{entry.confidence * 100:.3g} %" for entry in result.metrics if entry.confidence}):
-        of, test = ("the pairs'", "Wilcoxon") if result.paired else ("all", "Mann-Whitney")
-        yield "interval", f"{', '.join(sure)}: Hodges-Lehmann of {of} log ratios, exact {test} interval"
-        if result.paired:
-            equal = " of equal runs (A/A)" if any(entry.role == "noise" for entry in result.metrics) else ""
-            yield "noise", f"standard deviation of one pair{equal}"
 
 
 def metric_text(name: str) -> str:

@@ -156,13 +156,11 @@ def judge_rows(rows: Sequence[SafetyRow], wanted: int | None = None) -> Verdict:
     wanted = len(rows) if wanted is None else wanted
     here = sum(row.verdict != ELSEWHERE for row in rows)
     cut = f"interrupted after {len(rows)} of {wanted} rows" if len(rows) < wanted else ""
-    told = [(row.verdict, _sentence(row)) for row in rows]
+    told = []
+    for row in rows:
+        more = f" ({row.reason})" if row.reason else ""
+        told.append((row.verdict, f"{row.recipe}, {row.fault}: expected {row.expected}, seen {row.seen}{more}"))
     return conclude_rows(told, least=max(1, here // 2), interrupted=cut)
-
-
-def _sentence(row: SafetyRow) -> str:
-    more = f" ({row.reason})" if row.reason else ""
-    return f"{row.recipe}, {row.fault}: expected {row.expected}, seen {row.seen}{more}"
 
 
 def run_safety(order: ExperimentOrder[SafetyPlan], show: Show) -> Done[SafetyResult]:
