@@ -89,11 +89,11 @@ def judge_probe(rate: float, step: str, result: RunResult, slo: Slo, busy: float
     return Probe(
         rate_per_s=rate,
         step=step,
-        seen=Seen.HELD if held else Seen.SATURATED if is_saturated(result, slo) else Seen.MISSED,
+        seen=Seen.HELD if held else Seen.SATURATED if _is_saturated(result, slo) else Seen.MISSED,
         completed_per_s=result.rate.completed_per_s,
         users=result.scenario.users,
         acquire_s=result.latency_s.acquire,
-        attainment=attainment(slo, result),
+        attainment=_attainment(slo, result),
         generator=ProbeGenerator(
             cpu_ratio=result.generator.cpu_ratio,
             late_s=getattr(Latency.of(_histogram("timer_lateness", result)), slo.figure),
@@ -104,8 +104,7 @@ def judge_probe(rate: float, step: str, result: RunResult, slo: Slo, busy: float
     )
 
 
-def attainment(slo: Slo, result: RunResult) -> Attainment | None:
-    """The share of operations that got their lease within the SLO's limit on acquire; None without such a limit."""
+def _attainment(slo: Slo, result: RunResult) -> Attainment | None:
     if (threshold := slo.acquire_limit) is None:
         return None
     within, due = _within(threshold, result)
@@ -123,8 +122,7 @@ def callers_for(rate: float, scenario: Scenario, slo: Slo) -> int:
     return max(min(users, most), scenario.processes)
 
 
-def is_saturated(result: RunResult, slo: Slo) -> bool:
-    """Whether the load generator, not the servers, may be why this run missed."""
+def _is_saturated(result: RunResult, slo: Slo) -> bool:
     threshold, usual = slo.acquire_limit, result.latency_s.acquire_service.p50
     if is_busy(result.generator.cpu_ratio):
         return True
@@ -174,7 +172,7 @@ def _instance(instance: InstanceReport, result: RunResult) -> ProbedInstance:
     return ProbedInstance(
         index=instance.index,
         address=instance.address,
-        cpu_ratio=server_use(instance, result),
+        cpu_ratio=_server_use(instance, result),
         cpu_us_per_command=instance.cpu_us_per_command,
         reply_p50_s=reply.p50 if reply else None,
         reply_p99_s=reply.p99 if reply else None,
@@ -199,7 +197,7 @@ def next_limit(uses: Sequence[Use], gave_out: str = "") -> Use:
     return structs.replace(first, text=first.text + near)
 
 
-def server_use(instance: InstanceReport, result: RunResult) -> float | None:
+def _server_use(instance: InstanceReport, result: RunResult) -> float | None:
     """The share of a core that one instance used while the load ran: CPU per lease × leases/s."""
     cpu_s = instance.info.cpu_s if instance.info else None
     leases, rate = result.totals.acquired, result.rate.achieved_per_s
@@ -223,7 +221,7 @@ def _grows(name: str, ratio: float, text: str, result: RunResult) -> Use:
 
 
 def _server(result: RunResult) -> Use | None:
-    seen = [(server_use(instance, result), instance.index) for instance in result.instances]
+    seen = [(_server_use(instance, result), instance.index) for instance in result.instances]
     use, index = max(((use, index) for use, index in seen if use is not None), default=(None, 0))
     return None if use is None else _grows(SERVER, use, f"#{index}: {percent(use, 0)} of a core", result)
 

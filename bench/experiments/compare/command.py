@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bench.cli.experiment import carry_out, experiment_options
+from bench.cli.experiment import carry_out
 from bench.cli.hosts import hosts_options, led
 from bench.cli.options import (
     KEY,
@@ -27,6 +27,7 @@ from bench.cli.options import (
     ScenarioPlace,
     Values,
     given_options,
+    run_options,
     scenario_options,
     swept,
     together,
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from bench.experiments.compare.sides import Named
 
 PAIRS = {"compare": 10, "gate": 24}
-MOST_PAIRS = 1000
 SHOWN = (
     *("rate", "acquire.p50", "acquire.p99", "release.p50", "handoff.p50", "acquire.success"),
     *("cost.commands_per_acquire", "cost.client_cpu_us_per_cycle", "cost.server_cpu_us_per_cycle"),
@@ -60,7 +60,7 @@ def _share(text: str) -> float:
 def _options(command: Command, kind: Kind) -> Command:
     options = together(
         click.option(
-            *("--pairs", "--repeats", "pairs"), metavar="N", type=click.IntRange(1, MOST_PAIRS), default=PAIRS[kind],
+            *("--pairs", "--repeats", "pairs"), metavar="N", type=click.IntRange(1, 1000), default=PAIRS[kind],
             help=f"rounds to run; a gate stops when it is certain  [{PAIRS[kind]}]",
         ),
         click.option("--tolerance", type=Read("SHARE", _share), default="10%", help="how much worse passes  [10%]"),
@@ -71,9 +71,7 @@ def _options(command: Command, kind: Kind) -> Command:
         ),
         hosts_options,
         scenario_options("recipe", usual={"duration": "1.5s at most", "warmup": "0.3s at most"}),
-        click.option("--allow-missing", is_flag=True, help="go on when a minority of the targets cannot be reached"),
-        click.option("--allow-skipped", is_flag=True, help="go on without faults that cannot take place here"),
-        experiment_options(kind, seed=None),
+        run_options(kind),
     )  # fmt: skip
     return options(command)
 

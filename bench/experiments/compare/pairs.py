@@ -37,7 +37,6 @@ from bench.topology.child import Guard
 from bench.topology.faults.kinds import read_faults
 from bench.workloads.plan import Ring
 
-REPEATED_SHARE = 2
 SHORT_MS = 10.0  # a hold and a rest that end well within a turn
 LOOK_S = 0.1
 HERE = Path(__file__).resolve().parents[3]
@@ -134,7 +133,7 @@ def run_pairs(
 ) -> Rounds:
     """Run all rounds. `so_far`: what is said after each, and whether it is enough. Raises if the first cannot be."""
     plan, done, began_s = order.plan, Rounds([], {}), time.monotonic()
-    allowed = max(1, plan.pairs // REPEATED_SHARE)
+    allowed = max(1, plan.pairs // 2)
     draw, sides = random.Random(plan.seed), range(len(plan.sides))
     run_round = _in_turns if take_turns(plan) else _there_and_back
     with Interrupts() as interrupts, contextlib.ExitStack() as stack:
