@@ -38,13 +38,13 @@ class Environment(Section, frozen=True, kw_only=True):
 
 def describe_environment() -> Environment:
     """The section `environment`. `git_dirty`: the source differs from the commit; both None outside a checkout."""
-    status, memory_kb = _git("status", "--porcelain"), _found(r"^MemTotal:\s*(\d+) kB", "/proc/meminfo")
-    model = _found(r"^(?:model name|Model)\s*:\s*(.+)$", "/proc/cpuinfo")
+    status = _git("status", "--porcelain")
+    model = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", _read("/proc/cpuinfo") or "", re.MULTILINE)
     return Environment(
-        cpu_model=model or platform.processor() or platform.machine() or None,
+        cpu_model=model[1] if model else platform.machine() or None,
         cores=os.cpu_count(),
-        usable_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        memory_bytes=int(memory_kb) * 1024 if memory_kb else None,
+        usable_cores=len(os.sched_getaffinity(0)),
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         kernel=platform.release(),
         system=platform.platform(),
         boot_id=_read("/proc/sys/kernel/random/boot_id"),
@@ -113,11 +113,6 @@ def _git(*arguments: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
-
-
-def _found(pattern: str, path: str) -> str | None:
-    match = re.search(pattern, _read(path) or "", re.MULTILINE)
-    return match[1] if match else None
 
 
 def _read(path: str) -> str | None:

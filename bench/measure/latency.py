@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 import numpy as np
 
 from bench.measure import outcomes
-from bench.measure.clocks import Integers, Timeline, timelines
+from bench.measure.clocks import Integers, timelines
 from bench.measure.facts import Window
 from bench.measure.histogram import Histogram, Sums
 from bench.measure.outcomes import ACQUIRE_OUTCOMES, acquired, attempts_of
@@ -107,21 +107,19 @@ def handoffs(records: Records, window: Window) -> Integers:
 
     Neighbouring grants of a resource are a hand-off when the earlier holder sent its release before the later grant,
     and somebody was waiting then: more acquires begun than returned."""
-    lines = timelines(records["resource"], extent_ns(records))
-    parts = [_handoffs(records[rows], line, window) for line, rows in lines]
-    return np.concatenate([np.empty(0, np.int64), *parts])
-
-
-def _handoffs(records: Records, timeline: Timeline, window: Window) -> Integers:
-    leases = np.flatnonzero(acquired(records))
-    ordered = leases[np.argsort(timeline.keys(records["resource"][leases], records["granted_ns"][leases]))]
-    resource, granted, sent = (records[name][ordered] for name in ("resource", "granted_ns", "release_sent_ns"))
-    pairs = (resource[:-1] == resource[1:]) & (sent[:-1] <= granted[1:]) & window.holds(sent[:-1])
-    at_release = timeline.keys(resource[:-1][pairs], sent[:-1][pairs])
-    begun = np.sort(timeline.keys(records["resource"], records["start_ns"]))
-    returned = np.sort(timeline.keys(records["resource"], records["ended_ns"]))
-    waiting = np.searchsorted(begun, at_release, "right") - np.searchsorted(returned, at_release, "right")
-    return np.asarray((granted[1:] - sent[:-1])[pairs][waiting > 0])
+    found = [np.empty(0, np.int64)]
+    for timeline, rows in timelines(records["resource"], extent_ns(records)):
+        part = records[rows]
+        leases = np.flatnonzero(acquired(part))
+        ordered = leases[np.argsort(timeline.keys(part["resource"][leases], part["granted_ns"][leases]))]
+        resource, granted, sent = (part[name][ordered] for name in ("resource", "granted_ns", "release_sent_ns"))
+        pairs = (resource[:-1] == resource[1:]) & (sent[:-1] <= granted[1:]) & window.holds(sent[:-1])
+        at_release = timeline.keys(resource[:-1][pairs], sent[:-1][pairs])
+        begun = np.sort(timeline.keys(part["resource"], part["start_ns"]))
+        returned = np.sort(timeline.keys(part["resource"], part["ended_ns"]))
+        waiting = np.searchsorted(begun, at_release, "right") - np.searchsorted(returned, at_release, "right")
+        found.append((granted[1:] - sent[:-1])[pairs][waiting > 0])
+    return np.concatenate(found)
 
 
 @dataclass(frozen=True, slots=True)

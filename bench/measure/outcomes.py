@@ -17,7 +17,6 @@ ACQUIRE_OUTCOMES = ("acquired", "contended", "split_vote", "unreachable", "too_l
 RELEASE_OUTCOMES = ("released", "gone", "unreachable")
 
 KINDS = ("granted", "refused", "errored", "silent", "absent", "undecided")  # of votes: a byte each, lowest first
-_ATTEMPTS_MASK = (1 << 32) - 1
 
 Counts = dict[str, int]
 
@@ -112,7 +111,7 @@ def votes_of(records: Records, kind: str) -> Integers:
 
 def attempts_of(records: Records) -> Integers:
     """Rounds each operation took."""
-    return np.asarray(records["attempts"] & _ATTEMPTS_MASK)
+    return np.asarray(records["attempts"] & 0xFFFF_FFFF)
 
 
 def split_votes_of(records: Records) -> Integers:

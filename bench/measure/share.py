@@ -24,7 +24,8 @@ from bench.measure.clocks import Integers, Who, worker_files
 from bench.measure.facts import Window
 from bench.measure.fold import Fold
 from bench.measure.histogram import SumsState
-from bench.measure.record import LOST, RECORD_FIELDS, TIMES, read_lost, read_pieces, words_of
+from bench.measure.record import CURE, LOST, RECORD_FIELDS, TIMES, read_lost, read_pieces, words_of
+from bench.measure.result import write_whole
 from bench.measure.section import decoded
 from bench.scenario import Scenario
 
@@ -152,9 +153,7 @@ def unpack_here(path: Path, *, whole: bool) -> None:
 
 def write_led(workdir: Path, led: Led) -> None:
     """Say in the folder what was decided, in one step."""
-    draft = workdir / f"{LED_FILE}.tmp"
-    draft.write_bytes(msgspec.json.encode(led))
-    draft.replace(workdir / LED_FILE)
+    write_whole(workdir / LED_FILE, msgspec.json.encode(led).decode(), CURE)
 
 
 def read_led(workdir: Path) -> Led | None:
