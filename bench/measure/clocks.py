@@ -139,8 +139,8 @@ def _between(one: _Stretch, two: _Stretch) -> tuple[int, int]:
 
 
 def _columns(rows: Integers, drift: float = DRIFT) -> tuple[Integers, Integers, Integers]:
-    """How far the clocks can have drifted apart since the first one; the bounds on ours − theirs, without what NTP
-    did, by each alone. It may have done some of that while the round trip was on its way."""
+    """How far the clocks can have drifted apart since the first; the bounds on ours − theirs by each alone, without
+    what NTP did, some of it maybe while the round trip was on its way."""
     grown = np.ceil((rows[:, 0] - rows[0, 0]) * drift).astype(np.int64)
     loose = READ_NS + np.ceil((rows[:, 2] - rows[:, 0]) * 2 * DRIFT).astype(np.int64)
     return grown, rows[:, 0] - rows[:, 1] - rows[:, 3] - loose, rows[:, 2] - rows[:, 1] - rows[:, 3] + loose

@@ -98,26 +98,26 @@ class Fold:
         """The sections so far. `reports`: of the workers; `server_cpu_s`: CPU of all servers over the run."""
         told, counts, acquires = self.sums.numbers, self._counts, self._inside(*ACQUIRE_OUTCOMES)
         margins = self._inside(*latency.margin_names(self._instances)).items()
+        asked = sum(acquires.values())
+        shares = {name: number / asked if asked else None for name, number in acquires.items()}
         split_votes, rounds = self._inside("split_votes")["split_votes"], counts["window_attempts"]
         histograms = self.sums.histograms | {
             "scheduler_lag": workers.merged(report.lag_histogram for report in reports),
             "timer_lateness": workers.merged(report.lateness_histogram for report in reports),
         }
-        attempts = fields_of(Latency.of(histograms["attempts"], unit_ns=1))
-        figures = workers.added(report.figures for report in reports)
         values = Measured(
             duration_s=self._window.duration_s,
             rate=self._rate(),
             outcomes=Outcomes(**acquires),
-            outcome_shares=outcomes.shares(acquires),
+            outcome_shares=outcomes.OutcomeShares(**shares),
             totals=Outcomes(**self._totals),
             releases=Releases(**told["releases"]),
             latency_s=latency.blocks(histograms),
             over_time=latency.over_time_of(self.sums, self._slices),
-            attempts=Attempts(**attempts, total=rounds),
+            attempts=Attempts(**fields_of(Latency.of(histograms["attempts"], unit_ns=1)), total=rounds),
             votes=Votes(margin={name.split()[1]: number for name, number in margins if number}, **told["votes"]),
             split_votes=SplitVotes(count=split_votes, ratio=split_votes / rounds if rounds else None),
-            waiting=latency.waiting_of(self.sums, self._scenario.users, figures),
+            waiting=latency.waiting_of(self.sums, self._scenario.users, [report.figures for report in reports]),
             cost=self._cost(reports, server_cpu_s),
             generator=workers.judge_generator(
                 reports, histograms, counts, self._scenario, span_ns=self._window.span_ns, due=self._due.run

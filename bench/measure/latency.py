@@ -5,7 +5,7 @@ most 60; slices of the same width reach back over the warm-up. An operation belo
 those of the window add up to `outcomes`; `granted` counts leases by the moment of their grant.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from operator import attrgetter
@@ -150,15 +150,15 @@ def add_waits(sums: Sums, records: Records, inside: Records) -> None:
     sums.add("waits", {"retries": int(np.maximum(attempts_of(records) - 1, 0).sum())})
 
 
-def waiting_of(sums: Sums, users: int, told: Mapping[str, int]) -> Waiting:
-    """What it comes to, of at least so many callers. `told`: what the recipe counted of itself."""
+def waiting_of(sums: Sums, users: int, told: Sequence[Mapping[str, int]]) -> Waiting:
+    """What it comes to, of at least so many callers. `told`: what the recipe counted of itself, by process."""
     leases = sums.numbers["leases"].values()
     squares = sum(number**2 for number in leases)
     return Waiting(
         jain=sum(leases) ** 2 / (max(users, len(leases)) * squares) if squares else None,
         longest_s=sums.longest_ns / 1e9 if sums.longest_ns else None,
-        wakeups=told.get("wakeups", 0),
-        polls=sums.numbers["waits"]["retries"] + told.get("polls", 0),
+        wakeups=sum(figures.get("wakeups", 0) for figures in told),
+        polls=sums.numbers["waits"]["retries"] + sum(figures.get("polls", 0) for figures in told),
     )
 
 

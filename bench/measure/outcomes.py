@@ -88,12 +88,6 @@ def count_releases(records: Records) -> Counts:
     return _count(records["outcome"] >> 8, RELEASE_OUTCOMES)
 
 
-def shares(counts: Counts) -> OutcomeShares:
-    """Each count ÷ their sum (0…1); None for all when there is nothing."""
-    total = sum(counts.values())
-    return OutcomeShares(**{name: count / total if total else None for name, count in counts.items()})
-
-
 def _count(codes: NDArray[np.int64], names: tuple[str, ...]) -> Counts:
     counts = np.bincount(codes & 0xFF, minlength=256)
     return {name: int(counts[OUTCOME_CODES[name]]) for name in names}

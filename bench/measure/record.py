@@ -77,20 +77,15 @@ _NO_ROWS = memoryview(b"").cast("q")
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """All complete records of a run and what is known to be missing from them.
-
-    `lost`: attempts of their acquires before the last one: resource, when it was begun (ns). `counts`: records of each
-    (worker, pid) that has a file. All times are on our clock; `early` and `late`: the `records` at the earliest and at
-    the latest that they can be where another clock told some of them (`lost` has two times then), else None.
-    """
+    """All complete records of a run, with times of our clock, and what is known to be missing from them."""
 
     records: Records
     torn: int  # records whose writing was cut short
     missing_segments: int  # files that should stand between others, and do not
-    lost: Integers = field(default_factory=lambda: np.empty((0, 2), np.int64))
-    counts: Mapping[Who, int] = field(default_factory=dict)
-    early: Records | None = None
-    late: Records | None = None
+    lost: Integers = field(default_factory=lambda: np.empty((0, 2), np.int64))  # attempts before the last: `read_lost`
+    counts: Mapping[Who, int] = field(default_factory=dict)  # records of each worker that has a file
+    early: Records | None = None  # the `records` at the earliest they can be where another clock told some of them
+    late: Records | None = None  # and at the latest
 
 
 def ends_ns(records: Records) -> Integers:

@@ -13,7 +13,7 @@ import numpy as np
 from librt.strings import BytesWriter, write_i64_le
 from mypy_extensions import i64
 
-from bench.errors import EnvironmentNotReadyError
+from bench.errors import writing
 from bench.measure.record import RECORD_DTYPE, RECORD_FIELDS, Records
 
 RECORD_BYTES: Final = 8 * len(RECORD_FIELDS)
@@ -118,18 +118,11 @@ class Recorder:
 
     def _make_segment(self, base: int) -> Segment:
         path, size = self._path(base), self._segment_records * RECORD_BYTES
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        cure = f"free disk space ({size} bytes) or run with a shorter --duration"
+        with writing(path, cure), path.open("xb+", buffering=0) as file:
             try:
-                os.posix_fallocate(descriptor, 0, size)
-                return Segment(base, mmap.mmap(descriptor, size))
+                os.posix_fallocate(file.fileno(), 0, size)
+                return Segment(base, mmap.mmap(file.fileno(), size))
             except OSError:
                 path.unlink()
                 raise
-            finally:
-                os.close(descriptor)
-        except OSError as error:
-            raise EnvironmentNotReadyError(
-                f"cannot make room for the history ({size} bytes at {path}): {error.strerror}; "
-                "free disk space or run with a shorter --duration"
-            ) from error

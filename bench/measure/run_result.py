@@ -10,12 +10,11 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from bench.errors import UsageError
 from bench.measure.latency import Latencies, Latency, OverTime, Waiting
 from bench.measure.outcomes import Outcomes, OutcomeShares, Releases, SplitVotes, Votes
 from bench.measure.record import OperationFacts
-from bench.measure.result import Document, read_result
-from bench.measure.section import Amount, Count, Section, Share, says, typed
+from bench.measure.result import Document, result_of_kind
+from bench.measure.section import Amount, Count, Section, Share, says
 from bench.scenario import Scenario
 
 BrokenRule = Literal["service_fault", "granted_invalid", "foreign_delete", "client_overstay", "spurious_refusal"]
@@ -332,8 +331,5 @@ Figures = Measured | RunResult  # what limits are judged on
 
 
 def read_run(place: Path) -> RunResult:
-    """Return the result of a run in a folder or file. Raises UsageError when there is none, or one of another kind."""
-    result = read_result(place)
-    if not {"scenario", "latency_s", "rate", "safety", "generator"} <= result.keys():
-        raise UsageError(f"{place} is a result of another command; give results of lockbench run")
-    return typed(result, RunResult, str(place))
+    """Return the result of a run in a folder or file. Raises UsageError when there is none, or of another kind."""
+    return result_of_kind(place, "run", RunResult)

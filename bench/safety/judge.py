@@ -34,21 +34,14 @@ ClockSample = tuple[int, int]  # monotonic ns, CLOCK_REALTIME − CLOCK_MONOTONI
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What the history itself does not tell.
+    """What the history itself does not tell."""
 
-    `unsafe_recipe`: the flaw of a recipe that is known to be unsafe, else None. `fault_spans_ns`: (begun, ended) of
-    every injected fault; its effects may last one TTL longer. `clock`: samples over the run, in order. `missing`: one
-    sentence for each part of the history that is known to be lost (a killed worker), or whose clock has no bound.
-    `commands`: what the servers took during the run; None if one of them does not say. `leases`: as many were granted,
-    where the history has not all of them.
-    """
-
-    unsafe_recipe: str | None = None
-    fault_spans_ns: tuple[tuple[int, int], ...] = ()
-    clock: Sequence[ClockSample] = ()
-    missing: tuple[str, ...] = ()
-    commands: int | None = None
-    leases: int = 0
+    unsafe_recipe: str | None = None  # the flaw of a recipe that is known to be unsafe
+    fault_spans_ns: tuple[tuple[int, int], ...] = ()  # of injected faults; their effects may last one TTL longer
+    clock: Sequence[ClockSample] = ()  # over the run, in order
+    missing: tuple[str, ...] = ()  # sentences on what is known to be lost of the history, or has no bound on its clock
+    commands: int | None = None  # that the servers took during the run; None if one of them does not say
+    leases: int = 0  # as many were granted, where the history has not all of them
 
 
 class Judge:

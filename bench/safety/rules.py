@@ -96,11 +96,8 @@ def order_leases(operations: Operations, timeline: Timeline) -> Leases:
 
 
 def trace_end_ns(records: Records, ttl_ms: int) -> Integers:
-    """Until when each operation may have kept a quorum of keys, generously: no refusal before that is spurious.
-
-    A confirmed release, or a single lost round in which every instance answered: until its clean-up has arrived. In
-    all other cases a key may live on for a whole TTL.
-    """
+    """Until when each operation may have kept a quorum of keys, generously: after a confirmed release, or a single lost
+    round in which every instance answered, until its clean-up has arrived; else a key may live on for a whole TTL."""
     released = ((records["outcome"] >> 8) & 0xFF) == OUTCOME_CODES["released"]
     unsure = votes_of(records, "silent") + votes_of(records, "undecided") > 0
     answered = ~acquired(records) & (attempts_of(records) <= 1) & ~unsure

@@ -231,7 +231,7 @@ class OperationCounts:
         yield point("redlock.leases.held", holding)
         yield point("redlock.callers.waiting", max(asking - self._releasing, 0.0))
         yield point("redlock.load.achieved", self._achieved_per_s)
-        found = waiting_of(self._waits, 0, added(note.figures for note in notes))
+        found = waiting_of(self._waits, 0, [note.figures for note in notes])
         yield point("redlock.handoff.turns", found.wakeups)
         yield point("redlock.acquire.polls", found.polls)
         if found.jain is not None and found.longest_s is not None:

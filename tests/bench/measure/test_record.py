@@ -200,7 +200,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_written_records(tmp_path, mo
 
     monkeypatch.setattr(record.os, "posix_fallocate", no_room)
     for _ in range(2):
-        with pytest.raises(EnvironmentNotReadyError, match=r"room for the history .*: No space left on device; free"):
+        with pytest.raises(EnvironmentNotReadyError, match=r"history.*: No space left on device; free"):
             recorder.write(*fields(10))
     recorder.close()
     assert len(list(tmp_path.iterdir())) == 1
