@@ -29,6 +29,7 @@ from bench.workloads.plan import Plan, plan_from
 
 def main() -> int:
     """Judge one run. Returns an exit code."""
+    say(READY)
     order = next(orders(JudgeOrder), None)
     if order is None:
         return 0

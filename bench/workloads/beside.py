@@ -33,7 +33,7 @@ class JudgeOrder:
     folder: Path | None
 
 
-READY = "ready"  # its answer to an order: it has asked the servers what they have done so far
+READY = "ready"  # its first word, and its answer to an order: it has asked the servers what they have done so far
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,28 +49,34 @@ class ToldVerdict:
 
 
 class JudgeBeside:
-    """Beside one run: made before it, `judge`d once it has ended, or `close`d. `workdir`: the folder of the run; None
-    without a judge, and then the verdict is UNKNOWN."""
+    """Beside one run at most: `begin` with it, `judge` once it has ended, or `close`. Made early: it takes a second to
+    be there, and Locust's run time does not wait. Without one the verdict is UNKNOWN."""
 
-    def __init__(self, plan: Plan, folder: Path | None) -> None:
-        """Have the judge of the run of `plan` ready. `folder`: for the result."""
-        self.workdir: Path | None = None
+    def __init__(self) -> None:
         self._parts = ExitStack()
         self._child: Child | None = None
+        self._workdir: Path | None = None
         self._why = ""  # there is no verdict
         with self._noted():
             self._child = self._parts.enter_context(Child("the judge", "bench.run.beside"))
-            guard = self._parts.enter_context(Guard(Path(tempfile.gettempdir()), "lockbench-run-"))
-            command = tuple(masked_command(["locust", *sys.argv[1:]]))
-            self._child.tell(JudgeOrder(plan.text.decode(), guard.folder, command, folder))
             self._child.hear(str, READY_S)
-            self.workdir = guard.folder
+
+    def begin(self, plan: Plan, folder: Path | None) -> Path | None:
+        """The folder of the run of `plan`, which begins; None if nobody judges it. `folder`: for the result."""
+        with self._noted():
+            if self._child is not None:
+                guard = self._parts.enter_context(Guard(Path(tempfile.gettempdir()), "lockbench-run-"))
+                command = tuple(masked_command(["locust", *sys.argv[1:]]))
+                self._child.tell(JudgeOrder(plan.text.decode(), guard.folder, command, folder))
+                self._child.hear(str, READY_S)
+                self._workdir = guard.folder
+        return self._workdir
 
     def judge(self, stop_ns: int) -> ToldVerdict:
         """The verdict on the run, all of which is in its folder. `stop_ns`: when the load was to end (monotonic)."""
         told = ToldVerdict("UNKNOWN", Kind.UNKNOWN.value, "nobody has judged this run", 0)
         with self._noted():
-            if self._child is not None and self.workdir is not None:
+            if self._child is not None and self._workdir is not None:
                 self._child.tell(stop_ns)
                 told = self._child.hear(ToldVerdict, JUDGE_S)
         self.close()

@@ -7,6 +7,7 @@ judge beside it. Source: locust.runners, locust.main (shutdown).
 """
 
 import logging
+import os
 import time
 from argparse import Namespace
 from collections.abc import Iterable
@@ -27,7 +28,7 @@ from bench.workloads.beside import JUDGE_S, JudgeBeside, ToldVerdict
 from bench.workloads.hosts import Hosts
 from bench.workloads.launch import error_of, is_alive, note_failure, note_of
 from bench.workloads.member import BEGIN, FAILED, FINISH, FINISHED, HERE, THERE, end_within
-from bench.workloads.plan import PLAN, Plan, plan_of
+from bench.workloads.plan import PLAN, Plan, plan_of, planned
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
 LEAD_NS = 50 * NS_PER_MS  # from making the origin to the origin: time for the message to arrive
@@ -55,7 +56,7 @@ class Conductor:
         self._finished: set[str] = set()
         self._pids: dict[str, int] = {}
         self._there: dict[str, int] = {}  # callers that run, by worker
-        self._judge: JudgeBeside | None = None
+        self._judge = None if planned(os.environ) else JudgeBeside()
         self._stop_ns = 0
         self.told: ToldVerdict | None = None  # the verdict on the last run
         events = environment.events
@@ -94,8 +95,9 @@ class Conductor:
             scenario = replace(plan.scenario, users=users, processes=len(fleet) or 1, warmup_ms=0.0)
             bind = (options.master_bind_host, options.master_bind_port) if isinstance(runner, MasterRunner) else None
             plan = replace(plan, scenario=scenario, bind=bind)
-            judge = self._judge = JudgeBeside(plan, options.result and Path(options.result).absolute())
-            plan = replace(plan, workdir=judge.workdir, bind=bind if judge.workdir else None)
+            self._judge = self._judge or JudgeBeside()
+            folder = self._judge.begin(plan, options.result and Path(options.result).absolute())
+            plan = replace(plan, workdir=folder, bind=bind if folder else None)
         theirs = plan if plan.bind is None else replace(plan, workdir=None)  # they have folders of their own
         setattr(options, PLAN, theirs.text.decode())
         return plan
@@ -164,8 +166,8 @@ class Conductor:
     def _is_gone(self, client: WorkerNode) -> bool:
         """Whether it will never finish. Locust finds that out after 4 s; of a process of this host the kernel knows."""
         pid = self._pids.get(client.id)
-        planned = self._plan is not None and self._plan.workdir is not None and self._plan.bind is None  # all are here
-        return client.state == STATE_MISSING or (planned and pid is not None and not is_alive(pid))
+        all_here = self._plan is not None and self._plan.workdir is not None and self._plan.bind is None
+        return client.state == STATE_MISSING or (all_here and pid is not None and not is_alive(pid))
 
     def _note_here(self, msg: Message, **_: object) -> None:
         """A worker has come, or begins its part of the run."""
