@@ -34,6 +34,7 @@ from bench.measure.run_result import InstanceReport
 from bench.measure.workers import Phase, WorkerNote, write_note
 from bench.recipes.protocol import Recipe
 from bench.recipes.registry import find_recipe
+from bench.scenario import Scenario
 from bench.telemetry.settings import is_wanted
 from bench.workloads.alarm import Alarm, Pacer, PreciseAlarm, Rests
 from bench.workloads.demand import ALONE, CALLERS_PER_WORKER, Contention, Seat, offsets_ns
@@ -72,8 +73,7 @@ class Worker:
         self.plan, self.index, self.recipe, self.broke = plan, index, recipe, broke
         self.acquire = find_recipe(scenario.recipe).acquire_of(recipe)
         self.errors: Counter[str] = Counter()
-        fire = environment.events.request.fire if scenario.events == "stock" else None
-        self.rows = Row(scenario.recipe, "acquire", acquires_of, fire), Row(scenario.recipe, "release", releases_of)
+        self.rows = _rows(scenario, environment)
         self._workdir, self._stats = workdir, environment.stats
         self._recorder, self._begun = Recorder(workdir, index), Begun(workdir, index)
         self.turns = RingPlace(plan.ring, scenario.users) if plan.ring else None
@@ -92,8 +92,7 @@ class Worker:
         self._cpu_s = time.process_time()
         self._lags_ns: list[int] = []
         self._kept_ns = 0  # callers were kept from their next operation by turns of the hub
-        self._lag, self._lateness = Histogram(), Histogram()
-        self._lag_text = ""
+        self._lag, self._lag_text, self._lateness = Histogram(), "", Histogram()
         self._replies = tuple(Histogram() for _ in recipe.instances)
         self._ending = Event()
         self._prober, self._housekeeper = gevent.spawn(self._probe), gevent.spawn(self._housekeep)
@@ -348,6 +347,11 @@ class Worker:
             errors=dict(self.errors),
             locust={row.name: row.counts for row in self.rows},
         )
+
+
+def _rows(scenario: Scenario, environment: Environment) -> tuple[Row, Row]:
+    fire = environment.events.request.fire if scenario.events == "stock" else None
+    return Row(scenario.recipe, "acquire", acquires_of, fire), Row(scenario.recipe, "release", releases_of)
 
 
 def instance_report(status: InstanceStatus) -> InstanceReport:
