@@ -4,7 +4,7 @@
     hot      64 callers want one resource, each holds it for 1 ms: in one process, and in four
     stopped  one of three instances stands still for 4 s under 64 callers
 
-Rules: as in speed.py, but only free resources are compared as at one pace of the cores, and busy rounds count, too.
+Rules: as in speed.py; how fast the cores were, and whose, is looked at on free resources only.
 Libraries run as they come. Everybody takes part in the first round; in the others, under each load, ours and the
 fastest three, who decide the bars.
 """
