@@ -14,7 +14,7 @@ only. That a power cut keeps what the ledger calls durable is shown by tests/int
 import asyncio
 import signal
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, closing, suppress
+from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
