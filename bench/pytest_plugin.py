@@ -44,6 +44,26 @@ class LockRun:
     errors: Mapping[str, int]
 
     @property
+    def rate_per_s(self) -> float:
+        """Leases per second."""
+        return self.measured.rate.achieved_per_s or 0.0
+
+    @property
+    def p50_s(self) -> float | None:
+        """Median time of an acquire (s), inf where half of them failed; None with fewer than ten samples beyond it."""
+        return self._acquire("p50")
+
+    @property
+    def p99_s(self) -> float | None:
+        """The time (s) that 99 of 100 acquires do not exceed, inf where more failed; None as for `p50_s`."""
+        return self._acquire("p99")
+
+    def _acquire(self, figure: str) -> float | None:
+        from bench.gates.threshold import find_metric
+
+        return find_metric(f"acquire.{figure}").value(self.measured)
+
+    @property
     def safety(self) -> str:
         """SAFE, VIOLATED, UNKNOWN, or NOT TESTED: callers hardly met, so nothing could be seen."""
         return self.measured.safety.verdict
@@ -81,7 +101,7 @@ class LockBenchmark:
         run = self._tested(lock, [self._measure(lock, plan)], plan)
         judged = [limit.judge(run.measured) for limit in limits]
         broken = [] if allow_violations else _violations(run)
-        if not run.measured.rate.achieved_per_s:
+        if not run.rate_per_s:
             broken.append(f"no lease was granted in the measured time, errors {dict(run.errors)}")
         broken += [f"{one.expression}: {one.status} ({threshold_text(one)})" for one in judged if one.status != "pass"]
         self._say(_figures(run))

@@ -135,7 +135,7 @@ def test_what_is_allowed_stands_beside_every_judged_interval(tmp_path: Path) -> 
     assert limit_of(replace(shares, role="shown")) is None
     assert limit_of(replace(shares, tolerance_ratio=None)) is None, "results of before say nothing of it"
     (figure,) = figures(result)
-    assert figure.data.rows[0][-1] == pytest.approx(1 / 1.1)
+    assert figure.rows[0][-1] == pytest.approx(1 / 1.1)
 
 
 def test_the_figure_names_first_what_failed(tmp_path: Path) -> None:

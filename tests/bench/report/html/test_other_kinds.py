@@ -29,7 +29,7 @@ def capacity(low=1_000.0, high=1_050.0, **given):
 
 def test_a_capacity_shows_its_interval():
     (search,) = capacity_figures(capacity_result(capacity()))
-    assert search.title.endswith("1,000–1,050 leases/s, 95 % sure, at acquire.p99 < 10ms")
+    assert search.title.endswith("1,000–1,050 leases/s, 95 % sure, at acquire.p99 < 10ms; knee at 700/s")
     assert search.svg.count("circle") == 2
     assert 'class="found"' in search.svg
 
