@@ -112,7 +112,7 @@ def read_journal(folder: Path) -> tuple[Plan, Sequence[bytes], int]:
     except OSError as error:
         raise UsageError(f"{folder} holds nothing to go on from: {path.name}: {error.strerror}") from error
     except (ValueError, KeyError, MsgspecError):
-        raise UsageError(f"{path} is not the journal of an experiment; begin anew without --resume") from None
+        raise UsageError(f"{path} is not the journal of an experiment; begin anew in another --out") from None
 
 
 def _sound(path: Path, lines: Sequence[bytes], kind: type[Piece], check: Callable[[Piece], object]) -> Iterator[Piece]:
