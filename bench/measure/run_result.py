@@ -203,7 +203,9 @@ class InfoDelta:
     commands_processed: Annotated[int | None, says("all commands")] = None
     calls: Annotated[dict[str, int], says("by command, a sub-command as config|get")] = field(default_factory=dict)
     expired_keys: Annotated[int | None, says("keys that expired")] = None
-    aof: Annotated[dict[str, int | str], says("aof_delayed_fsync and aof_rewrites")] = field(default_factory=dict)
+    aof: Annotated[
+        dict[str, int | str], says("increase of aof_delayed_fsync and aof_rewrites; sizes and states at the end")
+    ] = field(default_factory=dict)
 
     @property
     def delayed_fsyncs(self) -> int | None:

@@ -26,6 +26,14 @@ from lockcore.clock import NS_PER_S
 from lockcore.shells.target import InstanceTarget
 
 _AOF_COUNTERS = ("aof_delayed_fsync", "aof_rewrites")
+_AOF_NOW = (
+    "aof_enabled",
+    "aof_current_size",
+    "aof_base_size",
+    "aof_pending_bio_fsync",
+    "aof_last_write_status",
+    "aof_last_bgrewrite_status",
+)
 _COMMAND = "cmdstat_"
 TIMEOUT_S = 2.0  # of each step
 EVERY_S = 2.0  # between two looks of InfoWatch
@@ -71,7 +79,8 @@ def delta(before: InfoSnapshot, after: InfoSnapshot) -> InfoDelta:
             if name.startswith(_COMMAND) and (calls := stat["calls"] - old.get(name, {"calls": 0})["calls"])
         },
         expired_keys=increase("expired_keys"),
-        aof={name: change for name in _AOF_COUNTERS if (change := increase(name)) is not None},
+        aof={name: new[name] for name in _AOF_NOW if name in new}
+        | {name: change for name in _AOF_COUNTERS if (change := increase(name)) is not None},
     )
 
 

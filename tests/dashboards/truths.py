@@ -124,7 +124,7 @@ class Truths:
         votes, split = self.result["votes"], self.result["split_votes"]["count"]
         margins = {int(margin): number for margin, number in votes["margin"].items()}
         attempts, waiting = self.result["attempts"], self.result["waiting"]
-        dead = [Right(0, self.result["scenario"]["wait_ms"] / 1000)] if self.result["split_votes"]["operations"] else []
+        dead = [Right(0, self.result["scenario"]["wait_ms"] / 1000)] if split else []
         return {
             "Votes A": [self.rate(votes[vote], redlock_vote=vote) for vote in VOTES],
             "Vote margin A": [near(sum(k * n for k, n in margins.items()) / sum(margins.values()), 1.15)],

@@ -52,7 +52,7 @@ def test_with_the_right_quorum_one_of_them_does_not_even_connect(fleet: Fleet) -
 
 
 def test_an_ignored_drift_is_found_out(ground: RowSetup, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases, "WITHIN", (1.009,))
+    monkeypatch.setattr(leases, "WITHIN", (0.995, 1.009))
     monkeypatch.setattr(claims, "drift_ns", lambda _ttl_ms, _factor: 0)
     finding = leases.drift(leases.WITHIN, replace(ground, quick=False))  # a TTL of 2 s: 18 ms of overlap
     if finding.verdict in (SKIPPED, NOT_KNOWN):

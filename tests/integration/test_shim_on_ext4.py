@@ -89,12 +89,8 @@ def server_on(disk: LoopDisk, policy: str) -> Iterator[tuple[Fleet, Control]]:
         controls.append(Control(folder.parent / "ledger.map"))
         return {"LD_PRELOAD": f"./{LIBRARY_FILE}", "LOCKBENCH_SHIM": str(controls[0].path)}
 
-    try:
-        with start_fleet(1, policy, environment=environment, config=NO_REWRITE) as fleet:
-            yield fleet, controls[0]
-    finally:
-        for control in controls:
-            control.close()
+    with start_fleet(1, policy, environment=environment, config=NO_REWRITE) as fleet:
+        yield fleet, controls[0]
 
 
 def load(fleet: Fleet, load_s: float) -> set[str]:

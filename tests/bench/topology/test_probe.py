@@ -51,7 +51,12 @@ def test_every_counter_is_the_increase() -> None:
     assert change.commands_processed == 60
     assert change.expired_keys == 3
     assert change.calls == {"set": 30, "evalsha": 30}, "a command that did not run is absent"
-    assert change.aof == {"aof_delayed_fsync": 3}
+    assert change.aof == {
+        "aof_delayed_fsync": 3,
+        "aof_current_size": 999,
+        "aof_enabled": 1,
+        "aof_last_write_status": "ok",
+    }
 
 
 @pytest.mark.parametrize(
