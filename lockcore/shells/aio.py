@@ -20,7 +20,7 @@ from lockcore.shells.connections import LOOK_S
 from lockcore.shells.driver import LoopDriver
 from lockcore.shells.handshake import Shaken, discard, shaken
 from lockcore.shells.target import InstanceTarget
-from lockcore.shells.tasks import Seat, TaskShortcut
+from lockcore.shells.tasks import TaskShortcut, step_all
 from lockcore.shells.wire import Wire
 from lockcore.turns import Offer, Wanted
 
@@ -172,8 +172,8 @@ class AsyncDriver(LoopDriver):
 
     # -- hooks of LoopDriver -------------------------------------------------------------------------------------------
 
-    def _waker(self) -> Callable[[Seat], None]:
-        return Seat.step if asyncio.current_task(self._loop) is None else Seat.later
+    def _hand_out(self) -> None:
+        step_all(self.engine, at_once=asyncio.current_task(self._loop) is None)
 
     def _soon(self, callback: Callable[[], None]) -> None:
         if self._loop.is_closed():  # tasks are being destroyed: what they give back is sent

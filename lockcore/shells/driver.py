@@ -6,10 +6,9 @@ Everything here runs in the loop's own thread.
 
 from collections.abc import Callable, Generator, Sequence
 from random import Random
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from lockcore.arguments import check_lease
-from lockcore.awaited import hand_out
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS, monotonic_ns
 from lockcore.errors import ForeignProcessError, InstanceClosedError, ProtocolError
 from lockcore.keeper import KeepAlive, keeper_steps
@@ -35,7 +34,7 @@ class LoopDriver(Connections):
     _tick_later: Callable[[int], None]  # after so many ns
     _soon: Callable[[Callable[[], None]], None]  # have the loop call it in its next turn
     _stay_awake: Callable[[], None]  # have the loop not sleep but call `look_again` in every turn, until it says no
-    _waker: Callable[[], Callable[[Any], object]]  # what wakes one who waits
+    _hand_out: Callable[[], None]  # wake whoever waits for what is settled (awaited.py)
 
     def __init__(self, targets: Sequence[InstanceTarget], settings: Settings) -> None:
         super().__init__(targets, settings)
@@ -85,7 +84,7 @@ class LoopDriver(Connections):
         """Wake whoever waits for a settled round; what they ask for leaves together. Called by the loop itself."""
         self.gather()
         try:
-            hand_out(self.engine, self._waker())
+            self._hand_out()
         finally:
             self.leave()  # also interrupted: what they have asked for leaves, the rest is woken later
 

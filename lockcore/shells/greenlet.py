@@ -14,6 +14,7 @@ from gevent.hub import get_hub
 from greenlet import getcurrent
 from greenlet import greenlet as RawGreenlet  # noqa: N812 - a class, and not gevent's
 
+from lockcore.awaited import hand_out
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_S, monotonic_ns
 from lockcore.errors import CannotWaitError, InstanceClosedError
 from lockcore.model import Outcome
@@ -105,9 +106,8 @@ class GreenletDriver(LoopDriver):
 
     # -- hooks of LoopDriver -------------------------------------------------------------------------------------------
 
-    def _waker(self) -> Callable[[Any], object]:
-        wake: Callable[[Any], object] = RawGreenlet.switch
-        return wake
+    def _hand_out(self) -> None:
+        hand_out(self.engine, RawGreenlet.switch)
 
     def _soon(self, callback: Callable[[], None]) -> None:
         self._hub.loop.run_callback(callback)

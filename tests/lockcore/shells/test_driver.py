@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from lockcore.awaited import hand_out
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS, monotonic_ns
 from lockcore.commands import Dialect
 from lockcore.membership import Hello
@@ -49,8 +50,8 @@ class Driver(LoopDriver):
         self.sent += 1
         return 0
 
-    def _waker(self) -> Callable[[Any], object]:
-        return lambda waiter: waiter()
+    def _hand_out(self) -> None:
+        hand_out(self.engine, lambda waiter: waiter())
 
     def _soon(self, callback: Callable[[], None]) -> None:
         self.soon.append(callback)
