@@ -133,7 +133,7 @@ def _told_per_s(notes: Sequence[workers.WorkerNote]) -> float:
 
 
 def _busiest(notes: Sequence[workers.WorkerNote]) -> float | None:
-    told = [note for note in notes if note.told_ns > note.spawned_ns]
+    told = [note for note in notes if note.told_ns - note.spawned_ns >= NS_PER_S]  # before, it is no share
     return max((note.cpu_s * NS_PER_S / (note.told_ns - note.spawned_ns) for note in told), default=None)
 
 

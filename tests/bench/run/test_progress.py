@@ -66,6 +66,8 @@ def test_the_busiest_worker_is_the_generators_health(tmp_path: Path, follower: F
     write_note(tmp_path, 1, late_starts=7)
     first = follower.look(11 * S)
     assert (first.cpu_ratio, first.late_starts) == (None, 7), "nobody has told yet"
+    write_note(tmp_path, 0, told_ns=10 * S + MS, cpu_s=0.05)
+    assert follower.look(12 * S).cpu_ratio is None, "what it took to begin is no share of its time"
     write_note(tmp_path, 0, told_ns=12 * S, cpu_s=0.4)
     write_note(tmp_path, 1, told_ns=12 * S, cpu_s=1.8)
     assert follower.look(12 * S).cpu_ratio == pytest.approx(0.9)
