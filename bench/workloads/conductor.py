@@ -8,6 +8,7 @@ judge beside it. Source: locust.runners, locust.main (shutdown).
 
 import logging
 import os
+import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterable
@@ -19,14 +20,14 @@ from pathlib import Path
 import gevent
 from locust.env import Environment
 from locust.rpc.protocol import Message
-from locust.runners import STATE_MISSING, STATE_STOPPING, LocalRunner, MasterRunner, WorkerNode
+from locust.runners import STATE_INIT, STATE_MISSING, STATE_STOPPING, LocalRunner, MasterRunner, WorkerNode
 
 from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.measure.environment import versions
 from bench.measure.verdict import VIOLATED
 from bench.workloads.beside import JUDGE_S, JudgeBeside, ToldVerdict
 from bench.workloads.hosts import Hosts
-from bench.workloads.launch import error_of, is_alive, note_failure, note_of
+from bench.workloads.launch import WORKERS_S, error_of, is_alive, note_failure, note_of
 from bench.workloads.member import BEGIN, FAILED, FINISH, FINISHED, HERE, THERE, end_within
 from bench.workloads.plan import PLAN, Plan, plan_of, planned
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
@@ -71,6 +72,21 @@ class Conductor:
         self._hosts = Hosts(runner) if isinstance(runner, MasterRunner) else None
         if isinstance(runner, MasterRunner):
             events.test_stopping.add_listener(self._finish)
+            if planned(os.environ) and environment.parsed_options is not None:
+                gevent.spawn_later(WORKERS_S, self._give_up, runner, environment.parsed_options.expect_workers)
+
+    @staticmethod
+    def _give_up(runner: MasterRunner, wanted: int) -> None:
+        """Workers of other hosts that have not come by now are not waited for."""
+        came = sorted(client.id.split("_")[0] for client in runner.clients.values())
+        if runner.state == STATE_INIT and len(came) < wanted:
+            error = EnvironmentNotReadyError(
+                f"{len(came)} of {wanted} workers came within {WORKERS_S:.0f} s ({', '.join(came) or 'none'}); "
+                "start lockbench worker --master with this host's address on the others"
+            )
+            note_failure(error)
+            runner.quit()
+            sys.exit(error.exit_code)  # of the process, by gevent
 
     def _start(self, **_: object) -> None:
         """A new run begins: workers get its plan with Locust's options."""

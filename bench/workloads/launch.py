@@ -53,7 +53,7 @@ def command_line(plan: Plan) -> list[str]:
     words += ["--json-file", TABLE_FILE.removesuffix(".json"), "--exit-code-on-error", "0"]
     bind = plan.bind
     if bind is not None:
-        words += ["--master", "--expect-workers", str(processes), "--expect-workers-max-wait", f"{WORKERS_S:.0f}"]
+        words += ["--master", "--expect-workers", str(processes)]
     elif processes > 1:
         kept = KeptPort()
         kept.release()

@@ -10,11 +10,12 @@ from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
+import pytest
 from locust import argument_parser
 from locust.dispatch import UsersDispatcher
 from locust.env import Environment
 from locust.event import EventHook, Events
-from locust.runners import STATE_RUNNING, MasterRunner, WorkerNode, WorkerNodes
+from locust.runners import STATE_INIT, STATE_RUNNING, MasterRunner, WorkerNode, WorkerNodes
 from locust.stats import RequestStats, StatsEntry
 from locust.user.task import LOCUST_STATE_RUNNING, LOCUST_STATE_STOPPING
 
@@ -23,7 +24,9 @@ from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, Records
 from bench.measure.section import builtins_of
 from bench.workloads import locustfile, member
 from bench.workloads.conductor import Conductor, in_order_of_users
+from bench.workloads.launch import FAILURE_FILE
 from bench.workloads.member import LockUser
+from bench.workloads.plan import PLAN_VARIABLE
 from bench.workloads.table import Row, acquires_of, bucket_ms, keep_fractions, releases_of
 from bench.workloads.worker import Worker, instance_report
 from lockcore import InstanceStatus
@@ -136,10 +139,30 @@ def test_stock_rows_fire_one_event_per_operation_and_leave_the_table_alone() -> 
     assert (stats.total.num_requests, row.counts) == (0, (2, 1))
 
 
-def test_a_worker_whose_process_is_gone_is_not_waited_for() -> None:
-    master = MasterRunner.__new__(MasterRunner)  # without its socket
+def unbound_master() -> MasterRunner:
+    """One without its socket."""
+    master = MasterRunner.__new__(MasterRunner)
     master.custom_messages, master.clients = {}, WorkerNodes()
     master.worker_indexes, master.worker_index_max = {}, 0
+    return master
+
+
+def test_workers_that_have_not_come_are_counted_and_those_that_have_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PLAN_VARIABLE, "led by lockbench run")
+    monkeypatch.chdir(tmp_path)
+    master = unbound_master()
+    master.state, master.quit = STATE_INIT, lambda: None  # type: ignore[method-assign]
+    master.clients["atlas_0f"] = WorkerNode("atlas_0f")
+    Conductor._give_up(master, 1)
+    with pytest.raises(SystemExit, match="3"):
+        Conductor._give_up(master, 2)
+    assert "1 of 2 workers came within 300 s (atlas); start" in (tmp_path / FAILURE_FILE).read_text("utf-8")
+
+
+def test_a_worker_whose_process_is_gone_is_not_waited_for() -> None:
+    master = unbound_master()
     environment = SimpleNamespace(events=Events(), stop_timeout=60.0, parsed_options=None)
     conductor = Conductor(environment, master)  # type: ignore[arg-type]
     conductor._plan = SimpleNamespace(workdir=Path(), grace_s=60.0, bind=None)  # type: ignore[assignment]
