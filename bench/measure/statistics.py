@@ -151,6 +151,6 @@ def trend_warning(counts: Sequence[int]) -> Iterator[str]:
     slope = median((counts[later] - counts[earlier]) / (later - earlier) for earlier, later in pairs)
     score = sum((counts[later] > counts[earlier]) - (counts[later] < counts[earlier]) for earlier, later in pairs)
     middle = median(counts)
-    change = slope * (TENTHS - 1) / middle if middle else 0.0
+    change = max(slope * (TENTHS - 1) / middle, -1.0) if middle else 0.0  # the line may end below 0, no rate does
     if abs(change) > DRIFT and abs(score) >= _SIGNIFICANT:
         yield f"not a steady state: the rate changed by {change:+.0%} over the measured window; lengthen --warmup"

@@ -97,6 +97,11 @@ def test_a_rate_that_falls_or_rises_is_named_with_its_size(step: int, text: str)
     assert f"the rate changed by {text} over the measured window" in said
 
 
+def test_no_rate_falls_by_more_than_all_of_it() -> None:
+    (said,) = trend_warning([1_250, 1_240, 1_230, 1_220, 351, 12, 5, 3, 2, 1])
+    assert "by -100%" in said
+
+
 def test_noise_without_trend_warns_in_at_most_one_of_twenty() -> None:
     rng = random.Random(3)
     warned = sum(bool(list(trend_warning([round(rng.gauss(1_000, 150)) for _ in range(10)]))) for _ in range(1_000))
