@@ -78,7 +78,7 @@ def read_params(table: Table, given: Mapping[str, object]) -> Params:
     for name, (kind, default) in table.items():
         raw = given.get(name, default)
         if raw is None:
-            raise ValueError(f"it needs the param {name!r}")
+            raise ValueError(f"it needs params = {{{name} = {kind.metavar}}}, or another")
         try:
             values[name] = kind.parse(raw)
         except ValueError as error:

@@ -47,7 +47,7 @@ _LINK: Table = {
 }
 _EVICTION = {"policy": (choice("noeviction", "volatile-ttl"), "noeviction")}
 _SLOWER = {"delay": (duration(0.001, _MINUTE_MS), "2ms")}
-_BY, _RATE = {"by": (KeyKind("", _jump_ms), None)}, {"rate": (KeyKind("", _rate), None)}
+_BY, _RATE = {"by": (KeyKind('"5s"', _jump_ms), None)}, {"rate": (KeyKind("1.1", _rate), None)}
 
 KINDS: Mapping[str, FaultKind] = {
     "kill": FaultKind(machine.kill_instance),
