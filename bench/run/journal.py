@@ -24,6 +24,7 @@ from bench.measure.section import builtins_of, decoded
 
 JOURNAL_NAME = "progress.jsonl"
 CURE = "free the disk or name another --out"
+MOST_TOLD = 100  # characters of one difference; of a longer one only its name is told
 Piece = TypeVar("Piece")
 Plan = dict[str, Any]  # as JSON has it
 
@@ -91,9 +92,14 @@ def _require_same(begun: Plan, plan: Plan, folder: Path) -> None:
     """Raise UsageError, naming what differs, unless the journal in `folder`, which `begun` opens, is of this plan."""
     wanted = json.loads(json.dumps(plan))
     differing = sorted(key for key in {*begun, *wanted} if begun.get(key) != wanted.get(key))
+    if "experiment" in differing:
+        differing = ["experiment"]
     if differing:
-        told = ", ".join(f"{key} {begun.get(key)} there, {wanted.get(key)} here" for key in differing)
-        raise UsageError(f"{folder} was begun differently ({told}); give the same options, or begin anew")
+        told = [f"{key} {begun.get(key)} there, {wanted.get(key)} here" for key in differing]
+        short = ", ".join(text if len(text) <= MOST_TOLD else key for key, text in zip(differing, told, strict=True))
+        raise UsageError(
+            f"{folder} was begun differently ({short}); give the same options, or begin anew in another --out"
+        )
 
 
 def is_unfinished(folder: Path) -> bool:

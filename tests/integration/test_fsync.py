@@ -210,7 +210,7 @@ def test_a_rewrite_under_no_appendfsync_on_rewrite_makes_hardly_an_fsync() -> No
     cell = cell_of("always", rewrite="on-no-sync")
     with OwnServers(find_server(), None).serving(cell) as ground:
         fill(ground.urls, "lockbench:test:")
-        fsyncs_per_s = rewrite_now(ground)
+        fsyncs_per_s = rewrite_now(ground, WAIT_S)
         with redis.Redis.from_url(ground.urls[0]) as client:
             assert client.config_get("no-appendfsync-on-rewrite") == {"no-appendfsync-on-rewrite": "yes"}
     assert fsyncs_per_s is not None

@@ -202,7 +202,7 @@ def _loaded(
     rewrite_fsyncs_per_s = None
     if cell.rewrite != "off":
         time.sleep(plan.warmup_s + REWRITE_AT * seconds)
-        rewrite_fsyncs_per_s = rewrite_now(servers)
+        rewrite_fsyncs_per_s = rewrite_now(servers, (1 - REWRITE_AT) * seconds)
     figures = child.hear(PhaseFigures, plan.warmup_s + seconds + PATIENCE_S)
     after, fsyncs = info_snapshot(servers.urls), servers.syncs_since(syncs)
     did = servers_did(before, after)
@@ -245,8 +245,9 @@ def fill(urls: Sequence[str], key_prefix: str) -> None:
             client.eval(_FILL, 0, f"{key_prefix}filler:")
 
 
-def rewrite_now(servers: CellServers) -> float | None:
-    """Rewrite on all servers at once: the fsyncs/s meanwhile; None: not ended in time, or not counted. RedisError."""
+def rewrite_now(servers: CellServers, load_s: float) -> float | None:
+    """Rewrite on all servers at once: the fsyncs/s meanwhile, of the load that lasts for `load_s` more; None: not ended
+    in time, or not counted. Raises RedisError."""
 
     def rewrites(client: redis.Redis) -> bool:
         state = client.info("persistence")
@@ -254,14 +255,16 @@ def rewrite_now(servers: CellServers) -> float | None:
 
     with ExitStack() as stack:
         clients = [stack.enter_context(client_of(target, _TIMEOUT_S)) for target in parse_targets(servers.urls)]
-        before, begun_s, running = servers.syncs, time.monotonic(), clients
+        before, begun_s, running, seen = servers.syncs, time.monotonic(), clients, (None, 0.0)
         for client in clients:
             client.bgrewriteaof()
         while running and time.monotonic() < begun_s + LONGEST_REWRITE_S:
             running = [client for client in running if rewrites(client)]
+            if (took_s := time.monotonic() - begun_s) <= load_s:
+                seen = servers.syncs_since(before), took_s
             time.sleep(_LOOK_S)  # no server tells when it has ended
-        fsyncs = servers.syncs_since(before)
-        return None if running or fsyncs is None else fsyncs / (time.monotonic() - begun_s)
+        fsyncs, seen_s = seen
+        return None if running or fsyncs is None else fsyncs / seen_s
 
 
 def waitaof_truth(servers: CellServers, key_prefix: str) -> WaitaofCounts:

@@ -1,6 +1,7 @@
 """What a cut experiment goes on from."""
 
 import json
+import re
 import resource
 from pathlib import Path
 
@@ -69,6 +70,21 @@ def test_a_broken_line_within_it_costs_nothing_that_stands_behind(tmp_path: Path
 def test_another_plan_is_refused_and_what_differs_is_named(tmp_path: Path) -> None:
     begun(tmp_path, 1)
     with pytest.raises(UsageError, match=r"seed 1 there, 2 here"), open_journal(tmp_path, {**PLAN, "seed": 2}, Piece):
+        pass
+
+
+@pytest.mark.parametrize(
+    "other, told",
+    [
+        ({**PLAN, "cells": ["c"] * 1000, "seed": 2}, "(cells, seed 1 there, 2 here)"),
+        ({"experiment": "crash", "crashes": ["c"] * 1000}, "(experiment fsync there, crash here)"),
+    ],
+)
+def test_what_differs_is_told_shortly(tmp_path: Path, other: dict[str, object], told: str) -> None:
+    plan = {**PLAN, "experiment": "fsync"}
+    with open_journal(tmp_path, plan, Piece) as journal:
+        journal.add(Piece(cut=1))
+    with pytest.raises(UsageError, match=re.escape(told)), open_journal(tmp_path, {**plan, **other}, Piece):
         pass
 
 
