@@ -255,15 +255,15 @@ def rewrite_now(servers: CellServers, load_s: float) -> float | None:
 
     with ExitStack() as stack:
         clients = [stack.enter_context(client_of(target, _TIMEOUT_S)) for target in parse_targets(servers.urls)]
-        before, begun_s, running, seen = servers.syncs, time.monotonic(), clients, (None, 0.0)
+        before, begun_s, running = servers.syncs, time.monotonic(), clients
+        fsyncs, seen_s = None, 0.0
         for client in clients:
             client.bgrewriteaof()
         while running and time.monotonic() < begun_s + LONGEST_REWRITE_S:
             running = [client for client in running if rewrites(client)]
             if (took_s := time.monotonic() - begun_s) <= load_s:
-                seen = servers.syncs_since(before), took_s
+                fsyncs, seen_s = servers.syncs_since(before), took_s
             time.sleep(_LOOK_S)  # no server tells when it has ended
-        fsyncs, seen_s = seen
         return None if running or fsyncs is None else fsyncs / seen_s
 
 
