@@ -69,6 +69,8 @@ CALLED_NOW: Mapping[tuple[str, str], str] = {  # one idea has one name in all co
     ("fsync", "--policy"): "--fsync",
     ("crash", "--policy"): "--fsync",
     ("fsync", "--seconds"): "--duration",
+    ("fsync", "--resume"): "--out",
+    ("crash", "--resume"): "--out",
     ("split-votes", "--rounds"): "--repeats",
     ("split-votes", "--retry"): "--retry-policy",
     ("planner", "--fsync"): "--costs",

@@ -47,7 +47,7 @@ def sheet(result: FsyncResult, place: str = "") -> Sheet:
     page = result.planner
     expected = [("as expected", finding.text) for finding in result.findings if finding.verdict == "as expected"]
     own = [("advice", page.advice[0]), *_planner_lines(page), *expected]
-    headline = f"always costs {page.always_costs or 'what is not known here'}"
+    headline = f"always costs {page.always_costs}" if page.always_costs else "what always costs is not known here"
     return sheet_of(
         result, place, kind="fsync", headline=headline, conditions=_conditions(result),
         parts=(_options(page), _prices(result), _measured(result)), lines=dict.fromkeys(own),
@@ -177,9 +177,9 @@ def _planner_lines(page: PlannerPage) -> Iterator[tuple[str, str]]:
     yield "disk", disk_text(page.disk_fdatasync_s)
     yield "beware", CARRY_OVER
     if page.ttl_ms:
-        at = f", at {count(page.crash_locks_per_s)} locks/s; expect as many more as your rate is higher"
+        at = f", at {count(page.crash_locks_per_s)} locks/s; expect as many times more as your rate is higher"
         yield "lost", f"locks that somebody held and a crash forgot, of the worst power cut tried (none: any end){at}"
-        yield "crash", f"its price grows with the TTL that a delayed restart waits out, here {page.ttl_ms / 1000:g} s"
+        yield "crash", f"a delayed restart waits out the TTL, here {page.ttl_ms / 1000:g} s: its price grows with yours"
 
 
 def _options(page: PlannerPage) -> Part:

@@ -21,7 +21,7 @@ from bench.experiments.split_votes.plan import TTL_MS, Attempt, Block, CastVote,
 from bench.experiments.split_votes.result import CalibrationRow, SplitVotesResult
 from bench.measure.run_result import OwnFleet
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
-from bench.run.servers import ask
+from bench.run.servers import Servers, ask
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.server import find_server
 from lockcore import Outcome, Vote
@@ -41,6 +41,7 @@ def run_split_votes(order: ExperimentOrder[SplitVotesPlan], show: Show) -> Done[
         with start_fleet(plan.instances, "none", server=find_server(order.server)) as fleet:
             facts, measured = ask(fleet.urls, allow_missing=False), _Measurement(order, experiment, show)
             measured.measure(fleet)
+            losses = Servers(fleet.urls, facts, fleet, None).losses()
         unreachable = sum(row.endings["unreachable"] for row in (*measured.contests, *measured.retried))
         warning = f"in {unreachable:,} rounds fewer than a quorum answered: they are no split votes"
         contention = tuple(figures.contention_row(plan.instances) for figures in measured.contests if figures.trials)
@@ -53,7 +54,7 @@ def run_split_votes(order: ExperimentOrder[SplitVotesPlan], show: Show) -> Done[
             contention=contention,
             retries=retries,
             warnings=(warning,) if unreachable else (),
-            verdict=judge_split_votes(measured.calibration, contention, retries, interrupted=experiment.cut),
+            verdict=judge_split_votes(measured.calibration, contention, retries, losses, interrupted=experiment.cut),
         )
         return experiment.store(result)
 

@@ -239,14 +239,15 @@ def _latency(values_ns: Sequence[int]) -> Latency:
 
 
 def judge_split_votes(
-    calibration: Sequence[CalibrationRow], contention: Sequence[ContentionRow], retries: Sequence[RetryRow], *,
-    interrupted: bool,
+    calibration: Sequence[CalibrationRow], contention: Sequence[ContentionRow], retries: Sequence[RetryRow],
+    losses: Sequence[str] = (), *, interrupted: bool,
 ) -> Verdict:  # fmt: skip
-    """Return the verdict: violated by two leases at once; not known where nobody contended or nobody was granted."""
+    """Return the verdict: violated by two leases at once; not known where nobody contended, nobody was granted, or
+    servers ended (`losses`)."""
     faults = sum(row.double_grants for row in (*contention, *retries))
     violated = [f"{faults} leases were granted while another on the same resource was valid"] if faults else []
     missed = [f"calibration, K={row.contenders}: {miss}" for row in calibration for miss in row.misses]
-    unknown = []
+    unknown = [*losses]
     for row in contention:
         name = f"contention, K={row.contenders}, {row.order}"
         if not row.spread_s and not row.contention_rounds:

@@ -119,6 +119,11 @@ def test_where_a_quorum_did_not_answer_or_nobody_was_granted_nothing_is_known() 
     assert judged(contention(), retries=[nobody])[0] == "NOT KNOWN"
 
 
+def test_where_a_server_ended_nothing_is_known_and_it_is_named() -> None:
+    told = judge_split_votes([calibrated(222, 778)], [contention()], [], ["instance #1 ended"], interrupted=False)
+    assert (told.word, told.exit_code, told.reasons) == ("NOT KNOWN", 4, ("instance #1 ended",))
+
+
 def test_a_measurement_that_is_empty_or_was_cut_short_is_never_as_expected() -> None:
     assert judge_split_votes([], [], [], interrupted=False).word == "NOT KNOWN"
     assert judged(contention(), interrupted=True)[:2] == ("INTERRUPTED", 130)
