@@ -1,8 +1,10 @@
 """`lockbench fsync` on real servers: measured, cut and gone on with; the user's setting is back however it ends."""
 
 import json
+import re
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 import redis
 
 from bench.errors import EnvironmentNotReadyError
+from bench.experiments.fsync import experiment
 from bench.experiments.fsync.cell_servers import OwnServers, UserServers, set_policy, without_waitaof
 from bench.experiments.fsync.experiment import fill, load_process, rewrite_now, waitaof_truth
 from bench.experiments.fsync.plan import LoadOrder, Phase
@@ -195,6 +198,14 @@ class Forgetful:
     """A ledger in which nothing is durable."""
 
     durable_bytes = 0
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_readmes_reproducers_run(number: int) -> None:
+    text = (Path(experiment.__file__).parent / "README.md").read_text("utf-8")
+    program = re.findall(r"^```py\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[number]
+    out = subprocess.check_output([sys.executable, "-c", program, with_waitaof().path], text=True)
+    assert ("bytes written" if number == 0 else "locks acknowledged while rewriting") in out
 
 
 def test_servers_without_the_shim_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
