@@ -42,7 +42,8 @@ def crash(**values: Any) -> int:
     restart    at once (trusted, or abstaining by the client), or delayed past
                the longest TTL
 
-    Exit code 5: what must be safe lost a lock or granted it twice; 4: an expected loss did not show.
+    A matrix that was cut goes on in its folder (--out). Exit code 5: what must be safe lost a lock or granted it
+    twice; 4: an expected loss did not show.
     """
     from bench.experiments.crash.experiment import run_crash
 
