@@ -172,8 +172,10 @@ class Course:
     used_ns: list[tuple[int, int]] = field(default_factory=list)
 
     def note(self, now_ns: int, *, running: bool) -> None:
-        """Keep what the clocks say at a look, and while callers run what this process has used."""
-        self.clock.append((now_ns, time.time_ns() - time.monotonic_ns()))
+        """Keep what the clocks say at a look, if nothing held it up, and while callers run what this process used."""
+        before_ns, wall_ns, after_ns = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
+        if after_ns - before_ns < NS_PER_MS:  # else a busy machine would look like a clock that steps
+            self.clock.append((now_ns, wall_ns - after_ns))
         if running:
             self.used_ns.append((time.monotonic_ns(), time.process_time_ns()))
 

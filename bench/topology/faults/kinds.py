@@ -126,7 +126,7 @@ def injection(fleet: Fleet | None, order: FaultOrder, workers: Workers = dict) -
 def _kind(kind: str, noun: str) -> FaultKind:
     table = KINDS if noun == "instance" else WORKER_KINDS
     if kind not in KINDS:
-        raise ValueError(f"there is no such kind{nearest(kind, KINDS)}; the kinds are {', '.join(KINDS)}")
+        raise ValueError(f"there is no such kind (there are {', '.join(KINDS)}){nearest(kind, KINDS)}")
     if kind not in table:
         raise ValueError(f"{kind} strikes instances, not workers")
     return table[kind]

@@ -16,6 +16,7 @@ from bench.run import follow as module
 from bench.run.faults import FaultTimeline
 from bench.run.follow import Course, Follower, Progress, follow
 from bench.run.interrupt import Interrupts
+from bench.safety.judge import clock_step_ns
 from bench.scenario import load
 
 NS = 1_000_000_000
@@ -285,3 +286,20 @@ def test_faults_are_undone_before_locust_is_asked_to_end(follower: Follower) -> 
     course_of(load, follower, wishing(), faults=faults)
     assert load_was_asked == [False]
     assert load.asked
+
+
+def test_a_look_that_is_held_up_between_two_clocks_shows_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    course, wall_ns = Course(), time.time_ns
+
+    def late_ns() -> int:
+        told_ns = wall_ns()
+        time.sleep(0.05)
+        return told_ns
+
+    course.note(time.monotonic_ns(), running=False)
+    monkeypatch.setattr(time, "time_ns", late_ns)
+    course.note(time.monotonic_ns(), running=False)
+    monkeypatch.setattr(time, "time_ns", wall_ns)
+    course.note(time.monotonic_ns(), running=False)
+    assert clock_step_ns(course.clock) == 0
+    assert len(course.clock) >= 1

@@ -23,9 +23,7 @@ def fault(kind: str, target: str = "instance:0", for_ms: float | None = None, **
 
 
 def test_a_kind_that_is_none_is_refused_with_the_nearest() -> None:
-    with pytest.raises(
-        UsageError, match=r"1 \(stopp\): there is no such kind; did you mean stop\?; the kinds are kill"
-    ):
+    with pytest.raises(UsageError, match=r"1 \(stopp\): there is no such kind \(there are kill, .*mean stop\?$"):
         read_faults([fault("stopp")])
 
 
