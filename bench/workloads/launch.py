@@ -150,5 +150,5 @@ class LocustProcess:
     def log_tail(self) -> str:
         """The last lines that Locust wrote."""
         text = (self._workdir / LOG_FILE).read_text(encoding="utf-8", errors="replace")
-        lines = [line for line in text.splitlines() if line.strip()]
+        lines = [line for line in text.splitlines() if line.strip()] or ["(it said nothing)"]
         return "\n".join(f"  {line}" for line in lines[-_LOG_LINES:])

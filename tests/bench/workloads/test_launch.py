@@ -137,6 +137,13 @@ def test_an_end_without_words_shows_the_end_of_the_log(tmp_path: Path, monkeypat
     assert "line 10\n" not in str(failure)
 
 
+def test_a_log_without_a_line_is_said_to_have_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = play(monkeypatch, tmp_path, "exit(7)")
+    process.wait(30)
+    process.close()
+    assert str(process.failure()).endswith("the end of its log:\n  (it said nothing)")
+
+
 def test_a_folder_that_takes_no_plan_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentNotReadyError, match="Locust cannot be started in .*missing: No such file"):
         LocustProcess(plan(tmp_path / "missing"))
