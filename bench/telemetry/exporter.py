@@ -50,10 +50,11 @@ class Exporter:
         self._began_ns = time.monotonic_ns() + self._wall_ns
         self._otlp: Otlp | None = None
         self._page: MetricsPage | None = None
+        resource = run.resource(settings.service_name)
         if settings.metrics or settings.traces:
-            self._otlp = Otlp(settings, run.resource, self._wall_ns)
+            self._otlp = Otlp(settings, resource, self._wall_ns)
         if settings.page:
-            self._page = MetricsPage(settings.page, run.id)
+            self._page = MetricsPage(settings.page, resource)
         self._tracing = Tracing(run, settings.one_in, self._wall_ns, random.SystemRandom())
         self._fresh, self._settled = HistoryTail(folder), HistoryTail(folder)
         self._attempts = LineTail(folder, "attempts", ObservedAttempt)

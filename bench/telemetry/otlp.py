@@ -50,10 +50,10 @@ class Otlp:
         self._settings, self._wall_ns, self._log = settings, wall_ns, _LOG
         self._log.text = ""
         try:
-            from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+            from opentelemetry.sdk.resources import Resource
 
             made = {"export": _exporter("metric", settings.metrics), "span": _exporter("trace", settings.traces)}
-            self._resource = Resource.create(dict(resource)).merge(OTELResourceDetector().detect())  # OTEL_SERVICE_NAME
+            self._resource = Resource.create(dict(resource))  # what variables add replaces none of it
         except ImportError as error:
             extra = "telemetry-grpc" if GRPC in (settings.metrics, settings.traces) else "telemetry"
             raise EnvironmentNotReadyError(
@@ -187,7 +187,7 @@ def export_once(run: Run, points: Sequence[DataPoint], environ: Environ, within_
     settings = settings_of(environ)
     if settings is None or settings.metrics is None:
         return []
-    otlp = Otlp(replace(settings, traces=None), run.resource, wall_ns=0)
+    otlp = Otlp(replace(settings, traces=None), run.resource(settings.service_name), wall_ns=0)
     now_ns = time.time_ns()
     otlp.offer(Snapshot(now_ns, now_ns, run.common, points))
     otlp.close(within_s)

@@ -2,8 +2,9 @@
 
 Rules
 - On loopback unless somebody asks for more. Names and buckets are those that OTLP leads to, with the run id as a label
-  of every series.
-- The last snapshot stays up until whoever has come again and again comes once more, for `LINGER_S` at most.
+  of every series, the rest of the resource in `target_info`.
+- The last snapshot stays up until whoever has come again and again comes once more, but not for longer than half as
+  long again as it stayed away before, nor than `LINGER_S`.
 
 Source: prometheus_client; OpenTelemetry's specification, "Prometheus compatibility".
 """
@@ -11,8 +12,9 @@ Source: prometheus_client; OpenTelemetry's specification, "Prometheus compatibil
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from itertools import accumulate
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from bench.errors import EnvironmentNotReadyError
@@ -29,7 +31,7 @@ _BOUNDS = (*(f"{bound:g}" if bound < 1e-4 else repr(bound) for bound in BOUNDS),
 class MetricsPage:
     """The served page."""
 
-    def __init__(self, place: tuple[str, int], run_id: str) -> None:
+    def __init__(self, place: tuple[str, int], resource: Mapping[str, str]) -> None:
         """Serve at `place` (host, port; 0 = any). Raises EnvironmentNotReadyError when it cannot be served."""
         try:
             from prometheus_client import CollectorRegistry, start_http_server
@@ -38,10 +40,10 @@ class MetricsPage:
                 f"the metrics page needs {error.name}; pip install 'lockbench[telemetry]', "
                 "or take prometheus out of OTEL_METRICS_EXPORTER"
             ) from None
-        self._run_id = run_id
+        self._resource = resource
         self._snapshot: Snapshot | None = None
         self._scraped = threading.Condition()
-        self._scrapes = 0
+        self._scrapes_s: list[float] = []
         self._read: Snapshot | None = None
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self)
@@ -62,8 +64,9 @@ class MetricsPage:
     def close(self, within_s: float = LINGER_S) -> None:
         """Wait until the last snapshot has been scraped, if any was, and end."""
         with self._scraped:
-            if self._scrapes > 1:
-                self._scraped.wait_for(lambda: self._read is self._snapshot, within_s)
+            if len(self._scrapes_s) > 1:
+                away_s = max(after_s - before_s for before_s, after_s in pairwise(self._scrapes_s))
+                self._scraped.wait_for(lambda: self._read is self._snapshot, min(1.5 * away_s + 0.5, within_s))
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(1.0)
@@ -75,18 +78,19 @@ class MetricsPage:
             yield from self._families(snapshot)
         with self._scraped:
             self._read = snapshot  # which may be no longer the last
-            self._scrapes += 1
+            self._scrapes_s.append(time.monotonic())
             self._scraped.notify_all()
 
     def _families(self, snapshot: Snapshot) -> Iterator[Metric]:
-        from prometheus_client.metrics_core import Metric
+        from prometheus_client.metrics_core import InfoMetricFamily, Metric
 
-        common = (*snapshot.common, ("redlock.run.id", self._run_id))
+        yield InfoMetricFamily("target", "who exports", _labels(self._resource.items()))
+        common = (*snapshot.common, ("redlock.run.id", self._resource["redlock.run.id"]))
         for instrument, points in by_name(snapshot.points).items():
             name = instrument.prometheus
             family = Metric(name.removesuffix("_total"), instrument.meaning, instrument.kind.value)
             for point in points:
-                labels = {key.replace(".", "_"): str(value) for key, value in (*common, *point.attributes)}
+                labels = _labels((*common, *point.attributes))
                 if not isinstance(point.value, Buckets):
                     family.add_sample(name, labels, point.value)
                     continue
@@ -95,3 +99,7 @@ class MetricsPage:
                 family.add_sample(f"{name}_count", labels, point.value.count)
                 family.add_sample(f"{name}_sum", labels, point.value.sum)
             yield family
+
+
+def _labels(attributes: Iterable[tuple[str, str | int]]) -> dict[str, str]:
+    return {name.replace(".", "_"): str(value) for name, value in attributes}

@@ -102,11 +102,10 @@ class Run:
         """The attributes of every data point."""
         return ("redlock.recipe", self.recipe), ("redlock.fsync", self.fsync)
 
-    @property
-    def resource(self) -> dict[str, str]:
+    def resource(self, service_name: str) -> dict[str, str]:
         """What exports, as OpenTelemetry wants it said."""
         return {
-            "service.name": "lockbench",
+            "service.name": service_name,
             "service.instance.id": self.id + self.part,
             "service.version": version_of("lockbench") or "unknown",
             "redlock.run.id": self.id,

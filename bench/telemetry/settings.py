@@ -9,6 +9,7 @@ Rules
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 from bench.errors import UsageError
 from lockcore.mask import shown
@@ -49,6 +50,7 @@ class TelemetrySettings:
     one_in: int = ONE_IN
     exponential: bool = False
     endpoint: str = ""
+    service_name: str = "lockbench"
     warnings: tuple[str, ...] = ()
 
 
@@ -72,6 +74,7 @@ def settings_of(environ: Environ) -> TelemetrySettings | None:
         one_in=max(one_in, 0),
         exponential=_word(environ, _AGGREGATION) == _EXPONENTIAL,
         endpoint=_endpoint(environ, metrics or traces or HTTP),
+        service_name=_service_name(environ),
         warnings=tuple(_ignored(environ)),
     )
 
@@ -123,6 +126,12 @@ def _one_in(environ: Environ) -> int:
             ratio = _number(environ, "OTEL_TRACES_SAMPLER_ARG", 1.0)
             return round(1 / ratio) if ratio > 0 else 0
     return ONE_IN
+
+
+def _service_name(environ: Environ) -> str:
+    pairs = (pair.partition("=") for pair in environ.get("OTEL_RESOURCE_ATTRIBUTES", "").split(","))
+    named = {name.strip(): unquote(value.strip()) for name, _, value in pairs}
+    return environ.get("OTEL_SERVICE_NAME") or named.get("service.name") or "lockbench"
 
 
 def _page(environ: Environ) -> tuple[str, int]:

@@ -128,19 +128,10 @@ def test_a_collector_that_is_down_is_said_once_and_off_the_screen(monkeypatch: p
     assert past == [], "nothing went past our handler"
 
 
-@pytest.mark.parametrize(
-    "variables, name",
-    [
-        ({}, "lockbench"),
-        ({"OTEL_SERVICE_NAME": "mine"}, "mine"),
-        ({"OTEL_RESOURCE_ATTRIBUTES": "team=a, service.name=of%20us"}, "of us"),
-        ({"OTEL_SERVICE_NAME": "mine", "OTEL_RESOURCE_ATTRIBUTES": "service.name=theirs"}, "mine"),
-    ],
-)
-def test_the_service_is_named_by_the_standard_variables(
-    variables: dict[str, str], name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for variable, value in variables.items():
-        monkeypatch.setenv(variable, value)
-    attributes = Otlp(TelemetrySettings(), Run("ab12", "redlock").resource, 0)._resource.attributes
-    assert (attributes["service.name"], attributes["redlock.run.id"]) == (name, "ab12")
+def test_the_environment_adds_to_the_resource_and_replaces_nothing_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = "team=a,redlock.run.id=other,service.instance.id=other,redlock.fsync=none"
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", theirs)
+    ours = Run("ab12", "redlock", "always").resource("mine")
+    attributes = Otlp(TelemetrySettings(), ours, 0)._resource.attributes
+    assert {**attributes, **ours} == attributes
+    assert attributes["team"] == "a"

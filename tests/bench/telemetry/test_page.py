@@ -1,6 +1,7 @@
 """The metrics page: what Prometheus reads, with OTLP's names; it stays until it was read once more."""
 
 import threading
+import time
 import urllib.request
 
 import numpy as np
@@ -10,6 +11,7 @@ from bench.errors import EnvironmentNotReadyError
 from bench.telemetry.page import MetricsPage
 from bench.telemetry.points import Buckets, Snapshot, point
 
+RESOURCE = {"service.name": "lockbench", "redlock.run.id": "ab12"}
 COMMON = (("redlock.recipe", "redlock"), ("redlock.fsync", "always"))
 
 
@@ -20,7 +22,7 @@ def read(page: MetricsPage) -> str:
 
 @pytest.fixture
 def page():
-    page = MetricsPage(("127.0.0.1", 0), "ab12")
+    page = MetricsPage(("127.0.0.1", 0), RESOURCE)
     yield page
     page.close(0)
 
@@ -49,6 +51,7 @@ def test_series_have_the_names_buckets_and_labels_that_otlp_leads_to(page: Metri
     assert f"redlock_acquire_outcomes_total{{{LABELS}}} 3.0" in text
     assert "# TYPE redlock_acquire_outcomes_total counter" in text
     assert 'redlock_load_offered_per_second{redlock_fsync="always"' in text
+    assert 'target_info{redlock_run_id="ab12",service_name="lockbench"} 1.0' in text
 
 
 def test_nothing_is_made_up_before_the_first_snapshot(page: MetricsPage) -> None:
@@ -69,10 +72,11 @@ class Slow(list):
 
 
 def test_a_scrape_that_began_before_the_last_snapshot_is_not_taken_for_one_of_it() -> None:
-    page = MetricsPage(("127.0.0.1", 0), "ab12")
+    page = MetricsPage(("127.0.0.1", 0), RESOURCE)
     page.offer(snapshot())
     read(page)
     read(page)
+    page._scrapes_s[:] = [0.0, 100.0]  # a period that a slow machine may take
     slow = Slow()
     page.offer(Snapshot(1, 2, COMMON, slow))
     early = threading.Thread(target=read, args=(page,))
@@ -90,15 +94,16 @@ def test_a_scrape_that_began_before_the_last_snapshot_is_not_taken_for_one_of_it
 
 
 def test_who_came_twice_is_waited_for_and_who_came_once_is_not() -> None:
-    page = MetricsPage(("127.0.0.1", 0), "ab12")
+    page = MetricsPage(("127.0.0.1", 0), RESOURCE)
     page.offer(snapshot())
     read(page)
     page.offer(snapshot())
     page.close(3600.0)
-    page = MetricsPage(("127.0.0.1", 0), "ab12")
+    page = MetricsPage(("127.0.0.1", 0), RESOURCE)
     page.offer(snapshot())
     read(page)
     read(page)
+    page._scrapes_s[:] = [0.0, 100.0, 100.1]
     page.offer(snapshot())
     closing = threading.Thread(target=page.close, args=(60.0,))
     closing.start()
@@ -109,7 +114,19 @@ def test_who_came_twice_is_waited_for_and_who_came_once_is_not() -> None:
     assert not closing.is_alive()
 
 
+def test_who_comes_no_more_is_not_waited_for_long() -> None:
+    page = MetricsPage(("127.0.0.1", 0), RESOURCE)
+    page.offer(snapshot())
+    read(page)
+    read(page)
+    page._scrapes_s[:] = [0.0, 1.0]
+    page.offer(snapshot())
+    began_s = time.monotonic()
+    page.close(3600.0)
+    assert time.monotonic() - began_s < 600.0
+
+
 def test_a_port_that_is_taken_is_one_sentence(page: MetricsPage) -> None:
     port = int(page.address.rpartition(":")[2].partition("/")[0])
     with pytest.raises(EnvironmentNotReadyError, match="choose another OTEL_EXPORTER_PROMETHEUS_PORT"):
-        MetricsPage(("127.0.0.1", port), "ab12")
+        MetricsPage(("127.0.0.1", port), RESOURCE)

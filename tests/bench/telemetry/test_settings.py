@@ -113,3 +113,16 @@ def test_the_endpoint_is_shown_without_its_password() -> None:
 def test_the_interval_is_in_milliseconds_and_never_a_busy_loop() -> None:
     assert settings(OTEL_METRIC_EXPORT_INTERVAL="5000").interval_s == 5.0
     assert settings(OTEL_METRIC_EXPORT_INTERVAL="0").interval_s == 0.1
+
+
+@pytest.mark.parametrize(
+    "variables, name",
+    [
+        ({}, "lockbench"),
+        ({"OTEL_SERVICE_NAME": "mine"}, "mine"),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "team=a, service.name=of%20us"}, "of us"),
+        ({"OTEL_SERVICE_NAME": "mine", "OTEL_RESOURCE_ATTRIBUTES": "service.name=theirs"}, "mine"),
+    ],
+)
+def test_the_service_is_named_by_the_standard_variables(variables: dict[str, str], name: str) -> None:
+    assert settings(**variables).service_name == name
