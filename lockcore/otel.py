@@ -89,6 +89,8 @@ def instrument(
     """
     if not isinstance(slow_s, int | float) or not 0 <= slow_s <= MOST_SLOW_S:
         raise ValueError(f"slow_s must be a number of seconds, 0 to {MOST_SLOW_S}, not {slow_s!r}")
+    if class_of is not None and not callable(class_of):
+        raise TypeError(f"class_of must take a resource and return its class, not {class_of!r}")
     if not isinstance(lock, Redlock | AsyncRedlock):
         raise TypeError(f"lock must be a Redlock or an AsyncRedlock, not {type(lock).__name__}")
     # The global one by its module: what it was before set_meter_provider becomes what it is after, and is not another.

@@ -324,7 +324,8 @@ def test_locks_of_before_and_after_the_provider_was_set_are_all_counted(instance
 @pytest.mark.parametrize(
     ("lock", "how", "said"),
     [
-        (None, {}, "lock must be"), (None, {"slow_s": float("inf")}, "slow_s"), (None, {"slow_s": "x"}, "slow_s"),
+        (None, {}, "lock must be"), (None, {"class_of": "jobs"}, "class_of must take"),
+        (None, {"slow_s": float("inf")}, "slow_s"), (None, {"slow_s": "x"}, "slow_s"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_instrumented_is_said(lock: Any, how: dict[str, Any], said: str) -> None:
