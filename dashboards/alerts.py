@@ -19,8 +19,12 @@ class Receiver(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """Write the alerts of one post."""
-        alerts = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["alerts"]
-        sys.stdout.writelines(f"{json.dumps(alert)}\n" for alert in alerts)
+        try:
+            alerts = json.loads(self.rfile.read(int(self.headers["Content-Length"] or 0)))["alerts"]
+            sys.stdout.writelines(f"{json.dumps(alert)}\n" for alert in alerts)
+        except (LookupError, TypeError, ValueError):
+            self.send_error(400, "no alerts as Alertmanager posts them")
+            return
         sys.stdout.flush()
         self.do_GET()
 

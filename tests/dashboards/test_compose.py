@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import urllib.error
 import urllib.request
 from http.server import ThreadingHTTPServer
 from pathlib import Path
@@ -181,5 +182,8 @@ def test_the_contact_point_writes_every_alert_as_a_line(capsys: pytest.CaptureFi
         for data in (None, body):
             with urllib.request.urlopen(url, data, timeout=30) as answer:
                 assert answer.status == 200
+        for data in (b"", b"no alert", b'{"alerts": 7}', b"[]"):
+            with pytest.raises(urllib.error.HTTPError, match="400"):
+                urllib.request.urlopen(url, data, timeout=30)
         server.shutdown()
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == alerts
