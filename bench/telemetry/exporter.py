@@ -147,7 +147,7 @@ class Exporter:
 
     def _offer(self, notes: Sequence[WorkerNote], judged: Judged | None, *, ended: bool = False) -> None:
         points = [
-            *self._counts.points(self._tracing.exemplars, notes),
+            *self._counts.points(self._tracing.exemplars if self._settings.exemplars else {}, notes),
             *self._observed.points(),
             *run_points(self._run, notes, ended=ended),
             *self._servers.points(),

@@ -28,7 +28,7 @@ _KNOWN = {  # all else is ignored, and that is said
     **{f"OTEL_EXPORTER_OTLP{signal}_PROTOCOL": (HTTP, GRPC) for signal in ("", "_METRICS", "_TRACES")},
     "OTEL_TRACES_SAMPLER": (*_SAMPLERS, *(f"parentbased_{name}" for name in _SAMPLERS)),
     "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": ("cumulative",),
-    "OTEL_METRICS_EXEMPLAR_FILTER": ("always_on", "trace_based"),
+    "OTEL_METRICS_EXEMPLAR_FILTER": ("always_on", "always_off", "trace_based"),
     _AGGREGATION: ("explicit_bucket_histogram", _EXPONENTIAL),
 }
 
@@ -49,6 +49,7 @@ class TelemetrySettings:
     interval_s: float = INTERVAL_S
     one_in: int = ONE_IN
     exponential: bool = False
+    exemplars: bool = True
     endpoint: str = ""
     service_name: str = "lockbench"
     warnings: tuple[str, ...] = ()
@@ -73,6 +74,7 @@ def settings_of(environ: Environ) -> TelemetrySettings | None:
         interval_s=max(_number(environ, "OTEL_METRIC_EXPORT_INTERVAL", INTERVAL_S * 1000) / 1000, 0.1),
         one_in=max(one_in, 0),
         exponential=_word(environ, _AGGREGATION) == _EXPONENTIAL,
+        exemplars=_word(environ, "OTEL_METRICS_EXEMPLAR_FILTER") != "always_off",
         endpoint=_endpoint(environ, metrics or traces or HTTP),
         service_name=_service_name(environ),
         warnings=tuple(_ignored(environ)),
@@ -90,7 +92,8 @@ def _words(environ: Environ, name: str) -> set[str]:
 def _ignored(environ: Environ) -> Iterator[str]:
     for name, known in _KNOWN.items():
         if unknown := _words(environ, name) - set(known):
-            yield f"telemetry: {name} names {', '.join(sorted(unknown))}; there is only {', '.join(known)}"
+            ignored = f"{name} names {', '.join(sorted(unknown))}, which is ignored"
+            yield f"telemetry: {ignored}; there is only {', '.join(known)}"
 
 
 def _exporters(environ: Environ, signal: str) -> set[str]:

@@ -186,8 +186,9 @@ def _order(folder: Path, options: dict[str, str], faults: str) -> Order:
 def _a_crash(prometheus: Prometheus) -> str:
     """Serve what a crash experiment exports where a run would, until Prometheus has taken it."""
     run = secrets.token_hex(4)
+    exported = Run(run, "redlock", "everysec")
     port = int(os.environ["OTEL_EXPORTER_PROMETHEUS_PORT"])
-    page = MetricsPage(("127.0.0.1", port), run)
+    page = MetricsPage(("127.0.0.1", port), exported.resource("lockbench"))
     window = Buckets()
     window.add(np.array([WINDOW_NS]))
     points = [
@@ -195,7 +196,6 @@ def _a_crash(prometheus: Prometheus) -> str:
         point("redlock.crash.double_grants", DOUBLE),
         point("redlock.crash.lost_window", window),
     ]
-    exported = Run(run, "redlock", "everysec")
     page.offer(Snapshot(time.time_ns(), time.time_ns(), exported.common, points))
     assert export_once(exported, points, os.environ) == []  # where metrics go out by OTLP
     until(lambda: bool(prometheus.at("redlock_crash_double_grants_total", time.time()).series), "a scrape of the crash")

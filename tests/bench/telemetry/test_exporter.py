@@ -81,6 +81,18 @@ def test_what_is_counted_live_is_what_is_counted_at_the_end(tmp_path: Path, coll
     assert collector.received.total("redlock.vote.margin") == 300
 
 
+@pytest.mark.parametrize("wanted, shown", [("trace_based", True), ("always_off", False)])
+def test_exemplars_are_there_unless_they_are_not_wanted(
+    wanted: str, shown: bool, tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_METRICS_EXEMPLAR_FILTER", wanted)
+    recorder, exporter = Recorder(tmp_path, 0), exporter_of(tmp_path)
+    write(recorder, 4)
+    recorder.close()
+    assert exporter.finish() == []
+    assert any(point.exemplars for point in collector.received.points("redlock.acquire.duration")) is shown
+
+
 def test_a_step_of_the_wall_clock_moves_no_point_of_the_run(
     tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
