@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from bench.measure.facts import Window
 from bench.measure.record import NEVER_NS, HistoryTail, history_parts, read_history
 from bench.measure.run_result import SafetyReport
@@ -78,7 +80,7 @@ class Exporter:
         failure = []
         try:
             self._look(time.monotonic_ns(), last=True)
-            notes = read_workers(self._folder)
+            notes = [replace(note, phase="stopped") for note in read_workers(self._folder)]  # killed ones, too
             self._count_all()
             self._counts.rest()
             judged = safety is not None and safety.verdict != "UNKNOWN"  # else what was judged before counts

@@ -16,7 +16,7 @@ from bench.errors import EnvironmentNotReadyError
 from bench.measure.record import OUTCOME_CODES
 from bench.measure.recorder import Recorder
 from bench.measure.run_result import InstanceReport, SafetyReport
-from bench.measure.workers import WorkerNote
+from bench.measure.workers import WorkerNote, write_note
 from bench.telemetry import otlp
 from bench.telemetry.exporter import Exporter
 from bench.telemetry.run import Run, worker_points
@@ -91,6 +91,15 @@ def test_exemplars_are_there_unless_they_are_not_wanted(
     recorder.close()
     assert exporter.finish() == []
     assert any(point.exemplars for point in collector.received.points("redlock.acquire.duration")) is shown
+
+
+def test_at_the_end_nobody_holds_a_lease_or_waits_where_a_worker_was_killed(
+    tmp_path: Path, collector: Collector
+) -> None:
+    write_note(tmp_path, WorkerNote(worker=0, pid=1, spawned_ns=1000 * MS, callers=5, holding=3))
+    assert exporter_of(tmp_path).finish() == []
+    assert collector.received.total("redlock.leases.held") == 0
+    assert collector.received.total("redlock.callers.waiting") == 0
 
 
 def test_a_step_of_the_wall_clock_moves_no_point_of_the_run(
