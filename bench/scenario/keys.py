@@ -38,21 +38,21 @@ class KeyKind:
     words: tuple[str, ...] = ()
 
 
-def of_type(metavar: str, kind: object, *, flag: bool = False) -> KeyKind:
-    """What msgspec takes for this type."""
+def of_type(metavar: str, kind: object, wanted: str, *, flag: bool = False) -> KeyKind:
+    """What msgspec takes for this type; `wanted` says what that is."""
 
     def parse(raw: object) -> object:
         try:
             return convert(raw, kind)
-        except ValidationError as error:
-            raise ValueError(f"{raw!r} does not fit: {error}") from None
+        except ValidationError:
+            raise ValueError(f"{raw!r} is not {wanted}") from None
 
     return KeyKind(metavar, parse, flag=flag)
 
 
 def whole(low: int, high: int) -> KeyKind:
     """A whole number from `low` to `high`."""
-    return of_type("N", Annotated[int, Meta(ge=low, le=high)])
+    return of_type("N", Annotated[int, Meta(ge=low, le=high)], f"a whole number from {low} to {high}")
 
 
 def duration(low_ms: float, high_ms: float, *, whole: bool = False) -> KeyKind:
@@ -97,8 +97,10 @@ def many(metavar: str, item: Parse) -> KeyKind:
     return KeyKind(metavar, parse, many=True)
 
 
-WORD, FLAG = of_type("NAME", Annotated[str, Meta(min_length=1)]), of_type("", bool, flag=True)
-RATE, TIME = of_type("NUMBER", Annotated[float, Meta(gt=0, le=10_000_000)]), KeyKind("TIME", quantities.parse_delay)
+WORD = of_type("NAME", Annotated[str, Meta(min_length=1)], "a name")
+FLAG = of_type("", bool, "true or false", flag=True)
+RATE = of_type("NUMBER", Annotated[float, Meta(gt=0, le=10_000_000)], "a number above 0 and up to 10000000")
+TIME = KeyKind("TIME", quantities.parse_delay)
 SKEW, LIMITS = KeyKind("SKEW", quantities.parse_skew), many("EXPR", quantities.parse_threshold)
 TARGETS, PAUSES = many("URL", quantities.parse_target), many("P:D:S", quantities.parse_pause)
 FAULTS = many("TABLE", quantities.parse_fault)

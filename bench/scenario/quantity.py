@@ -9,6 +9,7 @@ import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -186,11 +187,11 @@ def parse_target(raw: object) -> str:
 
 
 def toml_value(text: str) -> object:
-    """Return the TOML value that an option's text is, or the text itself: most need no quotes."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
+    """Return the TOML value or number (.5, 007) that an option's text is, or the text itself: most need no quotes."""
+    for read in (lambda text: tomllib.loads(f"value = {text}")["value"], int, float):
+        with suppress(ValueError):
+            return read(text)
+    return text
 
 
 def require_known(noun: str, wanted: Iterable[str], names: Iterable[str]) -> None:

@@ -34,7 +34,7 @@ def refused(done: Ended, code: int) -> str:
     [
         (["rnu"], "no such command 'rnu'"),
         (["run", "--usrs", "3"], "no such option '--usrs'"),
-        (["run", "--users", "many"], "option --users: 'many' does not fit: Expected `int`"),
+        (["run", "--users", "many"], "option --users: 'many' is not a whole number from 1 to 100000"),
         (["run", "--duration", "20"], "option --duration: 20 is not a duration"),
         (["run", "nowhere.toml"], "nowhere.toml: there is no such scenario file"),
         (["run", "--threshold", "aquire.p99 < 1ms"], "there is no metric aquire.p99; did you mean acquire.p99?"),
@@ -169,7 +169,7 @@ def test_init_writes_a_scenario_that_loads_and_never_overwrites(lockbench: Lockb
     text = (tmp_path / "scenario.toml").read_text(encoding="utf-8")
     assert 'retry.window = "5ms"' in text
     assert "exists already" in refused(lockbench("init"), 3)
-    assert "option --users: 0 does not fit" in refused(lockbench("run", "scenario.toml", "--users", "0"), 2)
+    assert "option --users: 0 is not a whole number" in refused(lockbench("run", "scenario.toml", "--users", "0"), 2)
 
 
 def test_recipes_are_listed_with_their_fault(lockbench: Lockbench) -> None:
