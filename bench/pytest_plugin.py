@@ -65,7 +65,7 @@ class LockRun:
 
     @property
     def safety(self) -> str:
-        """SAFE, VIOLATED, UNKNOWN, or NOT TESTED: callers hardly met, so nothing could be seen."""
+        """SAFE, VIOLATED, UNKNOWN, or NOT TESTED: callers hardly met, or the servers were not asked for every lease."""
         return self.measured.safety.verdict
 
     @property
@@ -178,7 +178,7 @@ class LockBenchmark:
         from bench.topology.target import emptied
 
         emptied(self._fleet.urls)
-        return LockRun(*measure_own_lock(lock, load))
+        return LockRun(*measure_own_lock(lock, load, self._fleet.urls))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -236,7 +236,9 @@ def _figures(run: LockRun) -> str:
 
 
 def _safety(run: LockRun) -> str:
-    return f"safety {run.safety}" if run.violations is None else f"{run.violations} violations"
+    if run.violations is None:
+        return f"safety {run.safety} ({run.measured.safety.reason})"
+    return f"{run.violations} violations"
 
 
 def _violations(run: LockRun) -> list[str]:

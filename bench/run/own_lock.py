@@ -1,14 +1,14 @@
 """A lock of the user's own under load: *context managers by name → sections of a result, judged like any run*.
 
-Rules: threads of this process, closed loop. What the lock sends is not seen: a caller who is inside it, entering, asks
-for it all the time. Entering that raises is a failed acquire: `contended` for the exceptions named as refusals, else
-`unreachable` and counted by its type.
+Rules: threads of this process, closed loop. What the lock sends is only counted, by its servers: a caller who is
+inside it, entering, asks for it all the time. Entering that raises is a failed acquire: `contended` for the exceptions
+named as refusals, else `unreachable` and counted by its type.
 """
 
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -23,8 +23,9 @@ from bench.measure.facts import Window
 from bench.measure.fold import fold
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, History, Records
 from bench.measure.run_result import Measured
-from bench.safety.judge import Judge
+from bench.safety.judge import Circumstances, Judge
 from bench.scenario import load as load_scenario
+from bench.topology.probe import delta, info_snapshot
 from lockcore.clock import NS_PER_S
 
 OwnLock = Callable[[str], AbstractContextManager[object]]
@@ -51,8 +52,10 @@ class OwnLoad:
     refused: tuple[type[BaseException], ...] = ()
 
 
-def measure_own_lock(lock: OwnLock, load: OwnLoad) -> tuple[Measured, dict[str, int]]:
-    """Load `lock` and return what was measured and judged, and the errors by type. Raises InconclusiveError."""
+def measure_own_lock(lock: OwnLock, load: OwnLoad, urls: Sequence[str] = ()) -> tuple[Measured, dict[str, int]]:
+    """Load `lock` and return what was measured and judged, and the errors by type. `urls`: of the servers that it must
+    ask; none: nobody counts. Raises InconclusiveError."""
+    before = info_snapshot(urls)
     start_ns = time.monotonic_ns() + int(load.warmup_s * NS_PER_S)
     window = Window(start_ns, start_ns + int(load.seconds * NS_PER_S))
     callers, errors = [_Rows() for _ in range(load.callers)], Counter[str]()
@@ -70,7 +73,9 @@ def measure_own_lock(lock: OwnLock, load: OwnLoad) -> tuple[Measured, dict[str, 
         )
     scenario = load_scenario(options={"instances": "1", "users": str(load.callers), "warmup": "0s"})
     records = np.array(list(chain.from_iterable(callers)), RECORD_DTYPE)
-    oracle = Judge(int(load.ttl_s * 1000))
+    taken = [delta(*looks).commands_processed for looks in zip(before, info_snapshot(urls), strict=True)]
+    commands = None if None in taken or not taken else sum(filter(None, taken))
+    oracle = Judge(int(load.ttl_s * 1000), Circumstances(commands=commands))
     oracle.add(History(records, 0, 0, _asked(records)[: None if load.hold_s else 0]))
     folded = fold(records, window, scenario)
     return structs.replace(folded.values, safety=oracle.report()), dict(errors)

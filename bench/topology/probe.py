@@ -152,7 +152,7 @@ def _ask(
         except (redis.RedisError, OSError) as error:
             return silent(target, _reason(target, error))
 
-    with ThreadPoolExecutor(min(len(targets), _MOST_THREADS)) as threads:
+    with ThreadPoolExecutor(min(len(targets) or 1, _MOST_THREADS)) as threads:
         return tuple(threads.map(ask_one, targets))
 
 

@@ -187,6 +187,30 @@ def test_what_hardly_met_says_so_and_passes_for_no_safe_lock(pytester: pytest.Py
     result.assert_outcomes(passed=1)
 
 
+def test_a_lock_that_only_locks_inside_its_process_is_not_called_safe(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import threading
+
+        inner = threading.Lock()
+
+        def test_lock(lock_benchmark):
+            run = lock_benchmark(lambda name: inner, seconds=0.3, resources=1, hold_s=0.0005)
+            assert (run.safety, run.violations) == ("NOT TESTED", None)
+
+        def test_gate(lock_benchmark):
+            lock_benchmark.gate(lambda name: inner, lambda name: inner, pairs=1)
+
+        def test_limit(lock_benchmark):
+            lock_benchmark(lambda name: inner, seconds=0.3, thresholds=["safety.violations == 0"])
+        """
+    )
+    result = pytester.runpytest_subprocess(*PLUGIN)
+    result.assert_outcomes(passed=1, skipped=1, failed=1)
+    said = "\n".join(result.outlines)
+    assert said.count("safety NOT TESTED (the servers took fewer commands than leases were granted") == 4
+
+
 def test_a_threshold_fails_a_planted_slowdown_fails_its_gate_and_too_few_pairs_skip(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(OWN)
     result = pytester.runpytest_subprocess(*PLUGIN, "-rs")
