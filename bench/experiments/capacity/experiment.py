@@ -249,11 +249,11 @@ class _Seeker:
 
     def _keep(self, result: RunResult) -> None:
         """Store a run's whole result; note what it warns of. Raises BenchError for one that says nothing."""
-        write_result(result, self._order.folder / "probes" / f"{self._runs:02d}")
         verdict, rate = result.verdict, result.scenario.rate_per_s
         if verdict.status == "violated":
             where = f"at {rate:,.0f}/s" if rate else f"closed loop, {result.scenario.users} callers"
             self._findings.violated = f"{where}: {'; '.join(verdict.reasons)}"
+        write_result(result, self._order.folder / "probes" / f"{self._runs:02d}")
         if verdict.status == "invalid" and result.generator.verdict == "VALID":
             raise InconclusiveError(f"a probe did not run to its end: {verdict.reasons[0]}")
         self.warnings += self._servers.warnings()  # each is told once

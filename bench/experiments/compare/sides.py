@@ -63,13 +63,14 @@ def read_named(text: str, repository: Path) -> Named:
         return Named(f"{text} ({commit[:9]})", "revision", repository, commit)
     name = rest if prefix == "lib" else text
     path = Path(name)
-    if name and path.exists():
+    if name and os.path.exists(name):  # noqa: PTH110 - Path.exists raises for a name that is too long
         kind = "library" if prefix == "lib" else "scenario" if path.suffix == ".toml" else "stored"
         return Named(text, kind, path)
-    if path.parent == Path() and (READY / f"{path.stem}.toml").exists():
+    ready = [] if prefix == "lib" else [scenario.stem for scenario in READY.glob("*.toml")]
+    if path.parent == Path() and path.stem in ready:
         return Named(text, "scenario", path)
     what = "folder" if prefix == "lib" else "result or scenario, and a revision is written git:REV"
-    hint = nearest(name, map(str, path.parent.glob("*")))
+    hint = nearest(name, [*map(str, path.parent.glob("*")), *ready])
     raise UsageError(f"{text or 'an empty name'}: there is no such {what}{hint}")
 
 
@@ -293,7 +294,7 @@ def _covers(variable: str, name: str) -> bool:
 
 def _text(value: object) -> str:
     if isinstance(value, float):
-        return f"{value:g}"
+        return f"{value:.15g}"
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value)) or "none"
     return "none" if value is None else str(value)

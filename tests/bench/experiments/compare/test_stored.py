@@ -105,6 +105,8 @@ def test_another_machine_or_server_is_another_configuration_but_another_commit_i
 def test_a_difference_is_told_as_one_would_write_it() -> None:
     series = [[result(rate_per_s=None)], [result(rate_per_s=200.0)]]
     assert alike(series, ["a", "b"], ("rate",)) == ["rate_per_s none → 200"]
+    series = [[result(duration_ms=1_200_000.0)], [result(duration_ms=1_200_001.0)]]
+    assert alike(series, ["a", "b"], ("duration",)) == ["duration_ms 1200000 → 1200001"]
 
 
 def test_a_variable_that_is_no_setting_is_refused() -> None:
@@ -131,6 +133,16 @@ def test_what_a_word_names_is_found_out(tmp_path: Path) -> None:
     for word, kind in words.items():
         assert read_named(str(tmp_path / word), tmp_path).kind == kind
     assert read_named(f"lib:{tmp_path}", tmp_path).kind == "library"
+    assert read_named("hot-key", tmp_path).kind == "scenario"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("lib:hot-key", "no such folder$"), ("hot-kye", "did you mean hot-key"), ("x" * 300, "no such result")],
+)
+def test_what_names_nothing_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=f"there is .*{said}"):
+        read_named(text, tmp_path)
 
 
 def test_a_stored_run_and_one_made_now_are_never_compared(tmp_path: Path) -> None:
