@@ -68,14 +68,23 @@ def write_text(path: Path, text: str, mode: str = "w") -> None:
 def show(done: Done[Document], values: Values) -> int:
     """Show what came of it and write the files, as the options `values` ask for; return the exit code. Raises
     KeyboardInterrupt once it is shown, when somebody has wished it to end."""
-    from rich.console import Console
-
-    from bench.measure.section import builtins_of
     from bench.report.kinds import cases_of, told
-    from bench.report.sheet import print_sheet
 
     page = report_beside(done.result, done.path)
     sheet = told(done.result, f"{done.path}{f', {page.name}' if page else ''}" if done.path else "")
+    try:
+        write_outputs(values, sheet, cases_of(done.result))  # first, as who reads (`| head`) may close stdout
+    finally:
+        _print(done, values, sheet)
+    return done.exit_code
+
+
+def _print(done: Done[Document], values: Values, sheet: Sheet) -> None:
+    from rich.console import Console
+
+    from bench.measure.section import builtins_of
+    from bench.report.sheet import print_sheet
+
     if values["as_json"]:
         print(json.dumps(builtins_of(done.result), ensure_ascii=False), flush=True)
     elif values.get("summary") and done.path is not None:
@@ -85,8 +94,6 @@ def show(done: Done[Document], values: Values) -> int:
         print_sheet(sheet, Console(highlight=False))
     if done.unstored:
         print(f"lockbench: {done.unstored}", file=sys.stderr)
-    write_outputs(values, sheet, cases_of(done.result))
-    return done.exit_code
 
 
 def report_beside(result: Document, stored: Path | None) -> Path | None:

@@ -37,6 +37,17 @@ def test_an_experiment_is_shown_before_it_is_interrupted(
     assert "leases/s" in capsys.readouterr().out
 
 
+def test_the_files_are_written_though_nobody_reads_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(*_: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("bench.report.sheet.print_sheet", closed)
+    values = {"markdown": tmp_path / "run.md", "junit": tmp_path / "run.xml", "as_json": False, "quiet": False}
+    with pytest.raises(BrokenPipeError):
+        showing.show(Done(RESULT, None, 0), values)
+    assert all((tmp_path / name).read_text(encoding="utf-8") for name in ("run.md", "run.xml"))
+
+
 def test_a_second_wish_is_granted_at_once() -> None:
     heard = 0
 
