@@ -71,7 +71,7 @@ def test_arrivals_may_be_chosen_without_a_rate() -> None:
         ({"sweeps": ("instances",)}, "is no sweep"),
         ({"sweeps": ("instnces=1,3",)}, "did you mean instances"),
         ({"sweeps": ("rate=1,3",)}, "rate cannot be swept"),
-        ({"sweeps": ("instances=1,none",)}, "'none' does not fit"),
+        ({"sweeps": ("instances=1,none",)}, "'none' is not a whole number"),
         ({"slo": ("acquire.p98 < 10ms",)}, "there is no metric acquire.p98"),
         ({"slo": ("acquire.p99 < 10",)}, "the limit needs a unit"),
         ({"thresholds": ("rate >= 5/s",)}, "what must hold is said by --slo"),
