@@ -203,6 +203,8 @@ def lock_fleet(request: pytest.FixtureRequest) -> Fleet:
 
     They are empty at the test's start, used again by later tests, and gone when pytest ends, however it ends.
     """
+    from redis import RedisError
+
     from bench.errors import BenchError
     from bench.topology.fleet import start_fleet
     from bench.topology.target import emptied
@@ -216,7 +218,11 @@ def lock_fleet(request: pytest.FixtureRequest) -> Fleet:
         except BenchError as error:
             pytest.fail(str(error), pytrace=False)
     fleet = session.fleets[key]
-    emptied(fleet.urls)
+    try:
+        emptied(fleet.urls)
+    except RedisError:
+        fleet.restart(*range(len(fleet.urls)))  # an earlier test left one stopped, or dead
+        emptied(fleet.urls)
     return fleet
 
 

@@ -40,6 +40,8 @@ OWN = """
             with redis.Redis.from_url(url) as client:
                 assert client.dbsize() == 0
                 client.set("left", "behind")
+        lock_fleet.stop(0)
+        lock_fleet.kill(1)
 
     def slower_by(seconds):
         inner = threading.Lock()
