@@ -47,14 +47,15 @@ SEARCHED = {
 NOT_SWEPT = {*SEARCHED, "targets", "pause", "seed", "duration", "warmup"}
 
 
+_SLO, _OVER = "like 'acquire.p99 < 10ms' (repeatable)", "a table over these values (repeatable)"
 _SWEPT = Offered(lambda: [f"{name}=" for name in BY_NAME if name not in NOT_SWEPT])
 
 
 @click.command(cls=Grouped, epilog="Servers are started and stopped.")
 @click.argument("scenario", required=False, type=ScenarioPlace())
-@click.option("--slo", metavar="EXPR", type=METRIC, multiple=True, required=True, help="like 'acquire.p99 < 10ms'")
+@click.option("--slo", metavar="EXPR", type=METRIC, multiple=True, required=True, help=_SLO)
 @click.option("--target-rate", metavar="R", type=FiniteRange(min=0, min_open=True), help="to plan for")
-@click.option("--sweep", "sweeps", metavar="KEY=A,B", type=_SWEPT, multiple=True, help="a table over these values")
+@click.option("--sweep", "sweeps", metavar="KEY=A,B", type=_SWEPT, multiple=True, help=_OVER)
 @click.option("--budget", metavar="DURATION", type=BUDGET, help=f"of a point  [{FULL_BUDGET}; --quick {QUICK_BUDGET}]")
 @click.option("--quick", is_flag=True, help="a glance: short probes, also of a scenario")
 @hosts_options
