@@ -63,9 +63,9 @@ def progress_line(progress: Progress) -> str:
 
 def block(progress: Progress, width: int) -> str:
     """Return the same for a terminal of `width` columns: phase and time, latency and outcomes, health and trouble. No
-    item is parted if it fits a line of its own."""
+    item is parted if it fits a line of its own; a terminal may say that it has none."""
     whole = (_GAP.join(item.replace(" ", "\u00a0") for item in items) for items in _lines(progress))
-    return "\n".join(line for text in whole for line in textwrap.wrap(text, width)).replace("\u00a0", " ")
+    return "\n".join(line for text in whole for line in textwrap.wrap(text, max(width, 20))).replace("\u00a0", " ")
 
 
 def _lines(progress: Progress) -> list[list[str]]:

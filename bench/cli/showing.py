@@ -204,7 +204,10 @@ def _show_again(documents: Sequence[Document], names: Sequence[str], values: Val
         page, folder = page_of(documents[0], names[0]), Path(names[0])
     else:
         page = page_of_several(documents, [Path(name).name or name for name in names])
-        folder = values["html"] or result_folder(None, "report", secrets.token_hex(4))[0]
+        folder = Path()
+        if values["html"] is None:
+            folder, _ = result_folder(None, "report", secrets.token_hex(4))
+            folder.mkdir(parents=True)
     place = write_page(page, values["html"] or folder / REPORT_NAME)
     sheets = [told(document, name) for document, name in zip(documents, names, strict=True)]
     if (path := values["markdown"]) is not None:

@@ -70,6 +70,9 @@ def test_several_results_give_one_page(lockbench, folder):
     both = lockbench("report", "one", "one/result.json", "--html", "both.html", "--json", cwd=folder)
     assert json.loads(both.stdout) == {"results": ["one", "one"], "html": "both.html"}
     assert "2 RUNS" in (folder / "both.html").read_text("utf-8")
+    usual = json.loads(lockbench("report", "one", "one/result.json", "--json", cwd=folder).stdout)["html"]
+    assert usual.startswith("results/")
+    assert "2 RUNS" in (folder / usual).read_text("utf-8")
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_the_block_is_the_agreed_one(width: int) -> None:
     assert shown == (GOLDEN / f"progress-{width}.txt").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("width", [20, 40, 80, 100, 400])
+@pytest.mark.parametrize("width", [0, 20, 40, 80, 100, 400])
 def test_nothing_is_lost_at_any_width(width: int) -> None:
     for look in (progress(), progress(**TROUBLED), progress("starting", 0.0), progress(cpu_ratio=None, lag_p99_s=None)):
         shown = block(look, width)
