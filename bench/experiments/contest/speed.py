@@ -78,11 +78,11 @@ ENTRIES = (
 Beside = tuple[str, str, str, Figure, Callable[[float, float], float], float]
 BARS: tuple[Beside, ...] = (  # name, two rows, their figure, how they compare, the bar
     *((f"{one.name}: CPU ratio", one.name, REPLAY, "cycles_per_cpu_s", truediv, one.bar) for one in ENTRIES if one.bar),
-    (f"{CORE}: cycles/s ÷ the replay's", CORE, REPLAY, "cycles_per_s", truediv, 0.75),
-    (f"{RUN}: cycles/s ÷ the replay's", RUN, REPLAY, "cycles_per_s", truediv, 0.65),
+    (f"{CORE}: cycles/s ÷ replay's", CORE, REPLAY, "cycles_per_s", truediv, 0.75),
+    (f"{RUN}: cycles/s ÷ replay's", RUN, REPLAY, "cycles_per_s", truediv, 0.65),
     (f"{RUN}: client CPU ÷ that of {CORE}", RUN, CORE, "client_us", truediv, 1.5),
-    (f"{RUN}: beside its load, of a core", RUN, "", "beside_ratio", truediv, 0.05),  # by itself
-    ("what telemetry adds to the client, µs", WATCHED, UNWATCHED, "client_us", sub, 1.5),
+    (f"{RUN}: cores beside its load", RUN, "", "beside_ratio", truediv, 0.05),  # by itself
+    ("telemetry adds to the client, µs", WATCHED, UNWATCHED, "client_us", sub, 1.5),
     ("1 caller: acquire p50 ÷ raw sockets'", ALONE, RAW, "p50_us", truediv, 1.0),
 )
 

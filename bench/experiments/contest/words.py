@@ -69,18 +69,32 @@ def readme_section(result: PeersResult) -> str:
 
 
 def _lines(result: PeersResult) -> Iterator[tuple[str, str]]:
-    for bar in result.bars:
-        yield side_of(bar), _bar(bar)
+    yield from _bar_lines(result.bars)
     for one in result.absent:
         yield "not there", f"{one.name}: {one.reason}"
     yield from ((word, f"{said} (free resources)") for word, said in _pace(result.cycles))
 
 
 def _bar(bar: ContestBar) -> str:
-    wanted = f"{'≥' if bar.at_least else '<'} {bar.bar:.3g}"
-    who = f"; {bar.ours}" + (f" beside {bar.theirs}" if bar.theirs else "") if bar.ours else ""
-    value, low, high = ("∞" if one is None else f"{one:.2f}" for one in (bar.value, bar.low, bar.high))
-    return f"{bar.name}: {value} ({low} … {high}), wanted {wanted}{who}"
+    value, ends, wanted = _figures(bar)
+    return f"{bar.name}: {value} ({ends}), wanted {wanted}{_who(bar)}"
+
+
+def _bar_lines(bars: Sequence[ContestBar]) -> Iterator[tuple[str, str]]:
+    """Figures below each other, names behind them, so that only names are wrapped."""
+    for bar in bars:
+        value, ends, wanted = _figures(bar)
+        yield side_of(bar), f"{f'{value} ({ends})':<19}  bar {wanted}  {bar.name}{_who(bar)}"
+
+
+def _figures(bar: ContestBar) -> tuple[str, str, str]:
+    """Its value, both ends of its range, and what is wanted."""
+    value, low, high = (INFINITE if one is None else f"{one:.2f}" for one in (bar.value, bar.low, bar.high))
+    return value, f"{low} … {high}", f"{'≥' if bar.at_least else '<'} {bar.bar:.2f}"
+
+
+def _who(bar: ContestBar) -> str:
+    return f"; {bar.ours}" + (f" beside {bar.theirs}" if bar.theirs else "") if bar.ours else ""
 
 
 def _parts(cycles: Sequence[TurnRow], hot: Sequence[TurnRow], stopped: Sequence[TurnRow]) -> Iterator[Part]:
@@ -147,7 +161,7 @@ def speed_sheet(result: SpeedResult, verdict: Verdict, place: str) -> Sheet:
 def _speed_lines(result: SpeedResult) -> Iterator[tuple[str, str]]:
     """Bars, what the figures of rows are, and how far the cores were ours."""
     rows = result.rows
-    yield from ((side_of(bar), _bar(bar)) for bar in result.bars)
+    yield from _bar_lines(result.bars)
     yield from (("no figures", reason) for row in rows for reason in row.errors)
     for top in rows[:1]:
         yield "client", "CPU per cycle, as of the servers; p50 is that of acquire"
@@ -179,12 +193,12 @@ def _pace(rows: Sequence[TurnRow]) -> Iterator[tuple[str, str]]:
 
 _SPEED: Columns[SpeedRow] = (
     (f"N={INSTANCES}, acquire + release", lambda row: row.name),
-    ("cycles/s", lambda row: decimals(row.cycles_per_s, 0)),
+    ("cycles\n/s", lambda row: decimals(row.cycles_per_s, 0)),
     ("client\nµs", lambda row: decimals(row.client_us)),
     ("server\nµs", lambda row: decimals(row.server_us)),
     ("p50\nµs", lambda row: decimals(row.p50_us, 0)),
     ("CPU\nratio", lambda row: f"{row.ratio.median:.3f}"),
     ("range", lambda row: f"{row.ratio.low:.2f}–{row.ratio.high:.2f}"),
-    ("wall\nratio", lambda row: f"{row.wall_ratio.median:.2f}"),
+    ("wall", lambda row: f"{row.wall_ratio.median:.2f}"),
     ("cores\nused", lambda row: decimals(row.cores_used, 1)),
 )

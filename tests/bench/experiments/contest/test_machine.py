@@ -81,7 +81,7 @@ def test_turns_are_compared_as_at_one_pace_of_the_cores() -> None:
     assert (found.ratio.low, found.ratio.high) == pytest.approx((0.8, 0.8))
     assert (found.wall_ratio.low, found.wall_ratio.high) == (1.0, 1.0)
     assert (found.client_us, found.rounds[0].client_us) == (5.0, 10.0)  # what is shown is what was measured
-    added = next(bar for bar in bars_of(measured) if bar.name.startswith("what telemetry adds"))
+    added = next(bar for bar in bars_of(measured) if bar.name.startswith("telemetry adds"))
     assert (added.low, added.high) == (1.0, 1.0)
     assert turn(5.0, 200.0).at_pace(100.0).p50_us == 50.0
     unpaced = {entry: [replace(each, piece_us=None) for each in turns] for entry, turns in measured.items()}

@@ -377,6 +377,7 @@ def test_a_bar_is_said_to_be_where_it_surely_is(low: float, high: float, side: s
     result = replace(RESULT, bars=(bar(low, high),), verdict=judge_bars([bar(low, high)]))
     shown = sheet(result)
     assert shown.headline == headline
-    assert [line.label for line in shown.lines if line.text.startswith("a bar: ")] == [side]
+    figures = f"{low:.2f} ({low:.2f} … {high:.2f})   bar ≥ 0.90  a bar"  # before a name that may be wrapped
+    assert [line.label for line in shown.lines if line.text.startswith(figures)] == [side]
     assert [case.status for case in suite(result).cases] == [status]
     assert f"- {'**missed**' if side == 'missed' else side}: a bar: " in readme_section(result)
