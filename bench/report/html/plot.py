@@ -10,6 +10,7 @@ says what is drawn and in which unit; the data of every picture goes with it, in
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
+from textwrap import shorten
 
 from bench.report.html.scale import Scale
 
@@ -149,10 +150,11 @@ def _band_names(x: Scale, bands: Sequence[Band]) -> str:
     parts, free = [], 0.0
     for band in sorted(bands, key=lambda band: band.start):
         parts += [_stroke(x(at), TOP, x(at), BOTTOM, f"{band.style}-edge") for at in (band.start, band.stop)]
-        width = len(band.text) * _LETTER_PX
+        text = shorten(band.text, 40, placeholder=" …")  # whole in its title
+        width = len(text) * _LETTER_PX
         at = min(x(band.start) + 3, RIGHT - width)
         if at >= free:
-            parts.append(_label(band.text, at, TOP + 12, style=f"over {band.style}-text"))
+            parts.append(_label(text, at, TOP + 12, style=f"over {band.style}-text"))
             free = at + width
     return "".join(parts)
 

@@ -13,6 +13,7 @@ from bench.measure.run_result import RunResult
 from bench.measure.section import builtins_of, typed
 from bench.report.figures import count, latency, percent
 from bench.report.html.page import page_of, page_of_several, render, write_page
+from bench.report.html.plot import LEFT
 from bench.report.kinds import of_its_kind
 from bench.report.summary import sheet
 from tests.bench.report.screen import stored
@@ -94,6 +95,14 @@ def test_faults_are_bands_with_a_name_and_rows_with_times(safe):
     assert len(re.findall("<title>stop #1, #2", page)) == 4, "one band, of both instances, in each picture over time"
     assert "stop #1, #2" in page
     assert "faults stop #1 2.00–3.50 s, #2 2.00–3.50 s" in text_of(page)
+
+
+def test_a_fault_of_many_instances_is_named_as_far_as_there_is_room(safe):
+    result = builtins_of(safe)
+    result["faults"] = [result["faults"][0] | {"target": f"instance:{index}"} for index in range(30)]
+    names = re.findall('<text x="([0-9.]+)"[^>]*>(stop #0, #1, [^<]*)…<', render(page_of(typed(result, RunResult))))
+    assert len(names) == 4
+    assert all(float(x) > LEFT for x, _ in names)
 
 
 def test_a_violation_is_told_with_its_operations_and_open_loop_with_what_was_offered(violated):
