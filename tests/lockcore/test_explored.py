@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from bench.experiments.explore import search
 from bench.experiments.explore.play import Play
 from bench.experiments.explore.schedule import at_random
 from bench.experiments.explore.search import BLOCK, Hunt, hunt, numbered, setting_of
@@ -38,6 +39,15 @@ def test_no_schedule_breaks_lockcore_and_many_ask_for_a_lock_that_is_held() -> N
     assert tested > 150
     assert min(what[name] for name in ("pause", "late", "lose", "cut", "kill", "restart", "stop", "flush", "full")) > 10
     assert min(what[name] for name in ("granted", "extended", "gives back")) > 100
+
+
+def test_a_schedule_is_the_same_whatever_its_process_has_played_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for first in (4, 6):  # the one holds for a whole TTL
+        monkeypatch.setattr(search, "_USUAL", {})
+        numbered(REDLOCK, first, 7)
+        found.append([numbered(REDLOCK, number, 7)[0] for number in range(8, 40, 2)])
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("instances", [1, 2, 4, 5])

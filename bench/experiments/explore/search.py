@@ -74,14 +74,14 @@ def numbered(setting: Setting, number: int, seed: int) -> tuple[Schedule, Played
             told |= {"callers": callers, "resources": 2 * callers - shared, "rounds": random.choice((1, 2))}
         if number % 5 == 4:
             told["hold_ms"] = TTL_MS
-    setting = replace(setting, **told)
+    usual, setting = setting, replace(setting, **told)
     kept: dict[Place, Change] = {}
     choose: Choose = kept.get
     if number % 2:
         choose = at_random(setting, random, kept)
     elif number:
         if setting.recipe not in _USUAL:
-            _USUAL[setting.recipe] = play(setting, kept.get)
+            _USUAL[setting.recipe] = play(usual, kept.get)  # of no number: each process begins with another
         choose = by_priorities(setting, random, _USUAL[setting.recipe].passed, kept)
     return Schedule(setting, kept), play(setting, choose)
 
