@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 
 from lockcore.arguments import NO_WAIT, check_acquire
 from lockcore.attempt import first_lease
-from lockcore.awaited import next_waiter
+from lockcore.awaited import Core, next_waiter
 from lockcore.claims import Terms
 from lockcore.clock import monotonic_ns
 from lockcore.engine import Engine
@@ -97,7 +97,7 @@ class Seats:
         return self.free.pop() if self.free else Seat(self, self._new_future())
 
 
-def step_all(engine: Engine, *, at_once: bool) -> None:
+def step_all(engine: Core, *, at_once: bool) -> None:
     """As `hand_out` (awaited.py), where all wait at seats; a call by name for each would cost 2 % of a lease."""
     try:
         while (waiter := next_waiter(engine)) is not None:

@@ -8,7 +8,8 @@ from contextvars import ContextVar
 import pytest
 
 from lockcore.shells import tasks
-from lockcore.shells.tasks import Seat, Seats
+from lockcore.shells.tasks import Seat, Seats, step_all
+from tests.lockcore.test_awaited import of
 
 NAME: ContextVar[str] = ContextVar("NAME", default="nobody")
 
@@ -138,6 +139,31 @@ def test_who_waits_again_at_once_has_the_same_seat_and_one_that_is_free_keeps_no
     assert seen == ["the same"]
     assert len(free) == 1
     assert left is None, "a seat nobody waits at keeps a task alive"
+
+
+def test_whoever_comes_behind_an_interrupted_task_is_stepped_by_the_next_call() -> None:
+    loop, seen = asyncio.new_event_loop(), []  # type: ignore[var-annotated]
+    seats = Seats(loop)
+    first, second, third = (seats.take() for _ in range(3))
+
+    async def interrupted() -> None:
+        await first
+        raise KeyboardInterrupt
+
+    tasks_ = [loop.create_task(one) for one in (interrupted(), wait(second, seen), wait(third, seen))]
+    loop.run_until_complete(asyncio.sleep(0))
+    engine = of(first, second)
+    with pytest.raises(KeyboardInterrupt):
+        step_all(engine, at_once=True)
+    assert ([one.waiter for one in engine.ready], engine.woken, seen) == ([second], 0, [])
+    step_all(engine, at_once=True)
+    assert (engine.ready, seen) == ([], ["the task"])
+    step_all(of(third), at_once=False)
+    assert seen == ["the task"], "stepped inside of another task's step"
+    loop.run_until_complete(tasks_[2])
+    loop.close()
+    assert seen == ["the task", "the task"]
+    assert isinstance(tasks_[0].exception(), KeyboardInterrupt)
 
 
 def test_another_task_may_take_the_seat_of_the_one_that_is_stepped() -> None:
