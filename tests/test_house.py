@@ -12,7 +12,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("lockcore", "bench", "dashboards", "tests")
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 NAME = lambda path: str(path.relative_to(ROOT))  # noqa: E731 - an id of parametrize
-MOST_LINES, MOST_FUNCTION_LINES = 400, 40
+MOST_LINES = 600
+MOST_FUNCTION_LINES = 60
 SAYS_NOTHING = re.compile(r"(utils?|helpers?|common|misc|managers?)")
 # Spelled in pieces, so that this file does not find itself.
 REGISTRY = re.compile(
