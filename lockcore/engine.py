@@ -8,7 +8,7 @@ Rules: a command for all voters is encoded once, appended once (`batch`), and se
 from collections.abc import Callable, Sequence
 from itertools import count
 
-from lockcore.awaited import Awaited, Ignored, InstancePipe, SentAgain, Settled
+from lockcore.awaited import Asked, Awaited, Ignored, InstancePipe, SentAgain, Settled
 from lockcore.claims import Claims, Recent, Terms
 from lockcore.clock import NS_PER_MS
 from lockcore.commands import FIRST_NUMBER, Dialect, Encode, merged_release
@@ -16,7 +16,7 @@ from lockcore.deadlines import Deadlines
 from lockcore.errors import ProtocolError
 from lockcore.flight import EARLY, LARGEST, SMALLEST, Flight, MergedReply
 from lockcore.handoff import Handoff
-from lockcore.membership import VOTING, Amnesia, Hello, Membership, State, abstention_ns, forgotten_ns
+from lockcore.membership import SWAPS, VOTING, Amnesia, Hello, Membership, State, abstention_ns, forgotten_ns
 from lockcore.model import InstanceStatus, Lease, Outcome, Tally
 from lockcore.observed import Listener
 from lockcore.owed import Debts
@@ -95,6 +95,8 @@ class Engine(RoundEngine):
             self._watched.append(round_)  # type: ignore[arg-type]
         if round_.resource in self._merge_keys:
             self._merge()  # the release of a key goes before the next SET on it
+        if round_.started_ns >= self.amnesia.swaps_due_ns:
+            self._read_swaps(round_.started_ns)
         self.asked += 1
         round_.cleaned = False
         self.turns.sent(round_)
@@ -105,6 +107,18 @@ class Engine(RoundEngine):
             self._note_terms(terms)
         if not self.dirty or len(self.batch) + len(self._to_merge) == self.early:
             self._want()
+
+    def _read_swaps(self, now_ns: int) -> None:
+        """Ask the voters whether they have swapped databases, ahead of the SET that is being queued (membership.py).
+
+        Not by `unicast`, which may send at once: a connection that breaks then changes the voters under this SET.
+        """
+        if self.batch or self._to_merge:
+            self._spill()
+        asked = Asked(now_ns, self.amnesia.swaps_read)
+        for pipe in self.amnesia.counting_swaps(self.voters, now_ns):
+            pipe.queue.append(SWAPS)
+            pipe.expect(asked)
 
     def submit_release(self, round_: ReleaseRound) -> None:
         """Queue a release on every instance that was sent the SET: at once if it is connected, else owed to it."""

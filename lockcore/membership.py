@@ -2,9 +2,10 @@
 
 Rules (the Redlock text's *delayed restart*, done by the client): an instance that may have forgotten locks abstains
 until all of them have expired: for max_ttl + drift from the moment it is noticed, by another identity in the handshake,
-by -READONLY, and by what the server tells or is asked on a connection that stays. The README's table has how long by
-`rejoin`. Abstaining stops SETs only. An instance over its lag cap is left alone until it has caught up. One that is
-down is tried again with back-off.
+by -READONLY, and by what the server tells or is asked on a connection that stays. No server tells of SWAPDB: its
+counter is read ahead of SETs, ten times a second at most. The README's table has how long by `rejoin`. Abstaining stops
+SETs only. An instance over its lag cap is left alone until it has caught up. One that is down is tried again with
+back-off.
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ Rejoin = Literal["delay", "trust-first", "trust"]
 FIRST_BACKOFF_NS = 50 * NS_PER_MS
 LONGEST_BACKOFF_NS = 2 * NS_PER_S
 ASK_EVERY_NS = NS_PER_S
+SWAPS_EVERY_NS: Final = NS_PER_S // 10
+NOT_COUNTED: Final = -1  # a server whose INFO has no statistics of commands
 SAME_START_S = 1.0  # uptime comes in whole seconds
+SWAPPED = "databases were swapped"
+SWAPS = request(b"INFO", b"commandstats")
 MUST_EXPIRE = "locks it may have forgotten must expire first"
 
 
@@ -67,7 +72,8 @@ class Hello:
     `run_id`: by what it is told apart, of the kind `identity`. `replid`: its replication id, "" where it has none.
     `started_s`: when it started on some clock, in s; compared only where the identity is the process. `was_replica`:
     since it started. `tells`: it says on the connection when its memory is emptied; else it is asked every second.
-    `hears`: words of other processes come on it (handoff.py).
+    `hears`: words of other processes come on it (handoff.py). `swaps`: how often it has swapped databases since it
+    started, or since its statistics were reset; NOT_COUNTED where it does not count.
     """
 
     run_id: str
@@ -80,17 +86,38 @@ class Hello:
     was_replica: bool = False
     tells: bool = True
     hears: bool = False
+    swaps: int = NOT_COUNTED
 
     def is_run_of(self, known: Hello) -> bool:
         """True when this is the server of `known`, neither restarted nor a replica since."""
         same = (self.run_id, self.replid, self.identity) == (known.run_id, known.replid, known.identity)
         return same and abs(self.started_s - known.started_s) <= SAME_START_S
 
+    def has_swapped_since(self, known: Hello) -> bool:
+        """True when this server has swapped databases since it was `known`.
+
+        The count falls to 0 when somebody resets the statistics (CONFIG RESETSTAT). So a smaller count above 0 is
+        a swap, too.
+        """
+        return known.swaps != NOT_COUNTED and 0 < self.swaps != known.swaps
+
 
 def fields_of(info: bytes | str) -> dict[str, str]:
     """The fields of an INFO reply."""
     text = info.decode(errors="replace") if isinstance(info, bytes) else info
     return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+
+
+def swaps_of(info: bytes | str) -> int:
+    """How often the server has swapped databases, from its INFO commandstats; NOT_COUNTED where it counts nothing.
+
+    A call that failed swapped nothing. A server lists a command only after the first call.
+    """
+    fields = fields_of(info)
+    if not any(name.startswith("cmdstat_") for name in fields):
+        return NOT_COUNTED
+    counts = dict(part.partition("=")[::2] for part in fields.get("cmdstat_swapdb", "calls=0").split(","))
+    return int(counts.get("calls", "0")) - int(counts.get("failed_calls", "0"))
 
 
 def identity_of(fields: Mapping[str, str], now_s: float) -> tuple[IdentityKind, str, float] | None:
@@ -113,7 +140,7 @@ def abstention_ns(hello: Hello, known: Hello | None, rejoin: Rejoin, max_ttl_ms:
     """How long, in ns from now, an instance that just connected must not grant votes; 0 for not at all."""
     whole = forgotten_ns(rejoin, max_ttl_ms, drift_factor)
     if known is not None:
-        return 0 if hello.is_run_of(known) else whole
+        return 0 if hello.is_run_of(known) and not hello.has_swapped_since(known) else whole
     if rejoin != "delay":
         return 0
     return whole if hello.was_replica else max(0, whole - max(0, hello.uptime_s - 1) * NS_PER_S)
@@ -145,6 +172,8 @@ class Membership:
         self.state = State.ABSTAINING if still_abstaining > now_ns else State.VOTING
         if known is None:
             why = "was a replica" if hello.was_replica else "not up for max_ttl yet"
+        elif hello.is_run_of(known):
+            why = SWAPPED
         else:
             why = "was a replica" if hello.run_id == known.run_id != hello.replid else "restarted"
         self.reason = f"{why}: {MUST_EXPIRE}" if still_abstaining > now_ns else ""
@@ -217,14 +246,21 @@ class Amnesia:
 
     Such a server says so itself (a push between two replies), answers -READONLY, or, where it tells nothing, is asked
     for its replication id once a second. From then on it abstains for `whole_ns` (0: not at all) as after a restart,
-    and what it was asked before does not count. `recount` counts the voters anew. Source: Redis' CLIENT TRACKING (a
-    flush is told to every tracking client) and REPLICAOF.
+    and what it was asked before does not count. `recount` counts the voters anew.
+
+    No server says that SWAPDB was called, and no client can be told: SWAPDB invalidates no tracked key. But INFO counts
+    the calls. The engine reads this count ahead of the first SET that starts at `swaps_due_ns` or later, on the same
+    connection. So the reading is answered before the SET, and a swap that it shows voids the SET. An idle client reads
+    nothing. A swap within SWAPS_EVERY_NS after a reading is noticed by the next one only.
+
+    Source: Redis' CLIENT TRACKING (a flush is told to every tracking client), REPLICAOF, SWAPDB and INFO commandstats.
     """
 
     def __init__(
         self, engine: Core, members: Sequence[Membership], whole_ns: int, recount: Callable[[], object]
     ) -> None:
         self._engine, self._members, self._whole_ns, self._recount = engine, members, whole_ns, recount
+        self.swaps_due_ns: int = 0 if whole_ns else FAR_FUTURE_NS
 
     def noticed(self, pipe: InstancePipe, why: str) -> None:
         """An instance may have forgotten locks just now."""
@@ -239,6 +275,22 @@ class Amnesia:
             if member.ask_ns <= now_ns:
                 member.ask_ns = now_ns + ASK_EVERY_NS
                 self._engine.unicast(pipe, request(b"INFO", b"replication"), Asked(now_ns, self._answered))
+
+    def counting_swaps(self, pipes: Sequence[InstancePipe], now_ns: int) -> list[InstancePipe]:
+        """The instances to send `SWAPS` now; each reply goes to `swaps_read`. The next time comes later."""
+        self.swaps_due_ns = now_ns + SWAPS_EVERY_NS
+        hellos = [(pipe, self._members[pipe.index].hello) for pipe in pipes]
+        return [pipe for pipe, hello in hellos if hello is not None and hello.swaps != NOT_COUNTED]
+
+    def swaps_read(self, info: object, pipe: InstancePipe) -> None:
+        """How often an instance has swapped databases; an error says nothing."""
+        member = self._members[pipe.index]
+        known = member.hello
+        if known is None or not isinstance(info, bytes):
+            return
+        member.hello = hello = replace(known, swaps=swaps_of(info))
+        if hello.has_swapped_since(known):
+            self.noticed(pipe, SWAPPED)
 
     def _answered(self, info: object, pipe: InstancePipe) -> None:
         """What an instance said of its replication when it was asked; an error says nothing."""

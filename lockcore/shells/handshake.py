@@ -23,7 +23,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPARE_AND_EXTEND, Dialect
 from lockcore.errors import InstanceClosedError, InstanceError, InstanceRefusedError, InstanceTimeoutError
-from lockcore.membership import NO_IDENTITY, Hello, fields_of, identity_of
+from lockcore.membership import NO_IDENTITY, NOT_COUNTED, Hello, fields_of, identity_of, swaps_of
 from lockcore.shells.target import InstanceTarget
 
 TCP_USER_TIMEOUT_MS = 10_000
@@ -165,7 +165,16 @@ def _inspect(target: InstanceTarget, connection: Any) -> Hello:
         started_s=started_s,
         was_replica=fields.get("master_replid2", NEVER).strip("0") != "",
         tells=tells,
+        swaps=_swaps(connection),
     )
+
+
+def _swaps(connection: Any) -> int:
+    """How often this server has swapped databases; NOT_COUNTED where INFO does not know the section."""
+    try:
+        return swaps_of(_ask(connection, "INFO", "commandstats"))
+    except ResponseError:
+        return NOT_COUNTED
 
 
 def _works(connection: Any, *arguments: str | bytes) -> bool:

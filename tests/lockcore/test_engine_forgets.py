@@ -4,8 +4,19 @@ from dataclasses import replace
 
 import pytest
 
+from lockcore.awaited import Ignored
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns
-from lockcore.membership import Hello, IdentityKind, State, abstention_ns, fields_of, identity_of, twin_of
+from lockcore.membership import (
+    NOT_COUNTED,
+    Hello,
+    IdentityKind,
+    State,
+    abstention_ns,
+    fields_of,
+    identity_of,
+    swaps_of,
+    twin_of,
+)
 from tests.doubles.keyspace import NIL, OK
 from tests.lockcore.scripted import TTL_MS, ScriptedFleet, name_of, settings_of
 
@@ -180,6 +191,142 @@ def test_an_instance_that_tells_is_not_asked() -> None:
     fleet = fleet_of()
     fleet.tick(5000)
     assert fleet.sent == [[], [], []]
+
+
+# -- databases that were swapped ---------------------------------------------------------------------------------------
+
+
+LOOK = [b"INFO", b"commandstats"]
+
+
+def counting_fleet(swaps: int = 4) -> ScriptedFleet:
+    """Three instances that count their swaps, and that said so a second ago."""
+    fleet = fleet_of()
+    for member in fleet.engine.members:
+        assert member.hello is not None
+        member.hello = replace(member.hello, swaps=swaps)
+    fleet.after(1000)
+    return fleet
+
+
+def stats(swaps: int | None, failed: int = 0) -> bytes:
+    """What INFO says of the commands a server was asked for."""
+    text = b"# Commandstats\r\ncmdstat_info:calls=6,usec=27,usec_per_call=4.62,rejected_calls=0,failed_calls=0\r\n"
+    if swaps is not None:
+        text += b"cmdstat_swapdb:calls=%d,usec=5,usec_per_call=1.25,rejected_calls=0,failed_calls=%d\r\n" % (
+            swaps + failed,
+            failed,
+        )
+    return b"$%d\r\n%b\r\n" % (len(text), text)
+
+
+@pytest.mark.parametrize("rounds", [1, 8], ids=["one by one", "a flight"])
+def test_a_swap_voids_the_first_sets_that_are_sent_after_it(rounds: int) -> None:
+    """The server counts the swap before it executes them, and they may have found an empty database."""
+    fleet = counting_fleet()
+    asked = [fleet.begin(f"r{number}") for number in range(rounds)]
+    fleet.flush()
+    for index in range(2):
+        assert fleet.sent[index][0] == LOOK
+        fleet.reply(index, stats(5), *[OK] * rounds)
+    fleet.reply(2, stats(4), *[OK] * rounds)
+    assert states(fleet) == ["abstaining", "abstaining", "voting"]
+    assert "databases were swapped" in fleet.engine.status()[0].reason
+    assert {name_of(round_) for round_ in asked} == {"unreachable"}
+    fleet.drain()
+    assert fleet.is_empty()
+
+
+def test_the_count_of_swaps_is_read_ahead_of_sets_that_others_have_pushed_out_of_the_batch() -> None:
+    fleet = counting_fleet(swaps=0)
+    first = fleet.begin("first")
+    fleet.engine.unicast(fleet.engine.pipes[0], b"*2\r\n$6\r\nCLIENT\r\n$2\r\nID\r\n", Ignored(fleet.now_ns))
+    second = fleet.begin("second")
+    fleet.flush()
+    assert [command[0] for command in fleet.sent[0]] == [b"INFO", b"SET", b"CLIENT", b"SET"]
+    for index in range(3):
+        rest = [b":7\r\n"] if index == 0 else []
+        fleet.reply(index, stats(1), OK, *rest, OK)
+    assert [round_.tally.granted for round_ in (first, second)] == [0, 0]
+
+
+def test_swaps_are_counted_ten_times_a_second_at_most_and_never_without_a_set() -> None:
+    fleet = counting_fleet()
+    for _ in range(20):
+        fleet.ask()
+        fleet.after(10)
+    assert fleet.sent[0].count(LOOK) == 2
+    looks = fleet.sent[0].count(LOOK)
+    fleet.tick(60_000)
+    assert fleet.sent[0].count(LOOK) == looks
+
+
+@pytest.mark.parametrize(
+    ("answer", "state"),
+    [
+        (stats(4), "voting"),
+        (stats(4, failed=3), "voting"),
+        (stats(None), "voting"),
+        (stats(0, failed=1), "voting"),
+        (b"-NOPERM no\r\n", "voting"),
+        (b"$0\r\n\r\n", "voting"),
+        (b"=15\r\ntxt:Some string\r\n", "voting"),
+        (stats(5), "abstaining"),
+        (stats(6), "abstaining"),
+        (stats(1), "abstaining"),
+    ],
+    ids=[
+        "none", "failed ones", "reset", "reset, then a failed one", "not allowed", "no statistics", "text", "one",
+        "to and fro", "reset, then one",
+    ],
+)  # fmt: skip
+def test_a_swap_is_told_from_what_is_none(answer: bytes, state: str) -> None:
+    fleet = counting_fleet()
+    fleet.ask()
+    fleet.reply(0, answer)
+    assert states(fleet) == [state, "voting", "voting"]
+
+
+def test_a_swap_is_noticed_once_and_costs_one_abstention() -> None:
+    fleet = counting_fleet()
+    fleet.ask()
+    fleet.reply_all(stats(5), OK)
+    assert states(fleet) == ["abstaining"] * 3
+    fleet.drain()
+    fleet.tick(WHOLE_NS / NS_PER_MS)
+    round_ = fleet.ask("later")
+    fleet.reply_all(stats(5), OK)
+    assert name_of(round_) == "acquired"
+
+
+def test_who_trusts_or_finds_no_statistics_reads_none() -> None:
+    for fleet in (fleet_of(rejoin="trust"), fleet_of()):
+        fleet.after(1000)
+        fleet.ask()
+        assert [command[0] for command in fleet.sent[0]] == [b"SET"]
+
+
+@pytest.mark.parametrize(
+    ("info", "swaps"),
+    [
+        ("", NOT_COUNTED),
+        ("# Commandstats\r\n", NOT_COUNTED),
+        ("cmdstat_info:calls=1\r\n", 0),
+        ("cmdstat_swapdb:calls=3,usec=5\r\n", 3),
+        ("cmdstat_swapdb:calls=3,usec=5,failed_calls=1\r\n", 2),
+        ("cmdstat_swapdb:\r\n", 0),
+    ],
+)
+def test_swaps_are_those_that_did_not_fail(info: str, swaps: int) -> None:
+    assert swaps_of(info) == swaps_of(info.encode()) == swaps
+
+
+def test_a_swap_while_nobody_was_connected_is_a_changed_run_id() -> None:
+    known = replace(HELLO, swaps=4)
+    whole = {4: 0, 0: 0, NOT_COUNTED: 0, 5: WHOLE_NS, 3: WHOLE_NS}
+    for swaps, abstention in whole.items():
+        assert abstention_ns(replace(known, swaps=swaps), known, "trust-first", TTL_MS, 0.01) == abstention
+    assert abstention_ns(known, HELLO, "trust-first", TTL_MS, 0.01) == 0
 
 
 # -- the handshake ----------------------------------------------------------------------------------------------------

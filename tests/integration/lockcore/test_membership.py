@@ -13,6 +13,7 @@ from bench.topology.fleet import HOST, Fleet, start_fleet
 from lockcore import AsyncRedlock, LagCap, Outcome, Redlock
 from lockcore import settings as lockcore_settings
 from lockcore.errors import InstanceRefusedError
+from lockcore.membership import SWAPS_EVERY_NS
 from tests.doubles.instance import CLOSE, LOSE, Instances
 from tests.integration.lockcore.conftest import server_of
 from tests.integration.lockcore.keys import client, keys_on, ttls_on
@@ -197,6 +198,55 @@ def test_a_moment_as_a_replica_that_empties_a_quorum_gives_no_second_lease(name:
             assert states(other) == ["abstaining", "abstaining", "voting"]
         with Redlock.connect(urls, **(settings | {"rejoin": "delay"})) as late:
             assert "was a replica" in late.instances[0].reason
+
+
+SWAPS: dict[str, list[tuple[str, ...]]] = {
+    "by a command": [("SWAPDB", "0", "1")],
+    "by a script": [("EVAL", "return redis.call('SWAPDB', '1', '0')", "0")],
+    "in a transaction": [("MULTI",), ("SWAPDB", "0", "1"), ("EXEC",)],
+    "to and fro": [("SWAPDB", "0", "1"), ("SWAPDB", "0", "1")],
+    "with the statistics reset before": [("SWAPDB", "0", "1"), ("CONFIG", "RESETSTAT"), ("SWAPDB", "0", "2")],
+}
+
+
+@pytest.mark.parametrize("name", ["redis", "valkey"])
+@pytest.mark.parametrize("swap", SWAPS)
+def test_databases_that_were_swapped_on_a_quorum_give_no_second_lease(
+    swap: str, name: str, request: pytest.FixtureRequest
+) -> None:
+    """Connections, run ids, uptimes and replication ids stay, and the server tells nobody."""
+    urls = request.getfixturevalue(f"{name}_fleet").urls[:3]
+    settings: dict[str, Any] = PATIENT | {"shell": "threads", "key_prefix": f"{uuid4().hex}:"}
+    with Redlock.connect(urls, **settings) as holder, Redlock.connect(urls, **settings) as other:
+        cycle(other)  # it has read the count
+        lease = holder.acquire("stock", TTL_MS)
+        read_ns = time.monotonic_ns()
+        for server in map(client, urls[:2]):
+            with server.pipeline(transaction=False) as pipeline:
+                for command in SWAPS[swap]:
+                    pipeline.execute_command(*command)
+                pipeline.execute()
+        while time.monotonic_ns() < read_ns + SWAPS_EVERY_NS:
+            time.sleep(0.005)
+        assert not other.try_acquire("stock", TTL_MS)
+        assert states(other) == ["abstaining", "abstaining", "voting"]
+        assert "databases were swapped" in other.instances[0].reason
+        holder.try_release(lease)
+
+
+@only(GeventShell)
+@pytest.mark.parametrize("name", ["redis", "valkey"])
+def test_a_swap_during_a_lost_connection_is_noticed_by_the_next(
+    name: str, connect: Connect, shell: Shell, request: pytest.FixtureRequest
+) -> None:
+    urls = request.getfixturevalue(f"{name}_fleet").urls[:3]
+    lock = connect(urls, key_prefix=f"{uuid4().hex}:")
+    cycle(lock)
+    server = client(urls[0])
+    server.swapdb(0, 1)
+    server.client_kill_filter(_type="normal", skipme=True)
+    shell.until(lambda: states(lock)[0] == "abstaining", "the swap to be noticed")
+    assert "databases were swapped" in lock.instances[0].reason
 
 
 @only(GeventShell)
