@@ -78,7 +78,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 LONGEST = (  # of the integration tests, in whole; one that began last would go on alone
-    "test_hosts.py", "test_compare_and_gate.py", "test_explore_command.py", "test_boards.py", "test_locust.py",
+    "test_hosts.py", "test_safety_whole.py", "test_compare_and_gate.py", "test_explore_command.py", "test_boards.py",
+    "test_locust.py",
     "test_planted_faults.py", "test_recipes.py", "test_run.py", "test_hosts_share.py", "test_fsync.py",
     "test_telemetry.py", "test_faults_in_a_run.py", "test_safety_command.py", "test_split_votes.py",
     "test_storm_of_waiters.py", "test_audit.py", "test_crash.py", "test_locust_plan.py",

@@ -128,7 +128,11 @@ FOUND = Word(
     "FOUND", Kind.GOOD, "pass", 0, "at least 8 probes, two or more near each end; the interval is ±25 % or less",
     "95 % sure: the capacity lies in the interval",
 )  # fmt: skip
-NOT_KEPT = Word("NOT KEPT", Kind.BAD, "fail", 1, "every probe missed, two of them at 1/s or less", "no rate holds")
+NOT_KEPT = Word(
+    "NOT KEPT", Kind.BAD, "fail", 1,
+    "every probe missed, two of them at 1/s or less; or the target mostly missed, beyond the interval",
+    "no rate holds, or the rate you plan for does not",
+)  # fmt: skip
 BARS_REACHED = Word(
     "BARS REACHED", Kind.GOOD, "pass", 0, "bars, each reached for certain: in every round, or 95 % sure",
     "at least as good",

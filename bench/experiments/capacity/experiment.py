@@ -3,6 +3,7 @@
     start      closed loop with 4, 16, … callers, each short: about what the fleet bears
     target     open-loop probes at the rate that is planned for, if one is named
     search     open-loop probes where the model is least sure (model.py), drained in between
+    target     the planned rate again, because the machine may have changed since
 
 Rules: each probe is a whole run, with arrivals of its own, judged and stored below probes/. A safety violation ends
 everything; Ctrl-C and the end of a point's time keep the probes that were finished.
@@ -36,6 +37,7 @@ START_CALLERS = (4, 16, 64, 256)
 SHORT = 0.5  # of a probe's time: a closed loop's
 GROWS = 1.15  # more callers are tried while they make so many times more
 TARGET_PROBES = 3
+TARGET_PROBES_AGAIN = 1  # after the search
 DRAIN_S = 10.0
 FIRST_OVERHEAD_S = 2.0
 RESERVE = 0.1  # of the budget: for the end of a run that is cut, and the pages
@@ -184,19 +186,34 @@ class _Seeker:
             best = made
 
     def _search(self) -> None:
-        findings, slo = self._findings, self._plan.slo
-        if target := self._plan.target_rate_per_s:
-            for number in range(TARGET_PROBES):
-                if not findings.violated:
-                    self._show(f"{self._prefix}target: probe {number + 1} of {TARGET_PROBES} at {rate_text(target)}/s")
-                    self._probe("target", target, self._open_loop(target))
+        findings = self._findings
+        self._probe_target(TARGET_PROBES)
         while not findings.violated:
-            found, rate = next_probe(findings, slo)
+            found, rate = next_probe(findings, self._plan.slo)
             if rate is None:
-                return
+                break
             wanted = self._open_loop(rate)
+            if self._budget.lasts_s(wanted) + self._target_again_s() > self._budget.left_s:
+                self._probe_target(TARGET_PROBES_AGAIN)
+                raise OutOfTime
             self._show(self._progress(wanted, found))
             self._probe("search", rate, wanted)
+        self._probe_target(TARGET_PROBES_AGAIN)
+
+    def _probe_target(self, probes: int) -> None:
+        """Probe the rate that is planned for, if one is named."""
+        target = self._plan.target_rate_per_s
+        if target is None:
+            return
+        for number in range(probes):
+            if not self._findings.violated:
+                self._show(f"{self._prefix}target: probe {number + 1} of {probes} at {rate_text(target)}/s")
+                self._probe("target", target, self._open_loop(target))
+
+    def _target_again_s(self) -> float:
+        """How long the probes of the target after the search last, by the runs before."""
+        target = self._plan.target_rate_per_s
+        return 0.0 if target is None else TARGET_PROBES_AGAIN * self._budget.lasts_s(self._open_loop(target))
 
     def _probe(self, step: str, rate: float, wanted: Scenario) -> None:
         result, busy = self._run(wanted)

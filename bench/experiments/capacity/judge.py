@@ -33,7 +33,7 @@ from bench.experiments.capacity.result import (
 from bench.measure import verdict as words
 from bench.measure.run_result import FleetFacts
 from bench.measure.verdict import Evidence, Verdict, Word, conclude
-from bench.report.figures import latency, percent
+from bench.report.figures import counted, latency, percent
 from bench.scenario import Scenario
 
 LEAST_PROBES, MOST_PROBES = 8, 40
@@ -41,7 +41,8 @@ NEAR, LEAST_NEAR = 1.25, 2  # an end is borne out by so many probes, no further 
 MORE_BY = 2.0  # a closed loop may be so many times faster than what random arrivals leave room for
 _SAY = (Seen.HELD, Seen.MISSED)  # something of the servers
 Loop = tuple[float, int]  # what a closed loop made, leases/s, with so many callers
-STUDENT = {2: 12.706, 3: 4.303}  # t, 97.5 %, by the number of values
+STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571}  # t, 97.5 %, by the number of values
+LOWEST = 2 * LEAST_RATE  # the rate of the probes that show that no rate holds, operations/s
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +87,31 @@ def next_probe(findings: Findings, slo: Slo) -> tuple[RateInterval, float | None
     """Return what is believed so far, whoever is to blame for a miss, and the rate to probe; None: sure enough."""
     reached, looks = reached_by(findings, slo), _looks(findings.probes)
     found = model.interval_of(reached, looks)
+    if _is_lowest_next(findings, slo):
+        return found, LOWEST
+    if _holds_nowhere(findings.probes):
+        return found, None
     done = len(looks) >= LEAST_PROBES and found.width <= model.ENOUGH
     if done or len(looks) >= MOST_PROBES:
         return found, None
     return found, float(f"{model.Model(reached, looks).next_rate():.3g}")
+
+
+def _is_lowest_next(findings: Findings, slo: Slo) -> bool:
+    """Whether the next probe is one at the lowest rate: no closed loop kept the SLO, and nothing has held yet.
+
+    A server that never answers in time misses at every rate. Two probes at the lowest rate show that in seconds. The
+    model alone would go down to it step by step, and a short budget would end first.
+    """
+    if loops_within(findings, slo) or any(probe.seen is Seen.HELD for probe in findings.probes):
+        return False
+    return sum(probe.rate_per_s <= LOWEST for probe in findings.probes) < LEAST_NEAR
+
+
+def _holds_nowhere(probes: Sequence[Probe]) -> bool:
+    """Whether rates next to none missed, and none held."""
+    missed = sum(probe.seen is Seen.MISSED and probe.rate_per_s <= LOWEST for probe in probes)
+    return missed >= LEAST_NEAR and not any(probe.seen is Seen.HELD for probe in probes)
 
 
 def capacity_of(findings: Findings, slo: Slo) -> Capacity:
@@ -118,7 +140,9 @@ def point_of(point: SweepPoint, findings: Findings, plan: CapacityPlan) -> Capac
     capacity = capacity_of(findings, plan.slo)
     near = at_capacity(findings.probes, capacity)
     agrees, contradicted = agreement(capacity, loops_within(findings, plan.slo))
-    word, reasons = _word(findings, capacity, plan, [agrees] if agrees and contradicted else [])
+    contradictions = [agrees] if agrees and contradicted else []
+    contradictions += _probes_against(findings.probes, capacity, plan.target_rate_per_s)
+    word, reasons = _word(findings, capacity, plan, contradictions)
     return CapacityPoint(
         variables=dict(point.variables),
         scenario=point.scenario.shown(),
@@ -127,7 +151,7 @@ def point_of(point: SweepPoint, findings: Findings, plan: CapacityPlan) -> Capac
         reasons=tuple(reasons),
         capacity=capacity,
         knee=_knee(findings.probes, capacity),
-        headroom=_headroom(findings, capacity, plan),
+        headroom=_headroom(findings, capacity, plan, is_contradicted=bool(contradictions)),
         next_limit=next_limit(near.uses if near else (), _gave_out(findings) if capacity.high is None else ""),
         probes=tuple(findings.probes),
         callers=tuple(sorted(findings.callers, key=lambda loop: loop.users)),
@@ -153,7 +177,10 @@ def _word(findings: Findings, capacity: Capacity, plan: CapacityPlan, reasons: l
     if not findings.probes:
         return words.INCONCLUSIVE, ["no probe was finished", *findings.unmeasured]
     if capacity.low is None and not reasons:
-        return _none_held(findings, min(findings.probes, key=lambda probe: probe.rate_per_s), plan)
+        return _none_held(findings)
+    if not reasons and (missed := _target_missed(findings.probes, capacity, plan.target_rate_per_s)):
+        word, reason = missed
+        return word, [reason]
     if capacity.low and capacity.high is None:
         gave_out = _gave_out(findings)
         why = f"the generator gave out first ({gave_out})" if gave_out else "too few probes above it missed"
@@ -166,16 +193,62 @@ def _word(findings: Findings, capacity: Capacity, plan: CapacityPlan, reasons: l
     return (words.INCONCLUSIVE, [*reasons, *findings.unmeasured]) if reasons else (words.FOUND, [])
 
 
-def _none_held(findings: Findings, lowest: Probe, plan: CapacityPlan) -> tuple[Word, list[str]]:
+def _none_held(findings: Findings) -> tuple[Word, list[str]]:
     """What to say where too few probes held: no rate does only where rates next to none missed, and none held."""
+    lowest = min(findings.probes, key=lambda probe: probe.rate_per_s)
     if lowest.seen is Seen.SATURATED:
         spoilt = f"the generator was saturated at {lowest.rate_per_s:,.2f}/s, the lowest rate tried"
         return words.INCONCLUSIVE, [spoilt, *findings.unmeasured]
-    reason = f"no rate that was tried surely holds the SLO: {lowest.rate_per_s:,.2f}/s did not"
-    missed = sum(probe.seen is Seen.MISSED and probe.rate_per_s <= 2 * LEAST_RATE for probe in findings.probes)
-    if missed >= LEAST_NEAR and not any(probe.seen is Seen.HELD for probe in findings.probes):
-        return words.NOT_KEPT, [reason]
+    if _holds_nowhere(findings.probes):
+        return words.NOT_KEPT, [f"no rate holds the SLO: {lowest.rate_per_s:,.2f}/s did not"]
+    held = [probe.rate_per_s for probe in findings.probes if probe.seen is Seen.HELD]
+    missed = [probe.rate_per_s for probe in findings.probes if probe.seen is Seen.MISSED]
+    known = [f"{counted(len(held), 'probe')} held, the fastest at {max(held):,.2f}/s"] if held else []
+    known += [f"{min(missed):,.2f}/s did not"] if missed else []
+    reason = f"no rate that was tried surely holds the SLO: {', and '.join(known) or 'no probe tells'}"
     return words.INCONCLUSIVE, [f"{reason}; too few lower ones were tried", *findings.unmeasured]
+
+
+def _probes_against(probes: Sequence[Probe], capacity: Capacity, target: float | None) -> list[str]:
+    """What contradicts the interval: rates clearly below it that mostly missed, or clearly above it that mostly held.
+
+    The model assumes that a fleet which keeps a rate keeps every lower one. Where that is not so, or where the machine
+    changed during the search, the interval answers nothing.
+    """
+    speaking = [probe for probe in probes if probe.seen in _SAY]
+    below = [one for one in speaking if capacity.low and one.rate_per_s * NEAR < capacity.low]
+    above = [one for one in speaking if capacity.high and one.rate_per_s > capacity.high * NEAR]
+    targets = [one for one in speaking if one.rate_per_s == target]
+    against = []
+    for group, wrong in ((below, Seen.MISSED), (above, Seen.HELD)):
+        for some in ([one for one in group if one in targets], group):
+            count = sum(one.seen is wrong for one in some)
+            if count >= LEAST_NEAR and 2 * count > len(some):
+                against.append(_against_text(some, wrong, count))
+                break
+    return against
+
+
+def _against_text(probes: Sequence[Probe], wrong: Seen, count: int) -> str:
+    rates = sorted({probe.rate_per_s for probe in probes})
+    ends = f"{rates[0]:,.0f}" if len(rates) == 1 else f"{rates[0]:,.0f} to {rates[-1]:,.0f}"
+    side = "below" if wrong is Seen.MISSED else "above"
+    return (
+        f"{count} of {len(probes)} probes {wrong.value} at {ends}/s, {side} the interval: the fleet does not keep "
+        "every rate below one that it keeps, or the machine changed during the search; repeat it, with a longer --budget"
+    )
+
+
+def _target_missed(probes: Sequence[Probe], capacity: Capacity, target: float | None) -> tuple[Word, str] | None:
+    """The word and the sentence for a target whose probes mostly missed; None where they did not, or none tells."""
+    seen = [probe.seen for probe in probes if probe.rate_per_s == target and probe.seen in _SAY]
+    missed = seen.count(Seen.MISSED)
+    if target is None or not missed or 2 * missed < len(seen):
+        return None
+    text = f"{missed} of {len(seen)} probes missed at the target of {target:,.0f}/s"
+    if capacity.high is None or target <= capacity.high:
+        return words.INCONCLUSIVE, f"{text}, which does not lie beyond the interval: whether it holds is not known"
+    return words.NOT_KEPT, f"{text}: the fleet bears at most {capacity.high:,.0f}/s"
 
 
 def loops_within(findings: Findings, slo: Slo) -> list[Loop]:
@@ -198,10 +271,10 @@ def _knee(probes: Sequence[Probe], capacity: Capacity) -> Knee | None:
     return Knee(rate_per_s=knee.rate_per_s, acquire_s=knee.acquire_s) if knee else None
 
 
-def _headroom(findings: Findings, capacity: Capacity, plan: CapacityPlan) -> Headroom | None:
+def _headroom(findings: Findings, capacity: Capacity, plan: CapacityPlan, *, is_contradicted: bool) -> Headroom | None:
     if (target := plan.target_rate_per_s) is None:
         return None
-    bears = capacity.likely or capacity.low
+    bears = None if is_contradicted else capacity.likely or capacity.low
     seen = [getattr(probe.acquire_s, plan.slo.figure) for probe in findings.probes if probe.rate_per_s == target]
     latency_s = mean_latency([value for value in seen if value])
     return Headroom(ratio=bears / target - 1 if bears else None, acquire_s=latency_s)

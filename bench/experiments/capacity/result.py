@@ -113,7 +113,7 @@ class Estimate(Section, frozen=True):
 class Headroom(Section, frozen=True, kw_only=True):
     """What is left beyond a target."""
 
-    ratio: Annotated[float | None, says("capacity.likely (without it: capacity.low) ÷ target − 1; null: no rate holds")]
+    ratio: Annotated[float | None, says("capacity.likely (without it: capacity.low) ÷ target − 1; null: not known")]
     acquire_s: Annotated[Estimate | None, says("the SLO's percentile of the probes there; null: too few have it")] = (
         None
     )

@@ -179,7 +179,8 @@ def _own_share(point: CapacityPoint) -> str:
 def _headroom(point: CapacityPoint, headroom: Headroom, result: CapacityResult) -> str:
     """The planner's sentence."""
     times, limit = headroom.acquire_s, point.next_limit
-    said, left = "latency not known (too few samples)", "no rate is known to hold"
+    said = "latency not known (too few samples)"
+    left = "headroom not known"
     if times and (near := _near(point)):
         ends = f"{milliseconds(times.low)}–{milliseconds(times.high)}"
         said = f"{near.generator.figure} {latency(times.value)} ({ends})"
@@ -187,7 +188,10 @@ def _headroom(point: CapacityPoint, headroom: Headroom, result: CapacityResult) 
         least = "at least " if point.capacity.high is None else ""
         left = f"{least}{headroom.ratio * 100:.0f} % headroom"
     first = (limit.name or limit.text) + (f", at {rate_text(limit.full_per_s)}/s" if limit.full_per_s else "")
-    return f"at your target of {count(result.target_rate_per_s)}/s: {said}, {left}; first limit: {first}"
+    probes = [probe for probe in point.probes if probe.rate_per_s == result.target_rate_per_s]
+    held = sum(probe.seen is Seen.HELD for probe in probes)
+    kept = f"{held} of {counted(len(probes), 'probe')} held, {said}, {left}"
+    return f"at your target of {count(result.target_rate_per_s)}/s: {kept}; first limit: {first}"
 
 
 def _parts(point: CapacityPoint) -> Iterator[Part]:

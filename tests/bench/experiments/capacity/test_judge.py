@@ -198,3 +198,64 @@ def point(status: str, probes: int = 8) -> CapacityPoint:
 def test_the_word_over_all_points(points: list[CapacityPoint], changes: dict[str, Any], word: str, code: int) -> None:
     verdict = judge_capacity(points, **changes)
     assert (verdict.word, verdict.exit_code) == (word, code)
+
+
+TARGET = 500.0
+
+
+def beside(*seen: Seen, target: float = TARGET) -> CapacityPoint:
+    """A point whose search found about 1,000/s, beside these probes at the target."""
+    return found(*BELOW, *ABOVE, *((target, one) for one in seen), target=target)
+
+
+@pytest.mark.parametrize("seen", [(MISSED,) * 3, (MISSED,) * 4, (HELD, MISSED, MISSED, MISSED)])
+def test_nothing_is_found_beside_a_target_that_missed_below_the_interval(seen: tuple[Seen, ...]) -> None:
+    point = beside(*seen)
+    assert point.status == "inconclusive"
+    assert "missed at 500/s, below the interval" in "".join(point.reasons)
+    assert point.headroom is not None
+    assert point.headroom.ratio is None
+
+
+def test_one_bad_moment_at_the_target_contradicts_nothing() -> None:
+    assert beside(HELD, MISSED, HELD, HELD).status == "pass"
+
+
+def test_a_target_beyond_the_interval_that_missed_is_not_kept() -> None:
+    point = beside(MISSED, MISSED, MISSED, MISSED, target=2_000.0)
+    assert point.status == "fail"
+    assert "4 of 4 probes missed at the target of 2,000/s: the fleet bears at most" in point.reasons[0]
+
+
+def test_a_target_inside_the_interval_that_missed_is_not_known() -> None:
+    point = beside(MISSED, MISSED, HELD, MISSED, target=1_000.0)
+    assert point.status == "inconclusive"
+    assert "does not lie beyond the interval" in point.reasons[0]
+
+
+def test_rates_below_the_interval_that_mostly_missed_contradict_it_without_a_target() -> None:
+    """A fleet that keeps 1,000/s and not 300/s is not what the model assumes."""
+    point = found(*BELOW, *ABOVE, *BELOW, *((rate, MISSED) for rate in (300.0, 310.0, 320.0)))
+    assert point.status == "inconclusive"
+    assert "3 of 5 probes missed at 300 to 700/s, below the interval" in "".join(point.reasons)
+
+
+def test_the_sentence_of_an_open_answer_names_a_rate_that_missed() -> None:
+    """A probe that held is never quoted as one that did not."""
+    point = found((5.78, HELD), (20.0, MISSED), closed=loop(1_100.0, p99=0.05))
+    assert "5.78/s did not" not in "".join(point.reasons)
+    assert "20.00/s did not" in "".join(point.reasons)
+
+
+def test_where_no_closed_loop_kept_the_slo_the_lowest_rate_is_probed_first() -> None:
+    late = Findings([], [loop(40.0, p99=0.2)])
+    assert judge.next_probe(late, SLO)[1] == judge.LOWEST
+    late.probes = [structs.replace(PROBE, rate_per_s=judge.LOWEST, seen=MISSED)] * 2
+    assert judge.next_probe(late, SLO)[1] is None
+    late.probes = [structs.replace(PROBE, rate_per_s=judge.LOWEST, seen=HELD)]
+    assert judge.next_probe(late, SLO)[1] != judge.LOWEST
+
+
+def test_a_server_that_answers_nothing_in_time_keeps_no_rate() -> None:
+    point = found((judge.LOWEST, MISSED), (judge.LOWEST, MISSED), closed=loop(40.0, p99=0.2))
+    assert (point.status, point.reasons) == ("fail", ("no rate holds the SLO: 1.00/s did not",))

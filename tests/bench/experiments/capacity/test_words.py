@@ -45,7 +45,7 @@ def test_what_the_generator_left_open_says_what_to_do() -> None:
 
 def test_the_planner_reads_latency_headroom_and_first_limit_at_the_target() -> None:
     assert (
-        "at your target of 5,000/s: p99 6.00 ms (4.00–9.00), 31 % headroom; "
+        "at your target of 5,000/s: 0 of 0 probes held, p99 6.00 ms (4.00–9.00), 31 % headroom; "
         "first limit: server CPU of one instance, at 11,700/s"
     ) in " ".join(shown(result(point()), 300).split())
 

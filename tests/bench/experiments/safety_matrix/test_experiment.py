@@ -1,5 +1,7 @@
 """The safety matrix: which rows there are, and what each comes to."""
 
+from dataclasses import replace
+
 import pytest
 
 from bench.errors import EnvironmentNotReadyError
@@ -109,3 +111,13 @@ def test_what_is_known_beforehand_is_not_looked_at() -> None:
     known = {(case.recipe, case.fault): case.look for case in all_cases() if isinstance(case.look, Finding)}
     assert known["read-write", "none"].verdict == SKIPPED
     assert known["redlock", "everysec-loses"].verdict == ELSEWHERE
+
+
+def test_a_search_that_ended_is_not_repeated_because_its_seed_plays_the_same_schedules() -> None:
+    searched = replace(case_of(UNKNOWN, Finding("the flaw", AS_EXPECTED)), part="schedule")
+    assert look(searched, ground()).verdict == NOT_KNOWN
+
+
+def test_a_search_that_lost_its_process_is_repeated() -> None:
+    searched = replace(case_of(EnvironmentNotReadyError("gone"), Finding("the flaw", AS_EXPECTED)), part="schedule")
+    assert look(searched, ground()).verdict == AS_EXPECTED
