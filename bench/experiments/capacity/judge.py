@@ -235,7 +235,7 @@ def _against_text(probes: Sequence[Probe], wrong: Seen, count: int) -> str:
     side = "below" if wrong is Seen.MISSED else "above"
     return (
         f"{count} of {len(probes)} probes {wrong.value} at {ends}/s, {side} the interval: the fleet does not keep "
-        "every rate below one that it keeps, or the machine changed during the search; repeat it, with a longer --budget"
+        "every rate below one that it keeps, or the machine changed during the search; repeat it with a longer --budget"
     )
 
 
