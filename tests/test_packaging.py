@@ -20,6 +20,8 @@ PACKAGES = ("lockcore", "bench", "dashboards")
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
 HEAVY = ("locust", "opentelemetry", "numpy", "scipy", "click", "rich", "jinja2", "gevent", "hdrh", "psutil")
 
+INSIDE = ("lockcore.awaited", "lockcore.rounds", "lockcore.shells.shortcut")  # no public names of the lock
+
 
 def run(*command: str | Path, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -88,6 +90,42 @@ def test_the_core_in_the_wheel_is_compiled_and_its_source_is_there(wheel):
         path = module.replace(".", "/")
         assert f"{path}.py" in names
         assert any(name.startswith(f"{path}.") and name.endswith(".so") for name in names), module
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory, wheel):
+    """The wheel's files in a folder."""
+    folder = tmp_path_factory.mktemp("unpacked")
+    zipfile.ZipFile(wheel).extractall(folder)
+    return folder
+
+
+@needs_compiler
+def test_the_compiled_load_is_not_linked_with_the_compiled_lock(unpacked):
+    (load,) = unpacked.glob("lockbench_load__mypyc.*.so")
+    (core,) = unpacked.glob("lockcore__mypyc.*.so")
+    assert b"lockcore__mypyc" in core.read_bytes(), "else its absence below says nothing"
+    assert b"lockcore__mypyc" not in load.read_bytes()
+
+
+@needs_compiler
+def test_the_compiled_load_runs_on_the_source_of_another_lockcore(unpacked, tmp_path):
+    """As of a gate: `git:` brings lockcore as source, of a version whose inside may be another."""
+    shutil.copytree(ROOT / "lockcore", tmp_path / "lockcore", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    code = (
+        "import sys, lockcore, lockcore.engine\n"
+        f"sys.modules.update(dict.fromkeys({INSIDE!r}))  # planted: they cannot be imported any more\n"
+        "import bench.workloads.worker as worker\n"
+        "from bench.workloads import operation\n"
+        "assert worker.Caller is operation.Caller\n"
+        "print(lockcore.engine.__file__, operation.__file__)\n"
+    )
+    done = run(sys.executable, "-P", "-c", code, cwd=tmp_path, PYTHONPATH=f"{tmp_path}:{unpacked}")
+    assert done.returncode == 0, done.stderr
+    core, load = done.stdout.split()
+    assert core == str(tmp_path / "lockcore" / "engine.py")
+    assert load.startswith(str(unpacked))
+    assert load.endswith(".so")
 
 
 def test_the_wheel_holds_the_licence_and_no_tests(wheel):

@@ -49,7 +49,8 @@ if TYPE_CHECKING:
 class Order:
     """What to run and where its result belongs. `command`: as typed, without secrets; `folder`: can be made, None:
     the result is only returned; `ring`: who takes turns with it; `name`: what its user calls it; `bind`: where workers
-    of other hosts are awaited, as many as the scenario has processes; `more`: for another run after this one, too."""
+    of other hosts are awaited, as many as the scenario has processes; `more`: for another run after this one, too;
+    `stand_ins`: as in Plan."""
 
     scenario: Scenario
     run_id: str
@@ -62,6 +63,7 @@ class Order:
     name: str = ""
     bind: tuple[str, int] | None = None
     more: bool = False
+    stand_ins: bool = True
 
 
 def run_scenario(order: Order, interrupts: Interrupts, show: Show) -> Done[RunResult]:
@@ -101,6 +103,7 @@ def run_on(
             plan = Plan(
                 order.run_id, servers.load_urls, f"lockbench:{order.run_id}:", scenario, guard.folder, timed=True,
                 allow_missing=order.allow_missing, ring=order.ring, bind=order.bind, more=order.more,
+                stand_ins=order.stand_ins,
             )  # fmt: skip
             before = info_snapshot(servers.urls)
             interrupts.raising = False

@@ -10,12 +10,11 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from gevent import get_hub
 from greenlet import getcurrent, greenlet
 
-from lockcore.awaited import StandIn
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
 CANCELLED: Final = -1  # what `wait_until` returns when somebody called it off
@@ -31,6 +30,20 @@ _EARLIER_NS, _LATER_NS = 30_000, 150  # steps of 200 : 1 settle where 99.5 % of 
 _libc = ctypes.CDLL(None, use_errno=True)
 _settime = _libc.timerfd_settime
 _settime.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+
+
+class Stepped(Protocol):
+    """Stands in for a caller that has parked: `step` is called when the time has come, and returns True where `caller`
+    is to be woken. The lock has one of its own (StandIn); here it is known by its two names only, so that this file
+    works beside any version of the lock."""
+
+    @property
+    def caller(self) -> Any:
+        """The greenlet that has parked."""
+
+    @property
+    def step(self) -> Callable[[], bool]:
+        """The next step."""
 
 
 class Alarm:
@@ -74,7 +87,7 @@ class Alarm:
             raise
         return CANCELLED if cancelled else self.lateness_ns(due_ns)
 
-    def call(self, due_ns: int, stand_in: StandIn) -> None:
+    def call(self, due_ns: int, stand_in: Stepped) -> None:
         """Have `stand_in` stepped at `due_ns`; its caller, if cancelled, is switched to with True."""
         self._add(stand_in.caller, due_ns, stand_in)
 
@@ -149,7 +162,7 @@ class Alarm:
             crowd = self._crowds[at_ns]
             while crowd:
                 waiter = crowd.popleft()
-                stand_in = waiter if isinstance(waiter, StandIn) else None
+                stand_in = None if isinstance(waiter, greenlet) else waiter
                 caller = waiter if stand_in is None else stand_in.caller
                 if waiting.get(caller) == at_ns:  # else cancelled or killed
                     del waiting[caller]

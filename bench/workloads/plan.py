@@ -56,7 +56,8 @@ class Plan:
     the scenario end the run; else Locust alone decides when it begins and ends. `allow_missing`: a quorum of the
     targets is enough. `ring`: who takes turns with it. `bind`: the address and port at which workers of any host are
     awaited, as many as the scenario has processes, each with a workdir of its own; None: all are forked here. `more`:
-    another run may follow. `fleet`: the ids of Locust's workers that take part, each in its place."""
+    another run may follow. `fleet`: the ids of Locust's workers that take part, each in its place. `stand_ins`: callers
+    of our own lock may park while a stand-in goes on for them (lent.py)."""
 
     run_id: str
     targets: tuple[str, ...]
@@ -69,6 +70,7 @@ class Plan:
     bind: tuple[str, int] | None = None
     more: bool = False
     fleet: tuple[str, ...] = ()
+    stand_ins: bool = True
 
     @property
     def recipe_settings(self) -> RecipeSettings:

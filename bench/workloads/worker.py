@@ -38,7 +38,6 @@ from bench.scenario import Scenario
 from bench.telemetry.settings import is_wanted
 from bench.workloads.alarm import Alarm, Pacer, PreciseAlarm, Rests
 from bench.workloads.demand import ALONE, CALLERS_PER_WORKER, Contention, Seat, offsets_ns
-from bench.workloads.lent import kind_of
 from bench.workloads.operation import Caller, OpenVotes, PackedVotes
 from bench.workloads.plan import Plan
 from bench.workloads.table import FOLD, Row, acquires_of, releases_of
@@ -142,8 +141,7 @@ class Worker:
         begun, place = self._begun.place()
         if self.plan.timed:
             self._started.wait()
-        kind = kind_of(self.acquire, self._naps, self._rests, self._arrivals, self._pacer)
-        return kind(
+        return self._kind_of_caller()(
             acquire=self.acquire,
             release=self.recipe.release,
             ttl_ms=self.plan.scenario.ttl_ms,
@@ -166,6 +164,13 @@ class Worker:
             cut=self._cut,
             keep=self._keep,
         )
+
+    def _kind_of_caller(self) -> Callable[..., Caller]:
+        if not self.plan.stand_ins:
+            return Caller
+        from bench.workloads.lent import kind_of  # it knows the inside of this lock, and of no other version
+
+        return kind_of(self.acquire, self._naps, self._rests, self._arrivals, self._pacer)
 
     def _lost(self, resource: int, times_ns: Sequence[int]) -> None:
         waited_ns = self.turns.waited_ns if self.turns else 0

@@ -1,8 +1,10 @@
 """Runs in turn, so that what changes on the machine changes for all: *sides → rounds of short runs*.
 
 Rules, beside those of README: who begins, and who gets which of the fleets of equal servers, is random; all have one
-seed. What the faults of one side need (proxies, the shim) is put under the servers of all, so that only the fault
-differs. A round of an open loop whose timer was late is repeated, too: the same delay hides what differs.
+seed. All have ordinary callers, which ask by the public names of a lock: stand-ins would save our own lock a switch
+that no other lock is saved, and they know the inside of one version only. What the faults of one side need (proxies,
+the shim) is put under the servers of all, so that only the fault differs. A round of an open loop whose timer was late
+is repeated, too: the same delay hides what differs.
 """
 
 from __future__ import annotations
@@ -205,7 +207,7 @@ def _run(
     plan, side = order.plan, order.plan.sides[index]
     run = Order(
         replace(side.scenario, seed=plan.seed + number), secrets.token_hex(4), (), None, order.server,
-        plan.allow_missing, plan.allow_skipped, ring, bind=plan.bind, more=True,
+        plan.allow_missing, plan.allow_skipped, ring, bind=plan.bind, more=True, stand_ins=False,
     )  # fmt: skip
     result = run_on(servers, run, interrupts, None, environ=side.environ()).result
     if interrupts.count:
