@@ -3,7 +3,8 @@
 Rules: imports neither Locust nor gevent, which patch whole processes. Locust and its workers form one process group
 and end with us: each asks the kernel for a SIGTERM at its parent's death, which lets Locust give its locks back (start
 this in a thread that lives as long as the run). No web UI, no files but in the plan's folder, the master's port on
-loopback unless other hosts take part, no LOCUST_ variable of the caller's. Source: Locust's command line; proc(5).
+loopback unless other hosts take part. Locust reads its command line alone: none of its files, no LOCUST_ variable
+(bare_locust.py). Source: Locust's command line; proc(5).
 """
 
 import contextlib
@@ -26,7 +27,10 @@ from bench.workloads.plan import PLAN_VARIABLE, Plan, in_memory, planned
 
 LOG_FILE, TABLE_FILE = "locust.log", "locust.json"
 FAILURE_FILE = "failure.json"  # in the folder where Locust runs: why it ended the run, and the exit code
+_BARE = Path(__file__).with_name("bare_locust.py")
 _LOCUSTFILE = Path(__file__).with_name("locustfile.py")
+# -P: else the folder of bare_locust.py would be the first place where Locust looks for its own imports
+_LOCUST = (sys.executable, "-P", str(_BARE), "-f", str(_LOCUSTFILE))
 _LOG_LINES = 12
 NOTE_VARIABLE = "LOCKBENCH_WORKER_NOTE"  # the file by which a worker tells whoever started it
 MORE, LAST = "more", "last"
@@ -47,7 +51,7 @@ def command_line(plan: Plan) -> list[str]:
     """The command that runs `plan`, which must have a workdir."""
     assert plan.workdir is not None
     users, processes = plan.scenario.users, plan.scenario.processes
-    words = [sys.executable, "-m", "locust", "-f", str(_LOCUSTFILE), "--headless", "--only-summary"]
+    words = [*_LOCUST, "--headless", "--only-summary"]
     words += ["-u", str(users), "-r", str(users), "--stop-timeout", f"{plan.grace_s:.0f}"]
     # by its bare name: given a path, Locust would make the folder anew when its orphan's end comes after the clean-up
     words += ["--json-file", TABLE_FILE.removesuffix(".json"), "--exit-code-on-error", "0"]
@@ -65,8 +69,7 @@ def command_line(plan: Plan) -> list[str]:
 def join(host: str, port: int, processes: int, note: Path) -> subprocess.Popen[bytes]:
     """A Locust that waits for who leads at `host`, works for it, and ends with us. It logs on stderr. When it has been
     told what to do `note` says whether another run may follow: `MORE` or `LAST`."""
-    words = [sys.executable, "-m", "locust", "-f", str(_LOCUSTFILE), "--worker"]
-    words += ["--master-host", host, "--master-port", str(port)]
+    words = [*_LOCUST, "--worker", "--master-host", host, "--master-port", str(port)]
     words += ["--processes", str(processes)] if processes > 1 else []
     environment = _environment(os.environ, **{NOTE_VARIABLE: str(note)})
     return subprocess.Popen(words, env=environment, cwd=tempfile.gettempdir(), start_new_session=True)

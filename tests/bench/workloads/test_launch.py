@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -41,6 +42,49 @@ def test_the_command_line_is_headless_quiet_and_without_secrets(tmp_path: Path) 
     assert words[words.index("--exit-code-on-error") + 1] == "0"
     assert "--processes" not in words
     assert "sesame" not in " ".join(words)
+
+
+CONFIGURATIONS = {
+    ".locust.conf": "tags = planted\nmaster = true\nrun-time = 3s\n",  # in the home folder
+    "locust.conf": "tags = planted\nmaster = true\nrun-time = 3s\n",
+    "pyproject.toml": '[tool.locust]\ntags = ["planted"]\nmaster = true\nrun-time = "3s"\n',
+    "": "",  # variables
+}
+READ = (
+    "import json, runpy, sys; sys.argv = ['locust', '-f', 'none.py', *sys.argv[2:]]; "
+    "runpy.run_path({bare!r}) if {bare!r} else None; "
+    "from locust.argument_parser import get_parser; read = get_parser().parse_args(sys.argv[1:]); "
+    "print(json.dumps([read.tags, read.master, read.run_time, read.num_users]))"
+)
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_locust_reads_its_command_line_alone(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: without our start Locust does read each of them, so they are planted where it looks."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    if name:
+        (tmp_path / name).write_text(CONFIGURATIONS[name], encoding="utf-8")
+    else:
+        for variable, value in {"TAGS": "planted", "MODE_MASTER": "true", "RUN_TIME": "3s"}.items():
+            monkeypatch.setenv(f"LOCUST_{variable}", value)
+
+    def read(bare: str, environment: dict[str, str]) -> list[object]:
+        command = [sys.executable, "-P", "-c", READ.format(bare=bare), "-", "-u", "8"]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+        return list(json.loads(done.stdout))
+
+    assert read("", dict(os.environ)) == [["planted"], True, 3, 8]
+    bare, environment = str(launch._BARE), launch._environment(os.environ)
+    assert read(bare, environment) == [None, False, None, 8]
+
+
+def test_who_leads_and_who_joins_are_started_bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(subprocess, "Popen", lambda words, **_: started.append(words))
+    launch.join("10.0.0.9", 5557, 2, tmp_path / "note")
+    for words in (*started, command_line(plan(tmp_path))):
+        assert words[:3] == [sys.executable, "-P", str(launch._BARE)]
+    assert len(started) == 1
 
 
 def test_several_processes_speak_on_loopback_only(tmp_path: Path) -> None:
