@@ -49,6 +49,12 @@ def first_lease(round_: SetRound, now_ns: int) -> Lease | None:
     return lease
 
 
+def give_back(result: Lease | Denied | None) -> None:
+    """Release what was granted to a caller that is interrupted before it has it."""
+    if isinstance(result, Lease) and isinstance(result.round, SetRound):
+        result.round.clean_up()
+
+
 class Acquisition:
     """One acquire: the rounds it takes until it is won, given up, or out of time."""
 
@@ -222,25 +228,17 @@ def release_steps(engine: Engine, lease: Lease, now_ns: int) -> Generator[Wanted
     """One release; the value's outcome is RELEASED, GONE or UNREACHABLE."""
     round_ = engine.release_round(lease, now_ns)
     now_ns = yield from _settled(round_)
-    outcome = round_.outcome or Outcome.UNREACHABLE
-    if engine.listener is not None:
-        engine.listener.released(lease, outcome, round_.started_ns)
-    return _denied(lease, round_, outcome, now_ns)
+    return _denied(lease, round_, round_.outcome or Outcome.UNREACHABLE, now_ns)
 
 
 def extend_steps(engine: Engine, lease: Lease, ttl_ms: int, now_ns: int) -> Steps:
     """One extension to `ttl_ms` from now: a new lease, or GONE or UNREACHABLE (the old lease then ends as before).
 
+    One that has not been answered when the lease ends is GONE at that moment: it ends no later than the lease.
+
     Raises ValueError when the extension would end before the present `valid_until_ns` (that of the newest lease, if
     this one has been extended before), or before an extension that is on its way: instances keep the last one.
     """
-    ended = yield from _extension(engine, lease, ttl_ms, now_ns)
-    if engine.listener is not None:
-        engine.listener.extended(lease, ended)
-    return ended
-
-
-def _extension(engine: Engine, lease: Lease, ttl_ms: int, now_ns: int) -> Steps:
     terms = engine.terms(ttl_ms)
     round_ = engine.extend_round(lease, terms, now_ns)
     lease = newest_of(lease)
@@ -255,6 +253,9 @@ def _extension(engine: Engine, lease: Lease, ttl_ms: int, now_ns: int) -> Steps:
     now_ns = yield from _settled(round_)
     outcome = round_.outcome or Outcome.UNREACHABLE
     if outcome is not Outcome.RELEASED:
+        if outcome is Outcome.UNREACHABLE and now_ns >= newest_of(lease).valid_until_ns:
+            outcome = Outcome.GONE
+            engine.clean_up(round_.won)  # it may yet be executed somewhere, and nobody believes in it any more
         return _denied(lease, round_, outcome, now_ns)
     extended = Lease(
         lease.resource, lease.owner_token, ttl_ms, round_.started_ns, now_ns, valid_until_ns, lease.round,

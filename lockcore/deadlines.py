@@ -14,7 +14,7 @@ from typing import Final, Generic, TypeVar
 
 from lockcore.clock import FAR_FUTURE_NS
 from lockcore.flight import MergedReply
-from lockcore.rounds import Part, Round
+from lockcore.rounds import ExtendRound, Part, Round
 
 GRACE: Final = 10  # the least time on the wire is the round's timeout divided by this
 T = TypeVar("T")
@@ -85,8 +85,18 @@ class Deadlines:
     def watch(self, round_: Round, sent_ns: int) -> None:
         """A round was sent to some instances only."""
         due_ns = _due_ns(sent_ns, round_.started_ns, round_.terms.timeout_ns)
+        if isinstance(round_, ExtendRound):  # an answer after the lease's end extends nothing, so nobody waits for it
+            round_.timeout_due_ns = due_ns
+            due_ns = round_.due_ns
         self._singles.add(due_ns, round_)
         self.wake(due_ns)
+
+    def _expire(self, round_: Round, now_ns: int) -> None:
+        """Its time has come, unless it waited for the end of a lease that was extended meanwhile."""
+        if isinstance(round_, ExtendRound) and round_.due_ns > now_ns:
+            self._singles.add(round_.due_ns, round_)
+        else:
+            round_.expire()
 
     def expire(self, now_ns: int) -> None:
         """Expire every round whose timeout has come."""
@@ -103,7 +113,7 @@ class Deadlines:
             for part in rounds:
                 if _is_open(part) and not isinstance(part, MergedReply):
                     self.watch(part, sent_ns)
-        self._singles.run(now_ns, lambda round_: round_.expire())
+        self._singles.run(now_ns, lambda round_: self._expire(round_, now_ns))
         self.next_ns()
 
     def next_ns(self) -> int:

@@ -1,6 +1,8 @@
 """A lease kept alive in the background: *a lease → a handle with the newest one, or why it is gone*. Pure.
 
-Rules: whatever ends it but `stop` is told at once: the lease's end, a closed Redlock, a cancelled task, our own fault.
+Rules: whatever ends it but `stop` is told at once, to its holder before anybody else: the lease's end, a closed
+Redlock, a cancelled task, our own fault. What a holder's callback raises ends there. In a forked child nothing is
+called: the lease is still the parent's, and a handle there says so (`forked`).
 """
 
 from collections.abc import Callable, Generator
@@ -9,18 +11,26 @@ from lockcore.arguments import A_DAY_MS, check_lease, check_number, check_whole
 from lockcore.attempt import asked_until_ns, extend_steps, newest_of
 from lockcore.clock import NS_PER_MS
 from lockcore.engine import Engine
+from lockcore.errors import ForeignProcessError
 from lockcore.model import Denied, Lease, Outcome, Tally
 from lockcore.turns import Wanted
+from lockcore.unraised import show_unraised
 
 MOST_EXTENSIONS = 1 << 40
 
 
+def nothing(*_: object) -> None:
+    """What nobody asked to hear of is told to this."""
+
+
 class KeepAlive:
-    """`lease`: the newest one. `gone`: None while it is kept, else why it is not. `renewals`: extensions so far.
+    """`lease`: the newest one, whoever extended it. `gone`: None while it is kept, else why it is not. `renewals`:
+    extensions so far.
 
     `stopped`: it is over: it was told so, or the lease was released, or is gone (also as no extension was left).
     `error`: what ended it, when that was no answer of the instances; `gone` is UNREACHABLE then, and the lease lasts
-    until `lease.valid_until_ns`.
+    until `lease.valid_until_ns`. In a forked child that is a ForeignProcessError: only the parent extends it.
+    `tell_extended` and `tell_gone`: how its Redlock tells an observer.
     """
 
     def __init__(
@@ -35,28 +45,49 @@ class KeepAlive:
             raise ValueError(f"every_ms must be below the validity of {validity_ms:g} ms, not {self.every_ms:g}")
         if on_gone is not None and not callable(on_gone):
             raise TypeError(f"on_gone must be a function, not {on_gone!r}")
-        self.lease = lease
+        self._lease = lease
         self.extensions = extensions
         self.renewals = 0
         self.gone: Denied | None = None
         self.error: BaseException | None = None
         self.stopped = False
         self.cancel: Callable[[], object] | None = None
+        self.tell_extended: Callable[[Lease, Lease | Denied], object] = nothing
+        self.tell_gone: Callable[[Lease], object] = nothing
         self._on_gone = on_gone
+
+    @property
+    def lease(self) -> Lease:
+        """The newest one, also after an extension by hand."""
+        return newest_of(self._lease)
 
     def renewed(self, lease: Lease) -> None:
         """An extension succeeded."""
-        self.lease = lease
+        self._lease = lease
         self.renewals += 1
 
     def ended(self, denied: Denied) -> None:
         """It is over, as `denied` says: the lease is gone, or nobody can extend it from here any more. Told once."""
-        was_stopped, self.stopped = self.stopped, True
         self.cancel = None  # a holder that releases in `on_gone` must not stop what is telling it
-        if not was_stopped:
-            self.gone = denied
+        if self.stopped:
+            return
+        self.stopped = True
+        self.gone = denied
+        try:
             if self._on_gone is not None:
                 self._on_gone(denied)
+        except Exception as error:  # noqa: BLE001 - a fault of the holder's code, which is printed
+            show_unraised(error, f"lockcore: on_gone of the lease on {denied.resource!r} raised")
+        finally:
+            self.tell_gone(self.lease)
+
+    def forked(self, denied: Denied) -> None:
+        """This is the copy of a forked child: nobody extends it here, and nobody is told. The parent's goes on."""
+        self.cancel = None
+        if not self.stopped:
+            self.stopped = True
+            self.gone = denied
+            self.error = ForeignProcessError()
 
     def stop(self) -> None:
         """Extend no more; the lease lasts until `lease.valid_until_ns` unless released."""
@@ -78,8 +109,9 @@ def keeper_steps(keeper: KeepAlive, engine: Engine) -> Generator[Wanted, int, De
         except GeneratorExit:
             raise  # `stop`, or nothing is left that could run
         except BaseException as error:
-            keeper.error = error
-            denied = _over(keeper.lease, Outcome.UNREACHABLE, engine, engine.now_ns)
+            if not keeper.stopped:
+                keeper.error = error
+            denied = over(keeper.lease, Outcome.UNREACHABLE, engine, engine.now_ns)
             if isinstance(error, Exception):
                 return denied
             keeper.ended(denied)  # cancelled from outside: told, and cancelled all the same
@@ -108,6 +140,7 @@ def _extensions(keeper: KeepAlive, engine: Engine) -> Generator[Wanted, int, Den
         if newest_of(lease) is not lease or asked_until_ns(lease) != asked_ns:
             continue
         extended = yield from extend_steps(engine, lease, ttl_ms, now_ns)
+        keeper.tell_extended(lease, extended)
         if isinstance(extended, Lease):
             keeper.renewed(extended)
         elif extended.outcome is Outcome.UNREACHABLE:
@@ -117,8 +150,9 @@ def _extensions(keeper: KeepAlive, engine: Engine) -> Generator[Wanted, int, Den
     while newest_of(lease) is not lease or now_ns < lease.valid_until_ns:
         lease = newest_of(lease)
         now_ns = yield lease.valid_until_ns
-    return _over(lease, Outcome.GONE, engine, now_ns)
+    return over(lease, Outcome.GONE, engine, now_ns)
 
 
-def _over(lease: Lease, outcome: Outcome, engine: Engine, now_ns: int) -> Denied:
+def over(lease: Lease, outcome: Outcome, engine: Engine, now_ns: int) -> Denied:
+    """Why a lease is not kept any more, where no answer of the instances says it."""
     return Denied(lease.resource, outcome, Tally(absent=engine.instances), 1, 0, lease.started_ns, now_ns)

@@ -1,22 +1,29 @@
 """Whom a lock tells what it does: *an observer → a listener, whom the shells tell of every operation as it ends*.
 
-Rules: told in the caller's own thread, greenlet or task, so that an observer finds the context the operation was asked
-for in; by the shell itself (a coroutine around another costs 6,000 instructions a cycle, a call by name 400). An
-observer that raises costs nobody a lease: its first exception of the process is printed, and all are dropped.
+Compiled. Rules: told in the caller's own thread, greenlet or task, so that an observer finds the context the operation
+was asked for in; by the shell itself (a coroutine around another costs 6,000 instructions a cycle, a call by name 400).
+
+An observer costs nobody a lease. What it raises is dropped; Python prints the first such exception of the process.
+An interrupt is not the observer's. Ctrl-C, `sys.exit` in a signal handler, a killed greenlet and a gevent.Timeout may
+come while an observer runs, and nobody can tell them from what it raises itself. So they reach the caller, as anywhere
+else in an operation, and what was granted is given back. Two kinds cannot come from outside, and are dropped: asyncio's
+CancelledError, which is raised only where a task awaits; and everything in a thread other than the main one, where no
+signal is handled.
 """
 
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
-from lockcore.model import AttemptRecord, Denied, Lease, OperationObserver, Outcome
+from lockcore.model import AttemptRecord, Denied, Lease, Observer, OperationObserver, Outcome
+from lockcore.unraised import show_unraised
 
 
 class Listener:
     """An observer as machine code calls it: the methods of a subclass (counted.py) need not be looked up by name."""
 
-    def __init__(self, observer: OperationObserver | None) -> None:
+    def __init__(self, observer: OperationObserver | Observer | None) -> None:
         self._observer: Any = observer
         self._alone: Any = nullcontext()
 
@@ -50,58 +57,80 @@ class Listener:
             self._observer.gone(lease)
 
 
-_dropped: list[BaseException] = []
+_dropped: list[str] = []  # what kind of exception has been printed
+RAISED = "lockcore: an observer raised; its note of one operation is lost, the lock goes on (printed once)"
 
 
-def _drop(error: Exception) -> None:
+def _drop(error: BaseException) -> None:
     """Print the first one, as Python does with what it cannot raise."""
     if not _dropped:
-        _dropped.append(error)
-        about = "lockcore: an observer raised; what it was told is lost, the lock goes on (said once)"
-        told = SimpleNamespace(
-            exc_type=type(error), exc_value=error, exc_traceback=error.__traceback__, err_msg=about, object=None
-        )
-        sys.unraisablehook(cast("sys.UnraisableHookArgs", told))
+        _dropped.append(type(error).__name__)  # not the exception: its traceback keeps every frame it went through
+        show_unraised(error, RAISED)
 
 
 class Unraising(Listener):
-    """A listener whose exceptions reach nobody: whatever they are, a lease is its caller's."""
+    """A listener whose exceptions reach nobody: whatever they are, a lease is its caller's.
 
-    def __init__(self, listener: Listener) -> None:
+    `can_be_interrupted`: whether the present thread can, by a signal or as a greenlet is killed.
+    """
+
+    def __init__(self, listener: Listener, can_be_interrupted: Callable[[], bool]) -> None:
         self._listener = listener
+        self._can_be_interrupted = can_be_interrupted
+
+    def is_interrupt(self, error: BaseException) -> bool:
+        """Whether it is the process's, or the caller's own, and not the observer's."""
+        if isinstance(error, Exception):
+            return False
+        asyncio: Any = sys.modules.get("asyncio")  # whoever raises its error has imported it
+        if asyncio is not None and isinstance(error, asyncio.CancelledError):
+            return False
+        return self._can_be_interrupted()
 
     def observe(self, record: AttemptRecord) -> None:
         try:
             self._listener.observe(record)
-        except Exception as error:  # noqa: BLE001
+        except BaseException as error:
+            if self.is_interrupt(error):
+                raise
             _drop(error)
 
     def begun(self) -> None:
         try:
             self._listener.begun()
-        except Exception as error:  # noqa: BLE001
+        except BaseException as error:
+            if self.is_interrupt(error):
+                raise
             _drop(error)
 
     def ended(self, resource: Any, result: Lease | Denied | None, started_ns: int) -> None:
         try:
             self._listener.ended(resource, result, started_ns)
-        except Exception as error:  # noqa: BLE001
+        except BaseException as error:
+            if self.is_interrupt(error):
+                raise
             _drop(error)
 
     def released(self, lease: Lease, outcome: Outcome, started_ns: int) -> None:
         try:
             self._listener.released(lease, outcome, started_ns)
-        except Exception as error:  # noqa: BLE001
+        except BaseException as error:
+            if self.is_interrupt(error):
+                raise
             _drop(error)
 
     def extended(self, lease: Lease, result: Lease | Denied) -> None:
         try:
             self._listener.extended(lease, result)
-        except Exception as error:  # noqa: BLE001
+        except BaseException as error:
+            if self.is_interrupt(error):
+                raise
             _drop(error)
 
     def gone(self, lease: Lease) -> None:
         try:
             self._listener.gone(lease)
-        except Exception as error:  # noqa: BLE001
+        except BaseException as error:
+            if self.is_interrupt(error):
+                raise
             _drop(error)

@@ -125,9 +125,24 @@ class _AnyRedlock(Generic[D]):
         if driver.engine.observer is not None:
             raise ValueError("this Redlock has an observer already")
         listener = observer if isinstance(observer, Listener) else Listener(observer)
-        driver.engine.observer = driver.engine.listener = Unraising(
-            listener.among_threads(RLock()) if driver.for_threads else listener
-        )
+        if driver.for_threads:
+            listener.among_threads(RLock())
+        driver.engine.observer = driver.engine.listener = Unraising(listener, driver.can_be_interrupted)
+
+    def _released(self, lease: Lease, ended: Denied) -> None:
+        """Tell the observer of a release, then the caller, by raising what is to be raised."""
+        listener = self._driver.engine.listener
+        if listener is not None:
+            listener.released(lease, ended.outcome, ended.started_ns)
+        if ended.outcome is not Outcome.RELEASED:
+            raise error_of(ended, lease)
+
+    def _extended(self, lease: Lease, result: Lease | Denied) -> Lease | Denied:
+        """The result of an extension, of which the observer has been told."""
+        listener = self._driver.engine.listener
+        if listener is not None:
+            listener.extended(lease, result)
+        return result
 
     def _release_steps(self, lease: Lease) -> Generator[Wanted, int, Denied]:
         self._driver.check_home()
@@ -182,13 +197,11 @@ class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
 
     def release(self, lease: Lease) -> None:
         """Give the lease back. Raises LeaseGoneError (it was no longer ours), UnreachableError (too few answered)."""
-        ended = self._driver.drive(self._release_steps(lease))
-        if ended.outcome is not Outcome.RELEASED:
-            raise error_of(ended, lease)
+        self._released(lease, self._driver.drive(self._release_steps(lease)))
 
     def try_extend(self, lease: Lease, ttl_ms: int | None = None) -> Lease | Denied:
         """Extend as a value: a new `Lease`, or a `Denied` (GONE, UNREACHABLE): the old one then ends as before."""
-        return self._driver.drive(self._extend_steps(lease, ttl_ms))
+        return self._extended(lease, self._driver.drive(self._extend_steps(lease, ttl_ms)))
 
     def extend(self, lease: Lease, ttl_ms: int | None = None) -> Lease:
         """Make the lease last `ttl_ms` from now (default: its own TTL).
@@ -255,13 +268,11 @@ class AsyncRedlock(_AnyRedlock["AsyncDriver"]):
 
     async def release(self, lease: Lease) -> None:
         """See `Redlock.release`. The release goes on when its task is cancelled."""
-        ended = await self._driver.drive(self._release_steps(lease))
-        if ended.outcome is not Outcome.RELEASED:
-            raise error_of(ended, lease)
+        self._released(lease, await self._driver.drive(self._release_steps(lease)))
 
     async def try_extend(self, lease: Lease, ttl_ms: int | None = None) -> Lease | Denied:
         """See `Redlock.try_extend`."""
-        return await self._driver.drive(self._extend_steps(lease, ttl_ms))
+        return self._extended(lease, await self._driver.drive(self._extend_steps(lease, ttl_ms)))
 
     async def extend(self, lease: Lease, ttl_ms: int | None = None) -> Lease:
         """See `Redlock.extend`."""

@@ -14,6 +14,7 @@ from hiredis import ReplyError
 from lockcore.arguments import check_lease
 from lockcore.awaited import Core, InstancePipe
 from lockcore.claims import Terms
+from lockcore.clock import FAR_FUTURE_NS
 from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_EXTEND, Dialect, eval_of
 from lockcore.flight import InFlight, MergedReply
 from lockcore.model import ACQUIRED, CONTENDED, GONE, RELEASED, Lease, Outcome, Tally
@@ -109,6 +110,12 @@ class SetRound(Counting):
     def valid_until_ns(self) -> int:
         """The end of what it would grant: start + TTL − drift."""
         return self.started_ns + self.terms.usable_ns
+
+    @property
+    def lease_end_ns(self) -> int:
+        """The end of the newest lease on it."""
+        newest: SetRound | Lease = getattr(self, "newest", self)
+        return newest.valid_until_ns
 
     def reply(self, reply: object, pipe: InstancePipe) -> None:
         """Count what one instance said."""
@@ -332,15 +339,24 @@ class ReleaseRound(Counting):
 
 
 class ExtendRound(ReleaseRound):
-    """An extension of what `won` holds to other terms: RELEASED is read by its caller as "found ours on a quorum"."""
+    """An extension of what `won` holds to other terms: RELEASED is read by its caller as "found ours on a quorum".
 
-    __slots__ = ("script_arguments", "to")
+    `timeout_due_ns`: when its own timeout ends it, once it was sent. The lease's end ends it before that.
+    """
+
+    __slots__ = ("script_arguments", "timeout_due_ns", "to")
     script = COMPARE_AND_EXTEND
 
     def __init__(self, won: SetRound, to: Terms, started_ns: int) -> None:
         super().__init__(won, started_ns)
         self.to = to
         self.script_arguments = (b"%d" % to.ttl_ms,)
+        self.timeout_due_ns = FAR_FUTURE_NS
+
+    @property
+    def due_ns(self) -> int:
+        """When it ends at the latest: with its timeout, or with the lease, whoever has extended that meanwhile."""
+        return min(self.timeout_due_ns, self.won.lease_end_ns)
 
     @property
     def never(self) -> int:

@@ -17,19 +17,28 @@ MOST_UNOBSERVED = 1 << 30
 SILENCE_NS = 2 * NS_PER_S
 MOST_ATTEMPTS = 1 << 40
 OLD: Final = 20  # windows of waiting after which it tries twice as soon
+QUICK_ATTEMPTS: Final = 200  # of one acquire; the window does not grow before
+GROWTH_NS: Final = NS_PER_MS  # by which each further attempt makes the window longer
+LONGEST_WINDOW_NS: Final = 250 * NS_PER_MS  # it grows up to this; a longer `window_ms` stays as it is
 POLICIES = ("full-jitter", "poll", "push", "fixed", "none")
 RETRIED = frozenset({Outcome.CONTENDED, Outcome.SPLIT_VOTE, Outcome.TOO_LATE})
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """When to try again. `policy`: `full-jitter` waits U(0, `window_ms`), the last attempt is made when the wait ends;
-    `poll` waits so long at first, then ever shorter; `push` waits until it hears of a release (handoff.py), and polls
-    where that cannot be; `fixed` waits `window_ms` ± 25 %, `none` never retries.
+    """When to try again. `policy`: `full-jitter` waits U(0, window); `poll` waits so long at first, then ever shorter;
+    `push` waits until it hears of a release (handoff.py), and polls where that cannot be; `fixed` waits the window
+    ± 25 %. All make their last attempt when the wait ends. `none` never retries, however long its caller may wait.
 
-    `window_ms` ≥ 0 (ms); `attempts` ≥ 1 rounds in all; `retry_unreachable` also retries when a quorum was impossible.
+    `window_ms` ≥ 0 (ms); `attempts` ≥ 1 rounds in all, None for as many as the wait has room for, since `wait_ms` is
+    what bounds a wait; `retry_unreachable` also retries when a quorum was impossible.
     Full jitter spreads contenders best: with 20 contenders a fixed 200 ± 50 ms delay took 152 ms to the first grant,
     U(0, 5 ms) took 0.9 ms. The window should be at least five times an uncontended acquire.
+
+    The window grows: each attempt after the 200th makes it 1 ms longer, up to 250 ms. Whoever has been refused 200
+    times waits for a lock that is held long, and gains little by asking often. The first 200 attempts last about half a
+    second with the default window, so that a hot lock is handed on as fast as ever. A lock that is free after 8 s then
+    costs some 370 attempts and is found within 180 ms, after 60 ms on average; 20 s in vain cost some 480.
 
     >>> RetryPolicy("sometimes")
     Traceback (most recent call last):
@@ -38,14 +47,15 @@ class RetryPolicy:
 
     policy: Literal["full-jitter", "poll", "push", "fixed", "none"] = "full-jitter"
     window_ms: float = 5.0
-    attempts: int = 1000
+    attempts: int | None = None
     retry_unreachable: bool = False
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
             raise ValueError(f"retry policy {self.policy!r} is unknown; use {', '.join(POLICIES[:-1])} or none")
         check_number("retry window_ms", self.window_ms, 0, 3_600_000)
-        check_whole("retry attempts", self.attempts, 1, MOST_ATTEMPTS)
+        if self.attempts is not None:
+            check_whole("retry attempts", self.attempts, 1, MOST_ATTEMPTS)
         if not isinstance(self.retry_unreachable, bool):
             raise TypeError(f"retry_unreachable must be True or False, not {self.retry_unreachable!r}")
 
@@ -54,17 +64,20 @@ class RetryPolicy:
     ) -> int | None:
         """When the next attempt starts, in ns, or None for never. `random` is uniform in [0, 1); it waited `age_ns`."""
         retried = outcome in RETRIED or (self.retry_unreachable and outcome is Outcome.UNREACHABLE)
-        if not retried or self.policy == "none" or attempts >= self.attempts:
+        if not retried or self.policy == "none" or now_ns >= deadline_ns:
             return None
-        if now_ns >= deadline_ns:
+        if self.attempts is not None and attempts >= self.attempts:
             return None
+        share = 0.75 + 0.5 * random if self.policy == "fixed" else random
+        return min(now_ns + int(self._window_ns(attempts, age_ns) * share), deadline_ns)
+
+    def _window_ns(self, attempts: int, age_ns: int) -> float:
+        """The window after so many attempts, ns."""
         window_ns = self.window_ms * NS_PER_MS
-        if self.policy != "fixed":
-            if self.policy != "full-jitter" and window_ns:
-                window_ns /= 1 + age_ns / (OLD * window_ns)
-            return min(now_ns + int(window_ns * random), deadline_ns)
-        start = now_ns + int(window_ns * (0.75 + 0.5 * random))
-        return start if start <= deadline_ns else None
+        if self.policy in ("poll", "push") and window_ns:
+            window_ns /= 1 + age_ns / (OLD * window_ns)
+        grown_ns = window_ns + max(0, attempts - QUICK_ATTEMPTS) * GROWTH_NS
+        return max(window_ns, min(grown_ns, LONGEST_WINDOW_NS))
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,10 +131,7 @@ class Turns:
         round_ = self.holders.get(resource)
         if round_ is None or round_.cleaned or (round_.outcome is not None and round_.outcome is not ACQUIRED):
             return 0
-        if round_.outcome is None:
-            return FAR_FUTURE_NS
-        newest: SetRound | Lease = getattr(round_, "newest", round_)
-        return newest.valid_until_ns
+        return round_.lease_end_ns  # of an attempt on its way: of what it may be granted. If it is lost, the head hears
 
     def leave(self, turn: Turn, *, unreachable: bool = False, granted: bool = False) -> None:
         """Pass the turn on; to all when a quorum is `unreachable`. Twice is once."""

@@ -11,6 +11,7 @@ from lockcore.claims import Terms
 from lockcore.model import AttemptRecord, Observer, Outcome, Vote
 from lockcore.quorum import outcome_of
 from lockcore.rounds import RoundEngine, SetRound
+from lockcore.unraised import show_unraised
 
 
 class WatchedSetRound(SetRound):
@@ -91,7 +92,7 @@ class WatchedSetRound(SetRound):
             try:
                 observer.observe(self._record())
             except Exception as error:  # noqa: BLE001 - whatever it is, votes must not be lost over it
-                warnings.warn(f"the observer raised {error!r}; one attempt was not observed", RuntimeWarning, 2)
+                _warn(error)
 
     def _record(self) -> AttemptRecord:
         tally, quorum = self.tally, self.engine.quorum
@@ -111,3 +112,12 @@ class WatchedSetRound(SetRound):
             sent_ns=tuple(self.sent_ns),
             replied_ns=tuple(self.replied_ns),
         )
+
+
+def _warn(error: Exception) -> None:
+    """Say so; where warnings are errors (`-W error`), as what cannot be raised."""
+    try:
+        warnings.warn(f"the observer raised {error!r}; one attempt was not observed", RuntimeWarning, 3)
+    except Exception as raised:  # noqa: BLE001 - a replaced showwarning may raise anything
+        raised.__context__ = error
+        show_unraised(raised, "lockcore: an observer raised; one attempt was not observed")

@@ -104,6 +104,7 @@ _HEAD = """\
 """
 _EXAMPLES = {  # of what is absent by default
     "rate": "2000",
+    "retry.attempts": "1000",
     "targets": '["redis://127.0.0.1:6379"]',
     "thresholds": '["acquire.p99 < 10ms", "safety.violations == 0"]',
     "pause": '["before-release:100ms:0.03"]',

@@ -239,11 +239,11 @@ class Backoff(PlainRecipe):
         return str(uuid1()).encode()
 
     def next_start_ns(self, outcome: Outcome, attempts: int, now_ns: int, deadline_ns: int) -> int | None:
-        """Twice the last wait; the scenario's retry policy has no say."""
-        if outcome is not Outcome.CONTENDED:
+        """Twice the last wait, the last attempt when the wait ends; the scenario's retry policy has no say."""
+        if outcome is not Outcome.CONTENDED or now_ns >= deadline_ns:
             return None
         start_ns = now_ns + min(FIRST_MS << min(attempts - 1, 16), LONGEST_MS) * NS_PER_MS
-        return start_ns if start_ns <= deadline_ns else None
+        return min(start_ns, deadline_ns)
 
 
 class Watchdog(PlainRecipe):

@@ -130,8 +130,10 @@ class Retry:
     policy: Annotated[
         str, choice("full-jitter", "poll", "push", "fixed", "none"), "full-jitter", says("how a refused acquire waits")
     ] = "full-jitter"
-    window_ms: Annotated[float, duration(0.1, 3_600_000), "5ms", says("U(0, window) or the fixed wait")] = 5.0
-    attempts: Annotated[int, whole(1, 1_000_000), 1000, says("attempts of one acquire at most")] = 1000
+    window_ms: Annotated[float, duration(0.1, 3_600_000), "5ms", says("U(0, window) or the fixed wait, at first")] = 5.0
+    attempts: Annotated[
+        int | None, whole(1, 1_000_000), None, says("attempts of one acquire at most; absent: as many as wait allows")
+    ] = None
     unreachable: Annotated[bool, FLAG, False, says("try again when a quorum was unreachable; else it fails")] = False
 
 

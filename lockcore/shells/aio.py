@@ -11,10 +11,11 @@ from asyncio.events import _get_running_loop
 from collections.abc import Callable, Generator, Sequence
 from typing import Self, TypeVar
 
-from lockcore.attempt import Acquisition
+from lockcore.attempt import Acquisition, give_back
 from lockcore.clock import NS_PER_MS, monotonic_ns
 from lockcore.errors import CannotWaitError, InstanceClosedError
 from lockcore.model import Denied, Lease, Outcome
+from lockcore.observed import Listener
 from lockcore.settings import Settings
 from lockcore.shells.connections import LOOK_S
 from lockcore.shells.driver import LoopDriver
@@ -81,10 +82,13 @@ class AsyncDriver(LoopDriver):
                 return result
             except BaseException:
                 round_.abandon()
+                if short.is_telling:  # interrupted while the observer heard of the lease: it is not told twice
+                    short.is_telling = False
+                    told = None
                 raise
         finally:
             if told is not None:
-                told.ended(resource, result, begun_ns)
+                _tell_ended(told, resource, result, begun_ns)
 
     async def try_release(self, lease: Lease) -> Outcome:
         """See AsyncRedlock.try_release."""
@@ -151,7 +155,7 @@ class AsyncDriver(LoopDriver):
         task = self._loop.create_task(run())
         self._tasks.add(task)  # the loop itself keeps only a weak reference
         task.add_done_callback(self._tasks.discard)
-        return task.cancel
+        return lambda: self._loop.is_closed() or task.cancel()
 
     async def close(self, drain_s: float) -> None:
         """Send what is queued, wait up to `drain_s` for what is in flight, close."""
@@ -243,6 +247,14 @@ class AsyncDriver(LoopDriver):
                 self.connected(index, job.result())
 
         self._shake(self.targets[index]).add_done_callback(shook)
+
+
+def _tell_ended(told: Listener, resource: str, result: Lease | Denied | None, begun_ns: int) -> None:
+    try:
+        told.ended(resource, result, begun_ns)
+    except BaseException:  # an interrupt, which came while the observer ran
+        give_back(result)
+        raise
 
 
 def _whole_ms_s(delay_ns: int) -> float:

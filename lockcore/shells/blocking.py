@@ -17,10 +17,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from lockcore.arguments import NO_WAIT, check_acquire
-from lockcore.attempt import Acquisition, Steps, lease_of
+from lockcore.attempt import Acquisition, Steps, give_back, lease_of
 from lockcore.clock import monotonic_ns
 from lockcore.errors import CannotWaitError, InstanceClosedError
 from lockcore.model import Denied, Lease, Outcome
+from lockcore.observed import Listener
 from lockcore.rounds import Round, SetRound
 from lockcore.settings import Settings
 from lockcore.shells.call import Call, locked, ring
@@ -74,7 +75,14 @@ class ThreadDriver(PolledDriver):
             return result
         finally:
             if told is not None:
-                told.ended(resource, result, begun_ns)
+                self._tell_ended(told, resource, result, begun_ns)
+
+    def _tell_ended(self, told: Listener, resource: str, result: Lease | Denied | None, begun_ns: int) -> None:
+        try:
+            told.ended(resource, result, begun_ns)
+        except BaseException:  # an interrupt, which came while the observer ran
+            self._post(partial(give_back, result))
+            raise
 
     def _try_acquire(self, resource: str, ttl_ms: int, wait_ms: float, started_ns: int) -> Lease | Denied:
         if self.engine.retired or threading.get_ident() == self._io:
@@ -84,7 +92,7 @@ class ThreadDriver(PolledDriver):
             check_acquire(resource, ttl_ms, wait_ms)
         if wait_ms and self.engine.turns.is_taken(resource):
             steps = self._wait_in_line(resource, ttl_ms, wait_ms, started_ns)
-            return self._carry(steps, judged=True, undo=_give_back)
+            return self._carry(steps, judged=True, undo=give_back)
         round_: SetRound | None = None
         try:
             round_ = won = self._carry(self._attempt(resource, ttl_ms, started_ns), undo=SetRound.abandon)
@@ -98,7 +106,7 @@ class ThreadDriver(PolledDriver):
                 return lease
             self.check_open()
             first = Acquisition(self.engine, resource, won.terms, wait_ms, started_ns, self.random)
-            return self._carry(first.after(won, now_ns), judged=True, undo=_give_back)
+            return self._carry(first.after(won, now_ns), judged=True, undo=give_back)
         except BaseException:
             if round_ is not None:
                 self._post(round_.abandon)
@@ -116,7 +124,7 @@ class ThreadDriver(PolledDriver):
         except Exception:
             raise
         except BaseException:
-            self._post(partial(_give_back, lease))  # once more, should it have been sent
+            self._post(partial(give_back, lease))  # once more, should it have been sent
             raise
         if told is not None:
             told.released(lease, outcome, begun_ns)
@@ -132,14 +140,18 @@ class ThreadDriver(PolledDriver):
 
         def tell() -> None:
             self.calls.discard(call)
-            try:
-                threading.Thread(target=lambda: done(call.take()), name="lockcore-told", daemon=True).start()
-            except RuntimeError:  # no more threads, or the interpreter is ending
-                done(call.take())
+            self.beside(lambda: done(call.take()))
 
         call = Call(self, steps, tell)
         self._post(call.start)
         return partial(self._post, call.abandon)
+
+    def beside(self, job: Callable[[], object]) -> None:
+        """See LoopDriver.beside."""
+        try:
+            threading.Thread(target=job, name="lockcore-told", daemon=True).start()
+        except RuntimeError:  # no more threads, or the interpreter is ending
+            job()
 
     def close(self, drain_s: float) -> None:
         """Send what is queued, wait up to `drain_s` for what is in flight, close."""
@@ -212,12 +224,6 @@ class ThreadDriver(PolledDriver):
         round_ = self.engine.release_round(lease, now_ns)
         yield round_
         return round_.outcome or Outcome.UNREACHABLE
-
-
-def _give_back(result: Lease | Denied) -> None:
-    """A lease whose caller was interrupted before it had the lease."""
-    if isinstance(result, Lease) and isinstance(result.round, SetRound):
-        result.round.clean_up()
 
 
 @atexit.register

@@ -5,14 +5,16 @@ Everything here runs in the loop's own thread.
 """
 
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from random import Random
 from typing import TypeVar
 
 from lockcore.arguments import check_lease
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS, monotonic_ns
 from lockcore.errors import ForeignProcessError, InstanceClosedError, ProtocolError
-from lockcore.keeper import KeepAlive, keeper_steps
-from lockcore.model import Denied, Lease
+from lockcore.keeper import KeepAlive, keeper_steps, over
+from lockcore.model import Denied, Lease, Outcome
+from lockcore.observed import Listener, Unraising
 from lockcore.pipeline import await_few
 from lockcore.rounds import ExtendRound, Round, SetRound
 from lockcore.settings import Settings
@@ -42,11 +44,31 @@ class LoopDriver(Connections):
         self.keepers: dict[bytes, KeepAlive] = {}
         self._tick_at = FAR_FUTURE_NS
         self._flush_due = self._waking = False
+        if settings.observer is not None:  # what it raises in the I/O thread would end that
+            self.engine.observer = Unraising(Listener(settings.observer), self.can_be_interrupted)
         self._vigil = Vigil() if len(targets) == 1 and not self.for_threads else None
+
+    def make_foreign(self) -> None:
+        """See Connections.make_foreign. Keepers end, too: only the parent extends what they keep."""
+        super().make_foreign()
+        for keeper in list(self.keepers.values()):
+            cancel = keeper.cancel
+            keeper.forked(over(keeper.lease, Outcome.UNREACHABLE, self.engine, monotonic_ns()))
+            if cancel is not None and not self.for_threads:  # their I/O thread is not in the child
+                cancel()
+        self.keepers.clear()
 
     def background(self, steps: Generator[Wanted, int, T], done: Callable[[T], None]) -> Callable[[], object]:
         """Run steps beside all callers, then `done` with their value. Returns what stops them, without `done`."""
         raise NotImplementedError
+
+    def beside(self, job: Callable[[], object]) -> None:
+        """Run the user's code, which may wait, where it keeps nobody. In a loop it cannot wait, so it runs at once."""
+        job()
+
+    def can_be_interrupted(self) -> bool:
+        """Whether an interrupt may come to the code that runs now (observed.py)."""
+        return True
 
     def check_home(self) -> None:
         """As `check_usable`; raises CannotWaitError, too, unless it may be used from where the caller is."""
@@ -245,11 +267,11 @@ class LoopDriver(Connections):
         steps = keeper_steps(keeper, self.engine)
         self.stop_keeping(keeper.lease)
         self.keepers[token] = keeper
+        keeper.tell_extended = self._tell_extended
+        keeper.tell_gone = self._tell_gone
 
         def done(denied: Denied) -> None:
             self.keepers.pop(token, None)
-            if self.engine.listener is not None and not keeper.stopped:
-                self.engine.listener.gone(keeper.lease)
             keeper.ended(denied)
 
         stop = self.background(steps, done)
@@ -259,6 +281,15 @@ class LoopDriver(Connections):
             stop()
 
         keeper.cancel = cancel
+
+    def _tell_extended(self, lease: Lease, result: Lease | Denied) -> None:
+        listener = self.engine.listener
+        if listener is not None:
+            self.beside(partial(listener.extended, lease, result))
+
+    def _tell_gone(self, lease: Lease) -> None:
+        if self.engine.listener is not None:
+            self.engine.listener.gone(lease)
 
     def stop_keeping(self, lease: object) -> None:
         """A lease that is being released is not extended any more."""

@@ -89,6 +89,10 @@ class GreenletDriver(LoopDriver):
         greenlet = gevent.spawn(lambda: done(self.drive(steps)))
         return lambda: greenlet.kill(block=False)
 
+    def beside(self, job: Callable[[], object]) -> None:
+        """See LoopDriver.beside."""
+        gevent.spawn(job)
+
     def close(self, drain_s: float) -> None:
         """Send what is queued, wait up to `drain_s` for what is in flight, close."""
         if not self.closed:

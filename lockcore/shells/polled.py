@@ -50,6 +50,10 @@ class PolledDriver(LoopDriver):
         self._io = 0  # that thread's identity
         super().__init__(targets, settings)
 
+    def can_be_interrupted(self) -> bool:
+        """See LoopDriver.can_be_interrupted: signals are handled in the main thread only."""
+        return threading.current_thread() is threading.main_thread()
+
     # -- from any thread -----------------------------------------------------------------------------------------------
 
     def _post(self, job: Callable[[], object]) -> None:

@@ -12,7 +12,7 @@ import gevent
 from greenlet import getcurrent, greenlet
 
 from lockcore.arguments import NO_WAIT, check_acquire
-from lockcore.attempt import Acquisition, first_lease
+from lockcore.attempt import Acquisition, first_lease, give_back
 from lockcore.awaited import Settled, StandIn, next_waiter
 from lockcore.claims import Terms
 from lockcore.clock import NS_PER_S, monotonic_ns
@@ -55,7 +55,11 @@ class Shortcut:
         except BaseException:  # no `finally`: in it, machine code believes what it was assigned
             told.ended(resource, None, begun_ns)
             raise
-        told.ended(resource, result, begun_ns)
+        try:
+            told.ended(resource, result, begun_ns)
+        except BaseException:  # an interrupt, which came while the observer ran
+            give_back(result)
+            raise
         return result
 
     def _acquire(self, resource: object, ttl_ms: object, wait_ms: object, now_ns: int) -> Lease | Denied:

@@ -121,6 +121,7 @@ class TaskShortcut:
         self._wait_ms: object = NO_WAIT
         self._terms: Terms = engine.terms(engine.settings.max_ttl_ms)
         self.seats = Seats(loop)
+        self.is_telling = False  # True after `lease` only where its observer was interrupted
         self._is_running: Callable[[], bool] = loop.is_running  # asking for the running loop is a system call
         self._ident: Callable[[], int] = get_ident
         self._home = get_ident()
@@ -158,7 +159,9 @@ class TaskShortcut:
         """What the attempt gave, as its task runs again: with a lease the acquire has ended, and who was `told`, is."""
         lease = first_lease(round_, self.now())
         if told is not None and lease is not None:
+            self.is_telling = True
             told.ended(round_.resource, lease, round_.started_ns)
+            self.is_telling = False
         return lease
 
     def release(self, lease: object) -> ReleaseRound:

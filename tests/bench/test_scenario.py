@@ -41,7 +41,7 @@ def test_no_file_and_no_option_gives_the_documented_defaults() -> None:
     assert (scenario.recipe, scenario.instances, scenario.fsync, scenario.users) == ("redlock", 5, "everysec", 64)
     assert (scenario.duration_ms, scenario.warmup_ms, scenario.rate_per_s) == (20_000, 2_000, None)
     assert (scenario.ttl_ms, scenario.wait_ms, scenario.instance_timeout_ms) == (10_000, 1_000, 50)
-    assert (scenario.retry.policy, scenario.retry.window_ms, scenario.retry.attempts) == ("full-jitter", 5, 1000)
+    assert (scenario.retry.policy, scenario.retry.window_ms, scenario.retry.attempts) == ("full-jitter", 5, None)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from lockcore.attempt import extend_steps
+from lockcore.clock import FAR_FUTURE_NS
 from lockcore.deadlines import FEWEST
 from lockcore.errors import InstanceClosedError
 from lockcore.model import Denied, Lease, Outcome
@@ -22,9 +23,9 @@ def held(callers: int = 1, wait_ms: float = 100_000) -> Line:
     return Line(callers, wait_ms, settings=settings_of(wait_for_own=True))
 
 
-def comes(line: Line) -> Caller:
+def comes(line: Line, wait_ms: float = 100_000) -> Caller:
     """One more, whom nobody has answered yet."""
-    caller: Caller = acquiring(line.fleet, 100, Caller)
+    caller: Caller = acquiring(line.fleet, wait_ms, Caller)
     line.callers.append(caller)
     line.fleet.flush()
     return caller
@@ -64,6 +65,30 @@ def test_who_came_behind_an_attempt_that_is_lost_tries_by_itself(reply: bytes) -
     assert line.trying == [0]
     line.answer(OK)
     assert isinstance(behind.result, Lease)
+
+
+def test_who_came_behind_an_attempt_that_is_won_and_never_given_back_asks_at_the_leases_end() -> None:
+    """The holder lets its lease end. Who came while its SET was on its way waits for that end, not for its own."""
+    line = held(0)
+    line.fleet.release(line.lease)
+    asked = line.fleet.ask()
+    behind = comes(line)
+    line.answer(OK)
+    assert asked.outcome is Outcome.ACQUIRED
+    assert isinstance(behind.wanted, Turn)
+    assert behind.wanted.due_ns == asked.valid_until_ns
+
+
+def test_one_that_waits_for_its_own_deadline_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = Turns.held_until_ns
+
+    def forever(self: Turns, resource: str) -> int:
+        holder = self.holders.get(resource)
+        return FAR_FUTURE_NS if holder is not None and holder.outcome is None else honest(self, resource)
+
+    monkeypatch.setattr(Turns, "held_until_ns", forever)
+    with pytest.raises(AssertionError):
+        test_who_came_behind_an_attempt_that_is_won_and_never_given_back_asks_at_the_leases_end()
 
 
 def test_one_that_is_not_told_of_a_lost_attempt_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

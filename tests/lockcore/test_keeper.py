@@ -9,8 +9,9 @@ from lockcore.keeper import KeepAlive, keeper_steps
 from lockcore.model import Denied, Lease, Outcome
 from lockcore.rounds import ExtendRound
 from tests.doubles.keyspace import MISCONF, NIL, OK
-from tests.lockcore.by_hand import Run
-from tests.lockcore.scripted import TTL_MS, ScriptedFleet
+from tests.lockcore.by_hand import Caller, Run
+from tests.lockcore.scripted import TTL_MS, ScriptedFleet, settings_of
+from tests.lockcore.source import needs_source
 
 EVERY_MS = 3_000
 
@@ -154,6 +155,106 @@ def test_a_holder_is_told_once_that_the_lease_is_gone() -> None:
     assert keeper.stopped
     assert [denied.outcome for denied in told] == [Outcome.GONE]
     assert keeper.gone is told[0]
+
+
+def test_a_holder_hears_of_its_end_before_the_observer_does_also_where_it_raises(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    events: list[str] = []
+    monkeypatch.setattr("sys.unraisablehook", lambda args: events.append(args.exc_type.__name__))
+
+    def on_gone(_: Denied) -> None:
+        events.append("holder")
+        raise ValueError
+
+    fleet = ScriptedFleet(3)
+    keeper = KeepAlive(fleet.won(), None, 10, on_gone)
+    keeper.tell_gone = lambda _: events.append("observer")
+    run = Run(fleet, keeper_steps(keeper, fleet.engine)).answer(NIL, NIL, NIL)
+    keeper.ended(run.result)
+    keeper.ended(run.result)
+    assert events == ["holder", "ValueError", "observer"]
+
+
+def test_its_lease_is_the_newest_one_after_an_extension_by_hand() -> None:
+    fleet, keeper, _ = handle()
+    fleet.after(100)
+    by_hand = Run(fleet, extend_steps(fleet.engine, keeper.lease, TTL_MS, fleet.now_ns)).answer(OK, OK, OK).result
+    assert keeper.lease is by_hand
+
+
+def test_the_copy_in_a_forked_child_is_over_and_calls_nobody() -> None:
+    fleet, keeper, told = handle()
+    steps = keeper_steps(keeper, fleet.engine)
+    next(steps)
+    keeper.tell_gone = lambda _: pytest.fail("the observer was told")
+    denied = Denied("stock", Outcome.UNREACHABLE, (0, 0, 0, 0, 3, 0), 1, 0, 1, 2)  # type: ignore[arg-type]
+    keeper.forked(denied)
+    assert (keeper.stopped, keeper.gone, told) == (True, denied, [])
+    assert isinstance(keeper.error, ForeignProcessError)
+    with pytest.raises(KeyboardInterrupt):
+        steps.throw(KeyboardInterrupt())  # its greenlet or task is ended
+    assert (keeper.gone, told) == (denied, [])
+    assert isinstance(keeper.error, ForeignProcessError)
+
+
+# -- an extension that nobody answers ---------------------------------------------------------------------------------
+
+
+def silent(timeout_ms: float, before_end_ms: float) -> tuple[ScriptedFleet, Lease, Caller]:
+    """A lease, and an extension sent so long before its end, which no instance answers."""
+    fleet = ScriptedFleet(3, settings=settings_of(instance_timeout_ms=timeout_ms))
+    lease = fleet.won()
+    fleet.now_ns = lease.valid_until_ns - int(before_end_ms * NS_PER_MS)
+    caller = Caller(fleet, extend_steps(fleet.engine, lease, TTL_MS, fleet.now_ns))
+    fleet.flush()
+    return fleet, lease, caller
+
+
+def test_an_extension_under_way_ends_with_the_lease_and_is_cleaned_up() -> None:
+    """Its instances answer nothing, and its timeout of 2 s would end it 1.9 s after the lease."""
+    fleet, lease, caller = silent(2_000, 100)
+    assert fleet.engine.next_tick_ns(fleet.now_ns) <= lease.valid_until_ns
+    fleet.tick(100)
+    caller.go_on()
+    assert caller.result is not None
+    assert (caller.result.outcome, caller.result.ended_ns) == (Outcome.GONE, lease.valid_until_ns)
+    fleet.flush()
+    assert fleet.kinds(0) == ["set", "extend", "release"], "what is executed later gives nobody a key"
+
+
+def test_an_extension_whose_timeout_comes_first_ends_with_that() -> None:
+    fleet, lease, caller = silent(50, 100)
+    fleet.tick(50)
+    caller.go_on()
+    assert caller.result.outcome is Outcome.UNREACHABLE
+    assert caller.result.ended_ns < lease.valid_until_ns
+    assert fleet.kinds(0) == ["set", "extend"]
+
+
+def test_an_extension_goes_on_where_another_one_has_moved_the_leases_end() -> None:
+    fleet, lease, caller = silent(2_000, 100)
+    fleet.after(50)
+    other = Caller(fleet, extend_steps(fleet.engine, lease, TTL_MS, fleet.now_ns))
+    fleet.flush()
+    round_ = other.wanted
+    for pipe in fleet.engine.pipes:
+        round_.reply(b"OK", pipe)
+    other.go_on()
+    assert isinstance(other.result, Lease)
+    fleet.tick(60)
+    assert fleet.now_ns > lease.valid_until_ns
+    assert caller.wanted.outcome is None, "the lease has not ended"
+    fleet.tick(2_000)
+    caller.go_on()
+    assert caller.result.outcome is Outcome.UNREACHABLE
+
+
+@needs_source
+def test_an_extension_that_outlives_its_lease_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ExtendRound, "due_ns", property(lambda self: self.timeout_due_ns))
+    with pytest.raises(AssertionError):
+        test_an_extension_under_way_ends_with_the_lease_and_is_cleaned_up()
 
 
 def test_a_stopped_handle_tells_nobody_anything() -> None:

@@ -54,13 +54,6 @@ def test_the_last_attempt_is_the_last() -> None:
     assert starts == [NOW_NS, NOW_NS, None, None]
 
 
-def test_no_attempt_starts_after_the_deadline() -> None:
-    policy = RetryPolicy("fixed", window_ms=4)
-    deadline_ns = NOW_NS + 4 * NS_PER_MS
-    assert policy.next_start_ns(Outcome.CONTENDED, 1, NOW_NS, deadline_ns, 0.5) == deadline_ns
-    assert policy.next_start_ns(Outcome.CONTENDED, 1, NOW_NS, deadline_ns - 1, 0.5) is None
-
-
 def test_the_last_jittered_attempt_is_made_when_the_wait_ends_and_without_one_there_is_none() -> None:
     policy = RetryPolicy(window_ms=5)
     deadline_ns = NOW_NS + NS_PER_MS
@@ -69,11 +62,42 @@ def test_the_last_jittered_attempt_is_made_when_the_wait_ends_and_without_one_th
     assert policy.next_start_ns(Outcome.CONTENDED, 1, deadline_ns, deadline_ns, 0.0) is None
 
 
+@pytest.mark.parametrize("policy", ["full-jitter", "poll", "push", "fixed"])
+@pytest.mark.parametrize("window_ms", [0, 5.0, 3_600_000])
+def test_no_policy_gives_up_before_the_wait_ends_nor_starts_after_it(policy: Any, window_ms: float) -> None:
+    retry, deadline_ns = RetryPolicy(policy, window_ms), NOW_NS + 4 * NS_PER_MS
+    for attempts in (1, 1_000, 1_000_000):
+        for random in (0.0, 0.5, 0.999999):
+            start_ns = retry.next_start_ns(Outcome.CONTENDED, attempts, NOW_NS, deadline_ns, random)
+            assert start_ns is not None
+            assert NOW_NS <= start_ns <= deadline_ns
+    assert retry.next_start_ns(Outcome.CONTENDED, 1, deadline_ns, deadline_ns, 0.0) is None
+
+
+def longest_ms(policy: RetryPolicy, attempts: int) -> float:
+    """The longest pause after so many attempts."""
+    start_ns = policy.next_start_ns(Outcome.CONTENDED, attempts, 0, 10**15, 1.0)
+    assert start_ns is not None
+    return start_ns / NS_PER_MS
+
+
+def test_the_window_grows_after_200_attempts_and_up_to_250_ms() -> None:
+    windows = [longest_ms(RetryPolicy(), attempts) for attempts in (1, 200, 201, 300, 445, 446, 10**6)]
+    assert windows == [5, 5, 6, 105, 250, 250, 250]
+    assert [longest_ms(RetryPolicy(window_ms=0), attempts) for attempts in (1, 200, 300)] == [0, 0, 100]
+    assert longest_ms(RetryPolicy("fixed"), 300) == 105 * 1.25
+
+
+@pytest.mark.parametrize("window_ms", [250, 700])
+def test_a_window_that_is_long_already_stays_as_it_is(window_ms: float) -> None:
+    assert {longest_ms(RetryPolicy(window_ms=window_ms), attempts) for attempts in (1, 201, 10**6)} == {window_ms}
+
+
 def test_what_is_allowed_at_the_edges_is_taken() -> None:
     RetryPolicy(window_ms=0, attempts=1)
     RetryPolicy(window_ms=3_600_000)
     default = RetryPolicy()
-    assert (default.policy, default.window_ms, default.attempts) == ("full-jitter", 5.0, 1000)
+    assert (default.policy, default.window_ms, default.attempts) == ("full-jitter", 5.0, None)
     assert not default.retry_unreachable
 
 

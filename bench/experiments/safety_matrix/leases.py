@@ -20,7 +20,7 @@ from bench.topology.child import Child, Shape, orders, say
 from bench.topology.faults.injection import Need, prepared_fleet
 from bench.topology.faults.kinds import injection, needs_of, read_faults
 from bench.topology.server import find_server
-from lockcore import Denied, Lease, Redlock, RetryPolicy
+from lockcore import Denied, Lease, Redlock
 from lockcore.clock import NS_PER_MS, monotonic_ns
 
 SKIPPED: Final = "skipped"  # this machine cannot
@@ -59,7 +59,7 @@ def confirmed(
 
 def connect(urls: Sequence[str], **settings: Any) -> Redlock:
     """A client of its own; it trusts every server unless `settings` say otherwise."""
-    told = {"key_prefix": PREFIX, "rejoin": "trust", "retry": RetryPolicy("full-jitter", 2.0, 100_000), **settings}
+    told = {"key_prefix": PREFIX, "rejoin": "trust", **settings}
     return Redlock.connect(urls, shell="threads", **told)  # noqa: S604 - this shell is a way of waiting
 
 

@@ -65,6 +65,7 @@ def test_a_run_that_an_earlier_release_stored_is_read():
     stored = read_run(HISTORIES / "run.json")
     assert (stored.verdict.word, stored.latency_s.acquire_all.p99) == ("INCONCLUSIVE", None)
     assert stored.latency_s.acquire_all.count == stored.outcomes.total
+    assert stored.scenario.retry.attempts == 1000, "the default of its time; today's is None"
 
 
 @pytest.mark.parametrize(

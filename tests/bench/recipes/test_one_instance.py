@@ -109,14 +109,15 @@ def test_fencing_tokens_grow_with_every_grant_over_resources_and_a_forgotten_scr
     plain.close()
 
 
-def test_a_back_off_waits_twice_as_long_each_time_up_to_five_seconds_and_never_beyond_the_deadline(
+def test_a_back_off_waits_twice_as_long_each_time_up_to_five_seconds_and_asks_once_more_at_its_deadline(
     fleet: Fleet, server: Redis, settings: RecipeSettings
 ) -> None:
     recipe = Backoff.connect(fleet.urls[:1], settings)
     delays = [recipe.next_start_ns(Outcome.CONTENDED, attempts, 0, 10**12) for attempts in (1, 2, 3, 6, 7, 8, 10_000)]
     assert [(delay or 0) // NS_PER_MS for delay in delays] == [100, 200, 400, 3200, 5000, 5000, 5000]
     assert recipe.next_start_ns(Outcome.CONTENDED, 1, 0, 100 * NS_PER_MS) == 100 * NS_PER_MS
-    assert recipe.next_start_ns(Outcome.CONTENDED, 1, 0, 100 * NS_PER_MS - 1) is None
+    assert recipe.next_start_ns(Outcome.CONTENDED, 1, 0, 100 * NS_PER_MS - 1) == 100 * NS_PER_MS - 1
+    assert recipe.next_start_ns(Outcome.CONTENDED, 1, 100 * NS_PER_MS, 100 * NS_PER_MS) is None
     assert recipe.next_start_ns(Outcome.UNREACHABLE, 1, 0, 10**12) is None
     recipe.close()
 

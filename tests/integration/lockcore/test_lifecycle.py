@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lockcore import Outcome, Redlock
+from lockcore import KeepAlive, Outcome, Redlock
 from lockcore.errors import ForeignProcessError, InstanceClosedError
 from tests.doubles.instance import Instances
 from tests.integration.lockcore.shell import (
@@ -27,6 +27,7 @@ from tests.integration.lockcore.shell import (
     first_step,
     only,
 )
+from tests.lockcore.source import needs_source
 
 pytestmark = pytest.mark.integration
 EXIT_S = 20.0
@@ -135,6 +136,38 @@ def test_a_bug_in_the_io_thread_strands_nobody(shell: Shell, lock: Any, instance
     with pytest.raises(InstanceClosedError):
         lock.try_acquire("stock", TTL_MS)
     lock._driver._thread.join(DEADLINE_S)  # it tells of the bug as it ends
+
+
+def test_a_keeper_ends_in_a_forked_child_and_goes_on_in_its_parent(
+    shell: Shell, connect: Connect, instances: Instances
+) -> None:
+    lock, calls = connect(instances.urls), list[Any]()
+    lease = lock.acquire("stock", TTL_MS)
+    kept = lock.keep_alive(lease, every_ms=20, on_gone=calls.append)
+    shell.until(lambda: kept.renewals, "an extension")
+
+    def child() -> str:
+        assert kept.gone is not None
+        over = [kept.stopped, kept.gone.outcome.value, type(kept.error).__name__]
+        renewals = kept.renewals
+        if shell.name in ("gevent", "asyncio"):  # loops that go on in a child
+            shell.sleep(0.1)
+        return f"{over} {kept.renewals - renewals} {len(calls)} {len(lock._driver.keepers)}"
+
+    assert in_a_child(child) == "[True, 'unreachable', 'ForeignProcessError'] 0 0 0"
+    renewals = kept.renewals
+    shell.until(lambda: kept.renewals > renewals, "the parent's keeper to go on")
+    assert (kept.gone, calls) == (None, [])
+    lock.release(kept.lease)
+
+
+@needs_source
+def test_a_keeper_that_says_kept_in_a_forked_child_is_noticed(
+    shell: Shell, connect: Connect, instances: Instances, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(KeepAlive, "forked", lambda *_: None)
+    with pytest.raises(AssertionError):
+        test_a_keeper_ends_in_a_forked_child_and_goes_on_in_its_parent(shell, connect, instances)
 
 
 @only(GeventShell, *TASKS)

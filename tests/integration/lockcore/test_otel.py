@@ -233,7 +233,7 @@ def test_what_an_observer_raises_costs_nobody_a_lease(
 ) -> None:
     said: list[str] = []
     monkeypatch.setattr(observed, "_dropped", [])
-    monkeypatch.setattr("sys.unraisablehook", lambda args: said.append(f"{args.exc_type.__name__}: {args.err_msg}"))
+    monkeypatch.setattr("sys.unraisablehook", lambda args: said.append(f"{args.exc_type.__name__}: {args.object!r}"))
     lock = connect(instances.urls)
     told.instrument(shell.raw(lock), class_of=lambda resource: {}[resource])
     for number in range(3):
