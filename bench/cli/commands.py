@@ -172,10 +172,23 @@ def _refuse(sentence: str, code: int, arguments: Sequence[str]) -> int:
     print(f"lockbench: {said}", file=sys.stderr)
     words = [part for word in arguments for part in word.split("=", 1)]
     if "--junit" in words[:-1]:
+        from bench.cli.identity import identity_of
         from bench.cli.showing import write_text
         from bench.report.sheet import Case, Suite, junit_xml
 
-        suite = Suite(arguments[0], now, 0.0, [Case(arguments[0], "refused", said)], {})
+        name, mark = identity_of(_parameters(arguments))
+        suite = Suite(arguments[0], now, 0.0, [Case(arguments[0], "refused", said)], {}, name, mark)
         with suppress(BenchError):
             write_text(Path(words[words.index("--junit") + 1]), junit_xml(suite))
     return code
+
+
+def _parameters(arguments: Sequence[str]) -> Mapping[str, object]:
+    """What was typed, as far as it can be read."""
+    context = click.Context(lockbench, resilient_parsing=True)
+    with suppress(click.ClickException, BenchError):
+        command = lockbench.get_command(context, arguments[0])
+        if command is not None:
+            words = list(arguments[1:])
+            return command.make_context(arguments[0], words, parent=context, resilient_parsing=True).params
+    return {}

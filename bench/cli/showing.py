@@ -17,11 +17,13 @@ import os
 import secrets
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from bench.cli.identity import identity_of
 from bench.cli.options import PLACE, Values
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError, writing
 from bench.run.interrupt import until_shown
@@ -50,12 +52,20 @@ def write_outputs(values: Values, sheet: Sheet, suite: Suite) -> None:
     from bench.report.sheet import junit_xml, sheet_markdown
 
     markdown, junit, step = _places(values)
+    suite = named(suite)
     if markdown:
         write_text(markdown, sheet_markdown(sheet))
     if junit:
         write_text(junit, junit_xml(suite))
     if step:
         write_text(step, sheet_markdown(sheet) + "\n", "a")
+
+
+def named(suite: Suite) -> Suite:
+    """Return `suite` with the name of the command that runs."""
+    context = click.get_current_context(silent=True)
+    name, mark = identity_of(context.params) if context else ("", "")
+    return replace(suite, name=name or suite.properties.get("recipe", ""), mark=mark)
 
 
 def write_text(path: Path, text: str, mode: str = "w") -> None:

@@ -7,6 +7,7 @@ attributes), which Jenkins, GitLab and GitHub's reporters read.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeVar
@@ -222,37 +223,48 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """All cases of one command. `started_at`: UTC, ISO 8601; `properties`: what else to know."""
+    """All cases of one command. `started_at`: UTC, ISO 8601; `properties`: what else to know; `name`: which scenario or
+    run it is, "" = none; `mark`: what its cases bear beside their names, to differ from those of another run."""
 
     command: str
     started_at: str
     duration_s: float
     cases: Sequence[Case]
     properties: Mapping[str, str]
+    name: str = ""
+    mark: str = ""
 
 
 def junit_xml(suite: Suite) -> str:
     """Return the document."""
     bad = [case.status for case in suite.cases if case.status != "pass"]
-    root = ET.Element("testsuites")
+    title = " ".join(filter(None, ("lockbench", suite.command, suite.name)))
+    counts = {
+        "tests": str(len(suite.cases)),
+        "failures": str(bad.count("fail")),
+        "errors": str(len(bad) - bad.count("fail")),
+        "skipped": "0",
+        "time": f"{suite.duration_s:.3f}",
+    }
+    root = ET.Element("testsuites", {"name": title, **counts})
     node = ET.SubElement(
         root,
         "testsuite",
-        package="lockbench",
-        id="0",
-        name=f"lockbench {suite.command}",
-        timestamp=suite.started_at[:19],
-        hostname="localhost",
-        tests=str(len(suite.cases)),
-        failures=str(bad.count("fail")),
-        errors=str(len(bad) - bad.count("fail")),
-        time=f"{suite.duration_s:.3f}",
+        {
+            "package": "lockbench",
+            "id": "0",
+            "name": title,
+            "timestamp": suite.started_at[:19],
+            "hostname": "localhost",
+            **counts,
+        },
     )
     properties = ET.SubElement(node, "properties")
     for name, value in suite.properties.items():
         ET.SubElement(properties, "property", name=name, value=value)
-    for case in suite.cases:
-        element = ET.SubElement(node, "testcase", name=case.name, classname=f"lockbench.{suite.command}", time="0")
+    classname = ".".join(filter(None, ("lockbench", suite.command, suite.name)))
+    for case, name in zip(suite.cases, _case_names(suite), strict=True):
+        element = ET.SubElement(node, "testcase", name=name, classname=classname, time="0")
         if case.status != "pass":
             kind = "failure" if case.status == "fail" else "error"
             ET.SubElement(element, kind, message=case.text, type=case.status).text = case.text
@@ -261,3 +273,15 @@ def junit_xml(suite: Suite) -> str:
     ET.indent(root)
     document = _NOT_XML.sub("\ufffd", ET.tostring(root, encoding="unicode"))
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{document}\n'
+
+
+def _case_names(suite: Suite) -> list[str]:
+    """The names of its cases, each once: readers keep one case per class and name."""
+    mark = f" ({suite.mark})" if suite.mark else ""
+    times: Counter[str] = Counter()
+    names = []
+    for case in suite.cases:
+        times[case.name] += 1
+        again = f" #{times[case.name]}" if times[case.name] > 1 else ""
+        names.append(f"{case.name}{again}{mark}")
+    return names

@@ -48,6 +48,47 @@ def test_a_run_is_a_case_of_its_own_beside_its_thresholds() -> None:
     assert "limit 1 µs · margin -" in str(failure.get("message"))
 
 
+def test_the_outer_element_has_the_counts_and_the_time_too() -> None:
+    cases = [
+        Case("one", "pass", ""),
+        Case("two", "fail", ""),
+        Case("three", "violated", ""),
+        Case("four", "invalid", ""),
+    ]
+    document = junit_xml(Suite("gate", "2026-11-21T01:02:03Z", 1.5, cases, {}, "mine"))
+    outer, inner = ET.fromstring(document), read(document)
+    counts = {
+        "tests": "4",
+        "failures": "1",
+        "errors": "2",
+        "skipped": "0",
+        "time": "1.500",
+        "name": "lockbench gate mine",
+    }
+    assert outer.attrib == counts
+    assert counts.items() <= inner.attrib.items()
+
+
+def test_no_two_cases_have_one_class_and_name() -> None:
+    """Readers such as GitLab's keep one of them."""
+    cases = [Case("acquire.p99 < 5s", "pass", ""), Case("acquire.p99 < 5s", "fail", ""), Case("rate > 1/s", "pass", "")]
+    suites = [
+        Suite("run", "2026-11-21T01:02:03Z", 1.5, cases, {}, "mine", "before"),
+        Suite("run", "2026-11-21T01:02:03Z", 1.5, cases, {}, "mine", "after"),
+        Suite("run", "2026-11-21T01:02:03Z", 1.5, cases, {}, "yours"),
+        Suite("run", "2026-11-21T01:02:03Z", 1.5, cases, {}),
+    ]
+    found = [
+        (case.get("classname"), case.get("name"))
+        for suite in suites
+        for case in read(junit_xml(suite)).iter("testcase")
+    ]
+    assert len(set(found)) == len(found) == 12
+    assert found[0] == ("lockbench.run.mine", "acquire.p99 < 5s (before)")
+    assert found[6] == ("lockbench.run.yours", "acquire.p99 < 5s")
+    assert found[9][0] == "lockbench.run"
+
+
 @pytest.mark.parametrize("status", ["inconclusive", "invalid", "violated"])
 def test_what_is_not_a_pass_is_an_error(status: str) -> None:
     suite = read(junit_xml(suite_of(run_of(judged(status=status, reasons=("it was so",))))))
