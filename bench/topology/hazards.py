@@ -1,0 +1,111 @@
+"""What an instance's configuration does to locks: *INFO and CONFIG GET → hazards, each with what to do*. Pure.
+
+Rules: a setting that was not told is no hazard and no all-clear; the caller says what could not be asked. A hazard that
+takes locks away comes first. Sources: the Redis documentation, "Key eviction", "Replication", "Persistence"; redis.conf
+of Redis 7.0 on `timeout`, `min-replicas-to-write` and `protected-mode`.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+NO_EVICTION: Final = "noeviction"
+NEARLY_FULL: Final = 0.8  # of maxmemory
+SETTINGS: Final = ("maxmemory", "maxmemory-policy", "min-replicas-to-write", "timeout", "protected-mode", "save")
+
+
+@dataclass(frozen=True, slots=True)
+class Hazard:
+    """One setting that costs locks, or the time of callers. `advice`: "" where nothing needs to be done."""
+
+    name: str
+    value: str
+    advice: str = ""
+    loses_locks: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """The hazard as a warning of a run."""
+        return f"{self.name}: {self.value}" + (f"; {self.advice}" if self.advice else "")
+
+
+def hazards_of(info: Mapping[str, Any], config: Mapping[str, str]) -> tuple[Hazard, ...]:
+    """The hazards of one instance. `info`: INFO by field; `config`: CONFIG GET by name. Both may lack any of it."""
+    found = [*_memory(info, config), *_replicas(info, config), *_connections(config)]
+    return tuple(sorted(found, key=lambda hazard: not hazard.loses_locks))
+
+
+def persistence_of(info: Mapping[str, Any], fsync: str | None) -> str:
+    """What a crash of this instance forgets, in words; "" where its policy is not known. `fsync`: none … always."""
+    if fsync is None:
+        return ""
+    snapshots = "" if fsync != "none" or not info.get("rdb_saves") else ", but for what its last snapshot holds"
+    return {
+        "none": f"no AOF: a restart forgets every lock{snapshots}; it must not vote until the longest TTL has passed",
+        "no": "AOF, synced when the system likes: a power cut may lose half a minute of locks",
+        "everysec": "AOF, synced every second: a power cut loses about a second of locks",
+        "always": "AOF, synced before each reply: a crash loses no lock",
+    }.get(fsync, f"AOF, appendfsync {fsync}")
+
+
+def _memory(info: Mapping[str, Any], config: Mapping[str, str]) -> Iterator[Hazard]:
+    most = _number(info.get("maxmemory", config.get("maxmemory")))
+    policy = str(info.get("maxmemory_policy") or config.get("maxmemory-policy") or "")
+    if not most:
+        return
+    size = _size_text(most)
+    if policy and policy != NO_EVICTION:
+        yield Hazard(
+            "eviction",
+            f"maxmemory {size} with {policy}: when it is full it evicts locks, and a second caller gets them",
+            f"set maxmemory-policy {NO_EVICTION}, or keep locks on servers of their own",
+            loses_locks=True,
+        )
+    used = _number(info.get("used_memory"))
+    if policy == NO_EVICTION and used and used > NEARLY_FULL * most:
+        yield Hazard(
+            "memory",
+            f"{used / most:.0%} of maxmemory {size} is used: when it is full no lock is granted (OOM)",
+            "raise maxmemory, or free memory",
+        )
+
+
+def _replicas(info: Mapping[str, Any], config: Mapping[str, str]) -> Iterator[Hazard]:
+    replicas = _number(info.get("connected_slaves"))
+    if replicas:
+        yield Hazard(
+            "replicas",
+            f"{replicas} connected: a failover to one loses the locks that it has not received",
+            "promote none before the longest TTL has passed, or lock on independent primaries",
+            loses_locks=True,
+        )
+    least = _number(config.get("min-replicas-to-write", config.get("min-slaves-to-write")))
+    if least:
+        yield Hazard(
+            "min-replicas-to-write",
+            f"{least}: with fewer replicas every SET is refused (NOREPLICAS); {replicas} connected now",
+            "set it to 0 on servers that hold locks",
+        )
+
+
+def _connections(config: Mapping[str, str]) -> Iterator[Hazard]:
+    idle_s = _number(config.get("timeout"))
+    if idle_s:
+        yield Hazard(
+            "timeout",
+            f"it closes connections that are idle for {idle_s} s: a client that locks rarely has to connect anew",
+            "set timeout 0",
+        )
+    if config.get("protected-mode") == "yes":
+        yield Hazard("protected mode", "on: without a password only callers on its own host are answered")
+
+
+def _number(value: object) -> int:
+    try:
+        return int(str(value))
+    except ValueError:
+        return 0
+
+
+def _size_text(size_bytes: int) -> str:
+    return f"{size_bytes / 2**20:,.0f} MiB" if size_bytes >= 2**20 else f"{size_bytes:,} bytes"
