@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Annotated
 
+from bench.measure.limits import usable_cores
 from bench.measure.section import Section, says
 from lockcore import engine
 
@@ -24,7 +25,7 @@ class Environment(Section, frozen=True, kw_only=True):
 
     cpu_model: Annotated[str | None, says("the processor's name")] = None
     cores: Annotated[int | None, says("logical cores of the machine")] = None
-    usable_cores: Annotated[int | None, says("logical cores this process may use")] = None
+    usable_cores: Annotated[float | None, says("cores this process may use: by its affinity and its CPU quota")] = None
     memory_bytes: Annotated[int | None, says("main memory")] = None
     kernel: Annotated[str, says("release of the kernel")] = ""
     system: Annotated[str, says("operating system, kernel and architecture")] = ""
@@ -35,6 +36,11 @@ class Environment(Section, frozen=True, kw_only=True):
     git_commit: Annotated[str | None, says("commit of lockbench's source; null outside a checkout")] = None
     git_dirty: Annotated[bool | None, says("whether the source differs from the commit")] = None
 
+    @property
+    def cores_text(self) -> str:
+        """The cores that may be used, as a reader sees them: `2 cores`, `0.15 cores`."""
+        return "cores not known" if self.usable_cores is None else f"{self.usable_cores:g} cores"
+
 
 def describe_environment() -> Environment:
     """The section `environment`. `git_dirty`: the source differs from the commit; both None outside a checkout."""
@@ -43,7 +49,7 @@ def describe_environment() -> Environment:
     return Environment(
         cpu_model=model[1] if model else platform.machine() or None,
         cores=os.cpu_count(),
-        usable_cores=len(os.sched_getaffinity(0)),
+        usable_cores=usable_cores(),
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         kernel=platform.release(),
         system=platform.platform(),

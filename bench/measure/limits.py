@@ -4,9 +4,10 @@ A container may use less CPU than the machine has cores: its cgroup has a quota,
 for the rest of each period once the quota is used up (throttling). A virtual machine loses time to its neighbours
 (steal). A laptop or a paused machine does not run at all (suspend). None of this shows in the load's own figures.
 
-Rules: a counter that cannot be read is None, never 0. The tightest quota of the cgroup and of those above it counts;
-of throttled periods those of the cgroup with most. Sources: cgroups(7); Documentation/admin-guide/cgroup-v2.rst (cpu.max,
-cpu.stat) and scheduler/sched-bwc.rst of Linux for version 1; proc(5), /proc/stat; clock_gettime(2).
+Rules: a counter that cannot be read is None, never 0. The tightest quota of the cgroup and of those above it counts,
+and so does the cgroup with most throttled periods. Sources: cgroups(7); Documentation of Linux,
+admin-guide/cgroup-v2.rst (cpu.max, cpu.stat) and scheduler/sched-bwc.rst (version 1); proc(5), /proc/stat;
+clock_gettime(2).
 """
 
 import os
@@ -70,6 +71,9 @@ class Limits(Section, frozen=True, kw_only=True):
         return sentences
 
 
+NO_LIMITS: Final = Limits()
+
+
 @dataclass(frozen=True, slots=True)
 class Counters:
     """The kernel's counters at one moment; None: not readable. `cpu_ticks`: of all states together."""
@@ -84,10 +88,13 @@ class Counters:
 
 def read_counters(root: Path = _ROOT) -> Counters:
     """The counters now. `root`: where /proc and /sys lie, for tests."""
-    throttled = max((_throttled(group) for group in _groups(root)), default=None, key=lambda one: one[1])
     steal, total = _cpu_ticks(root)
     suspended_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
-    return Counters(*(throttled or (None, None, None)), steal, total, suspended_ns)
+    groups = [_throttled(group) for group in _groups(root)]
+    if not groups:
+        return Counters(None, None, None, steal, total, suspended_ns)
+    periods, throttled, throttled_ns = max(groups, key=lambda group: group[1])
+    return Counters(periods, throttled, throttled_ns, steal, total, suspended_ns)
 
 
 def limits_between(before: Counters, after: Counters, quota_cores: float | None) -> Limits:

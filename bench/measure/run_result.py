@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from bench.measure.latency import Latencies, Latency, OverTime, Waiting
+from bench.measure.limits import Limits
 from bench.measure.outcomes import Outcomes, OutcomeShares, Releases, SplitVotes, Votes
 from bench.measure.record import OperationFacts
 from bench.measure.result import Document, result_of_kind
@@ -170,6 +171,7 @@ class InstanceFacts:
     maxmemory_policy: Annotated[str | None, says("what it evicts at the limit")] = None
     release_command: Annotated[str | None, says("its compare-and-delete: delex, delifeq or evalsha")] = None
     warnings: Annotated[tuple[str, ...], says("what a reader must know about it")] = ()
+    hazards: Annotated[tuple[str, ...], says("settings that cost locks or callers' time, and what to do")] = ()
 
 
 class FleetFacts(Section, frozen=True, kw_only=True):
@@ -203,6 +205,7 @@ class InfoDelta:
     commands_processed: Annotated[int | None, says("all commands")] = None
     calls: Annotated[dict[str, int], says("by command, a sub-command as config|get")] = field(default_factory=dict)
     expired_keys: Annotated[int | None, says("keys that expired")] = None
+    evicted_keys: Annotated[int | None, says("keys that it evicted, for want of memory")] = None
     aof: Annotated[
         dict[str, int | str], says("increase of aof_delayed_fsync and aof_rewrites; sizes and states at the end")
     ] = field(default_factory=dict)
@@ -322,6 +325,7 @@ class RunResult(Document, frozen=True, kw_only=True):
     instances: Annotated[tuple[InstanceReport, ...], says("one entry per instance")]
     generator: Annotated[GeneratorHealth, says("whether the load was what it claims to be")]
     workers: Annotated[tuple[LoadWorker, ...], says("load processes of other hosts; none: all were of this one")] = ()
+    limits: Annotated[Limits, says("what kept this machine from running meanwhile; not in older results")] = Limits()
     safety: Annotated[SafetyReport, says("whether the lock held")]
     faults: Annotated[tuple[InjectedFault, ...], says("injected faults, one entry for each target")] = ()
     thresholds: Annotated[tuple[JudgedThreshold, ...], says("limits that were asked for")] = ()

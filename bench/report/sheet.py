@@ -106,7 +106,7 @@ def sheet_of(
 
 def made(result: Document, shared: str = "") -> tuple[str, str, str]:
     """Conditions of every experiment: its cores and with whom they are `shared`, its seed, how long it took."""
-    return f"{result.environment.usable_cores} cores{shared}", f"seed {result.seed}", f"{result.duration_s:.0f} s"
+    return f"{result.environment.cores_text}{shared}", f"seed {result.seed}", f"{result.duration_s:.0f} s"
 
 
 def print_sheet(sheet: Sheet, console: Console) -> None:

@@ -25,6 +25,7 @@ from bench.measure.environment import describe_environment
 from bench.measure.facts import NO_DUE, Due, Window
 from bench.measure.fold import Fold, Sections
 from bench.measure.latency import COUNTED
+from bench.measure.limits import NO_LIMITS, Limits
 from bench.measure.record import history_parts, read_history, read_open
 from bench.measure.run_result import (
     InfoDelta,
@@ -66,6 +67,7 @@ class RunEvidence:
     timeline: FaultTimeline
     counters: Sequence[InfoDelta]
     server_cpu_s: float | None
+    limits: Limits = NO_LIMITS
 
 
 def conclude(evidence: RunEvidence, *, run_id: str, command: Sequence[str], started_at: str) -> RunResult:
@@ -83,7 +85,12 @@ def conclude(evidence: RunEvidence, *, run_id: str, command: Sequence[str], star
     instances = _instances(evidence, workers.instances(reports), leaks)
     cost = replaced(folded.values.cost, beside_cpu_ratio=course.beside_ratio)
     measured = replaced(folded.values, cost=cost)
-    breaks = (*course.deaths, *evidence.timeline.absences(), *evidence.servers.losses())
+    breaks = (
+        *course.deaths,
+        *evidence.timeline.absences(),
+        *evidence.servers.losses(),
+        *evidence.limits.invalidities(),
+    )
     void = invalidities(measured, breaks)
     thresholds = tuple(threshold.judge(measured, void) for threshold in read_thresholds(scenario.thresholds))
     return RunResult(
@@ -97,6 +104,7 @@ def conclude(evidence: RunEvidence, *, run_id: str, command: Sequence[str], star
         environment=describe_environment(),
         fleet=evidence.servers.section(),
         instances=instances,
+        limits=evidence.limits,
         workers=load_workers(reports, clocks, leases),
         faults=evidence.timeline.section(),
         thresholds=thresholds,
@@ -211,12 +219,15 @@ def _warnings(
     for name in workers.late_workers(evidence.workdir):
         yield f"a worker on {name} came when the run had begun, and was sent away: meanwhile others had fewer callers"
     yield from evidence.timeline.absences(allowed=True)
+    yield from evidence.limits.warnings()
     yield from evidence.servers.warnings()
 
 
 def _instance_warnings(instance: InstanceReport) -> Iterator[str]:
     left, silence = instance.leaked_keys, instance.info.warning if instance.info else None
     said = []
+    if instance.info and instance.info.evicted_keys:
+        said.append(eviction_text(instance.info.evicted_keys))
     if instance.state != "voting":
         said.append(f"{instance.state} at the end" + (f" ({instance.reason})" if instance.reason else ""))
     if silence and not (left is None and instance.reason):  # one cause, said once
@@ -227,6 +238,11 @@ def _instance_warnings(instance: InstanceReport) -> Iterator[str]:
         said.append(f"keys of this run left behind, now unlinked: {left}")
     if said:
         yield f"instance #{instance.index} ({instance.address}): {'; '.join(said)}"
+
+
+def eviction_text(keys: int) -> str:
+    """What it means for a lock that a server evicted keys while the run lasted."""
+    return f"it evicted {keys:,} keys for want of memory: a lock that it evicts is free for the next caller"
 
 
 def judge_run(

@@ -22,6 +22,7 @@ from msgspec import structs
 
 from bench.errors import EXIT_INTERRUPTED, BenchError, EnvironmentNotReadyError, UsageError
 from bench.gates.threshold import read_thresholds
+from bench.measure.limits import limits_between, quota_cores, read_counters
 from bench.measure.run_result import RunResult, SafetyReport
 from bench.measure.workers import read_workers
 from bench.run.conclude import RunEvidence, conclude, key_names
@@ -106,6 +107,7 @@ def run_on(
                 stand_ins=order.stand_ins,
             )  # fmt: skip
             before = info_snapshot(servers.urls)
+            kernel_before = read_counters()
             interrupts.raising = False
             with closing(LocustProcess(plan, environ)) as load, timeline:
                 course = follow(load, follower, interrupts, plan.grace_s + plan.others_s, show, faults=timeline)
@@ -116,6 +118,7 @@ def run_on(
             evidence = RunEvidence(
                 scenario, servers, guard.folder, plan.key_prefix, course, course.window, timeline,
                 *counted(servers.urls, before),
+                limits_between(kernel_before, read_counters(), quota_cores()),
             )  # fmt: skip
             result = conclude(evidence, run_id=order.run_id, command=order.command, started_at=started)
             troubles = telemetry.finish(result.safety, hurried=course.interrupted)

@@ -64,6 +64,8 @@ class Servers:
     def warnings(self) -> list[str]:
         """What qualifies every number of this run, because of its servers."""
         found = [f"{fact.address}: {warning}" for fact in self.facts for warning in fact.warnings]
+        if self.fleet is None:  # our own servers are configured by us, and by the scenario's faults
+            found += [f"{fact.address}: {hazard}" for fact in self.facts for hazard in fact.hazards]
         if self.load_urls != self.urls:
             found.append("every instance stands behind a proxy: rates are lower and latencies higher than without")
         durable = any(fact.fsync in _DURABLE for fact in self.facts)

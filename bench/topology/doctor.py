@@ -4,7 +4,6 @@ Rules: what can be tried is tried, not guessed; what fails is itself a fact, so 
 every run, "limited" only what the advice names. Source: cgroups(7).
 """
 
-import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,10 +12,12 @@ from enum import StrEnum
 from pathlib import Path
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
+from bench.measure.limits import quota_cores, usable_cores
 from bench.measure.run_result import ServerBinary
 from bench.topology.faults.injection import FaultOrder, prepared_fleet
 from bench.topology.faults.kinds import KINDS, injection, needs_of
 from bench.topology.fleet import fdatasync_latency, start_fleet
+from bench.topology.probe import settings_of
 from bench.topology.server import find_server
 from bench.topology.shim import find_compiler, shim_library
 from lockcore.errors import InstanceError
@@ -25,6 +26,7 @@ from lockcore.shells.handshake import shake
 from lockcore.shells.target import target_of
 
 _UNREAL_S = 300e-6
+FAR_S = 10e-3  # a fifth of the usual instance timeout
 
 
 class Status(StrEnum):
@@ -75,12 +77,13 @@ def _compiler() -> Fact:
 
 
 def _cores() -> Fact:
-    cores = float(len(os.sched_getaffinity(0)))
-    with suppress(OSError, ValueError):  # ValueError: no limit, which is written "max 100000"
-        quota, period = map(int, Path("/sys/fs/cgroup/cpu.max").read_text().split())
-        cores = min(cores, quota / period)
-    advice = "" if cores >= 2 else "servers and load share one core: rates are lower bounds"
-    return _fact("cores", f"{cores:g} usable", advice)
+    cores = usable_cores()
+    quota = quota_cores()
+    limit = "" if quota is None else f", CPU quota {quota:g} cores"
+    advice = "" if cores >= 2 else "servers and load share one core or less: rates are lower bounds"
+    if quota is not None and not advice:
+        advice = "a run that the quota throttles is INVALID: give it more CPU than the load needs"
+    return _fact("cores", f"{cores:g} usable{limit}", advice)
 
 
 def _disk(folder: Path) -> Fact:
@@ -124,14 +127,31 @@ def examine_target(url: str) -> tuple[Fact, ...]:
     except InstanceError as error:
         return (Fact(target.address, error.reason, Status.MISSING, error.detail),)
     connected.sock.close()
-    hello, dialect = connected.hello, connected.dialect
+    hello = connected.hello
+    dialect = connected.dialect
     good = Status.OK if hello.identity is IdentityKind.RUN_ID else Status.LIMITED
     return (
         Fact(target.address, hello.server, Status.OK, f"up for {hello.uptime_s} s"),
         Fact("identity", hello.identity.value, good, MEANINGS[hello.identity]),
         _fact("flushes", "told") if hello.tells else _fact("flushes", "not told", _ASKED),
         _fact("release", dialect.release_command),
+        *_configuration(url),
     )
+
+
+def _configuration(url: str) -> Iterator[Fact]:
+    """What the instance's settings, its distance and its persistence do to locks, as far as it tells."""
+    settings = settings_of(url)
+    if settings.reply_s is not None:
+        far = settings.reply_s > FAR_S
+        advice = "give --instance-timeout several times as much, and a TTL far above it" if far else ""
+        yield _fact("latency", f"PING p50 {settings.reply_s * 1e3:.2f} ms", advice)
+    for warning in settings.warnings:
+        yield Fact("settings", warning, Status.LIMITED, "allow CONFIG GET and INFO, or ask its operator")
+    if settings.persistence:
+        yield _fact("persistence", settings.persistence)
+    for hazard in settings.hazards:
+        yield _fact(hazard.name, hazard.value, hazard.advice)
 
 
 def why_not_here(server: ServerBinary) -> dict[str, BenchError | None]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
+from statistics import median
 from typing import Any, TypeVar
 
 import redis
@@ -21,6 +22,7 @@ from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermission
 from bench.errors import BenchError, EnvironmentNotReadyError, secrets
 from bench.measure.latency import SlowEvent
 from bench.measure.run_result import InfoDelta, InstanceFacts
+from bench.topology.hazards import SETTINGS, Hazard, hazards_of, persistence_of
 from bench.topology.target import client_of, parse_targets
 from lockcore.clock import NS_PER_S
 from lockcore.shells.target import InstanceTarget
@@ -38,6 +40,7 @@ _COMMAND = "cmdstat_"
 TIMEOUT_S = 2.0  # of each step
 EVERY_S = 2.0  # between two looks of InfoWatch
 _KEYS_PER_COMMAND = 500
+_PINGS = 15
 _MOST_THREADS = 32
 Info = Mapping[str, Any]  # what INFO says, by field
 Answer = TypeVar("Answer")
@@ -79,6 +82,7 @@ def delta(before: InfoSnapshot, after: InfoSnapshot) -> InfoDelta:
             if name.startswith(_COMMAND) and (calls := stat["calls"] - old.get(name, {"calls": 0})["calls"])
         },
         expired_keys=increase("expired_keys"),
+        evicted_keys=increase("evicted_keys"),
         aof={name: new[name] for name in _AOF_NOW if name in new}
         | {name: change for name in _AOF_COUNTERS if (change := increase(name)) is not None},
     )
@@ -161,7 +165,7 @@ def _described(client: redis.Redis, target: InstanceTarget) -> InstanceFacts:
         client.ping()
     warnings: list[str] = []
     info: Info = _allowed(lambda: client.info("all"), "INFO", warnings) or {}
-    config: dict[str, str] = _allowed(lambda: client.config_get("*append*"), "CONFIG GET", warnings) or {}
+    config: dict[str, str] = _allowed(lambda: _configured(client), "CONFIG GET", warnings) or {}
     native = _allowed(lambda: _command(client, "COMMAND INFO", "DELEX", "DELIFEQ"), "COMMAND INFO", warnings)
     rewrite = config.get("no-appendfsync-on-rewrite")
     return InstanceFacts(
@@ -178,8 +182,52 @@ def _described(client: redis.Redis, target: InstanceTarget) -> InstanceFacts:
         maxmemory_bytes=info.get("maxmemory"),
         maxmemory_policy=info.get("maxmemory_policy"),
         release_command=native and ("delex" if native[0] else "delifeq" if native[1] else "evalsha"),
+        hazards=tuple(hazard.sentence for hazard in hazards_of(info, config) if hazard.advice),
         warnings=tuple(warnings),
     )
+
+
+def _configured(client: redis.Redis) -> dict[str, str]:
+    """The settings that a lock depends on. Each is asked by its name: servers before 7.0 take one name at a time, and
+    CONFIG GET * would bring passwords along."""
+    configured: dict[str, str] = {}
+    for name in ("*append*", *SETTINGS):
+        configured |= {str(key): str(value) for key, value in client.config_get(name).items()}
+    return configured
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What one instance tells of how it is configured. `reply_s`: the median of a few PINGs; None: it was not asked."""
+
+    hazards: tuple[Hazard, ...] = ()
+    persistence: str = ""
+    reply_s: float | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def settings_of(url: str) -> Settings:
+    """Ask the instance at `url` for its settings; empty where it does not answer."""
+
+    def ask(client: redis.Redis, _target: InstanceTarget) -> Settings:
+        warnings: list[str] = []
+        info: Info = _allowed(lambda: client.info("all"), "INFO", warnings) or {}
+        config: dict[str, str] = _allowed(lambda: _configured(client), "CONFIG GET", warnings) or {}
+        fsync = config.get("appendfsync") if info.get("aof_enabled", 1) else "none"
+        reply_s = _allowed(lambda: _reply_s(client), "PING", warnings)
+        return Settings(hazards_of(info, config), persistence_of(info, fsync), reply_s, tuple(warnings))
+
+    return _ask([url], ask, lambda *_silence: Settings())[0]
+
+
+def _reply_s(client: redis.Redis) -> float:
+    """The median time of a few PINGs, in seconds."""
+    times = []
+    for _ in range(_PINGS):
+        began_ns = time.monotonic_ns()
+        client.ping()
+        times.append((time.monotonic_ns() - began_ns) / NS_PER_S)
+    return median(times)
 
 
 def _allowed(ask: Callable[[], Any], command: str, warnings: list[str]) -> Any:

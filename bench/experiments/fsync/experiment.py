@@ -60,7 +60,7 @@ def run_fsync(
     measured here, KeyboardInterrupt when it was cut before its first block was finished."""
     with Experiment(order) as experiment, lent(open_servers()) as servers:
         machine = describe_environment()
-        place = f"{machine.cpu_model}, {machine.usable_cores} of {machine.cores} cores"
+        place = f"{machine.cpu_model}, {machine.cores_text} of {machine.cores}"
         plan = {"experiment": "fsync", **builtins_of(order.plan), "servers": servers.identity, "machine": place}
         with open_journal(order.folder, plan, VisitSeen, lambda piece: rows_of([piece])) as journal:
             visits = _Visits(order, servers, journal, show)

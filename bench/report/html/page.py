@@ -135,7 +135,7 @@ def _differences(runs: Sequence[RunResult], labels: Sequence[str]) -> Part:
         {
             **scenario_facts(run.scenario),
             "server": ", ".join(sorted({str(instance.server) for instance in run.instances})),
-            "machine": f"{run.environment.cpu_model}, {run.environment.usable_cores} cores",
+            "machine": f"{run.environment.cpu_model}, {run.environment.cores_text}",
             "commit": str(run.environment.git_commit)[:12],
         }
         for run in runs

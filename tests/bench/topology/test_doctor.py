@@ -38,7 +38,7 @@ def test_a_poor_machine_is_told_what_to_do_and_nothing_raises(monkeypatch: pytes
         raise EnvironmentNotReadyError("/bin/redis-server does not run")
 
     monkeypatch.setattr(doctor, "find_server", find_server)
-    monkeypatch.setattr(doctor.os, "sched_getaffinity", lambda _pid: {0})
+    monkeypatch.setattr(doctor, "usable_cores", lambda: 1.0)
     monkeypatch.setattr(doctor, "shim_library", doctor.shim_library.__wrapped__)  # forgets what it compiled
     monkeypatch.setenv("PATH", "")
     facts = named(examine(tmp_path / "absent"))
