@@ -35,7 +35,9 @@ class BenchError(Exception):
     exit_code = 3
 
     def __init__(self, *arguments: object) -> None:
-        super().__init__(*[secrets()(argument) if isinstance(argument, str) else argument for argument in arguments])
+        super().__init__(
+            *[secrets().sentence(argument) if isinstance(argument, str) else argument for argument in arguments]
+        )
 
 
 class UsageError(BenchError):

@@ -9,9 +9,26 @@ decoded, escaped by Python, JSON or HTML, cut off). Where a URL can be read in t
 import html
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from enum import Enum
 from urllib.parse import quote, unquote
 
+
+class Transport(Enum):
+    """How the bytes of an instance travel."""
+
+    TCP = "TCP"
+    TLS = "TLS"
+    UNIX = "unix socket"
+
+
+SCHEMES: Mapping[str, Transport] = {  # of instances, in lower case
+    **dict.fromkeys(("redis", "valkey", "redis+tcp", "valkey+tcp"), Transport.TCP),
+    **dict.fromkeys(("rediss", "valkeys", "redis+tls", "valkey+tls", "redis+ssl", "valkey+ssl"), Transport.TLS),
+    **dict.fromkeys(
+        ("unix", "redis+unix", "valkey+unix", "redis-socket", "redis+socket", "valkey-socket"), Transport.UNIX
+    ),
+}
 HIDDEN = "***"
 SHORT = 4  # characters: a shorter secret is hidden where it stands alone, not inside of words
 CUT_OFF = 16  # characters of the beginning of a secret that are hidden, too
@@ -23,8 +40,9 @@ _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^\s'\"<>`]*")
 _EXAMPLE = "user:password@"  # as our own sentences spell the form of a URL
 _USER = re.compile(r"[^\s/@'\"(]*:[^\s/@'\"]*@")
 _MASKED = re.compile(r"[\w.%-]*:\*\*\*@")  # as `shown` leaves it: a text may be masked again
-_PLACE = re.compile(r"(?P<host>\[[0-9a-fA-F:.%]*\]|[\w.%-]*)(?P<port>:(?:\d{1,5}|port))?")
+_PLACE = re.compile(r"(?P<host>\[[0-9a-fA-F:.]*(?:%[\w.%-]*)?\]|[\w.%-]*)(?P<port>:(?:\d{1,5}|port))?")
 _HOST = re.compile(r"[\w.%-]*")
+_ORDINARY = re.compile(r"[a-zA-Z_.:-]+|[\d.:]+")  # a word or a number of a sentence may look like it
 _SECRET_OPTION = re.compile(r"^(--?[a-z-]*(?:pass|secret|token)[a-z-]*)(=.*)?$", re.IGNORECASE)
 
 
@@ -62,7 +80,8 @@ def _place_of(place: str) -> str:
 
 
 def _path_of(scheme: str, path: str) -> str:
-    if scheme in ("redis", "rediss") and path.strip("/") and not path.strip("/").isdigit():
+    has_database = SCHEMES.get(scheme.lower()) in (Transport.TCP, Transport.TLS)
+    if has_database and path.strip("/") and not path.strip("/").isdigit():
         return f"/{HIDDEN}"
     return path
 
@@ -112,6 +131,7 @@ class Mask:
 
     def __init__(self, *urls: str) -> None:
         self._secrets: list[str] = []  # the longest first
+        self._public: set[str] = set()  # of the same URLs: users, hosts, ports, paths
         for url in urls:
             self.learn(url)
 
@@ -122,13 +142,30 @@ class Mask:
         found = [secrets_of(url) for url in re.split(r"[\s,]+(?=[\w+.-]+://)", urls)]
         forms = {form for secret in set().union(*found) for form in _forms(secret)}
         self._secrets = sorted(forms.union(self._secrets), key=len, reverse=True)
+        for url in re.split(r"[\s,]+(?=[\w+.-]+://)", urls):
+            self._public |= set(re.split(r"[/@:?&=]+", shown(url)))
 
     def __call__(self, text: object) -> str:
         """The text, without them."""
         told = str(text)
         for secret in self._secrets:
             told = _without(told, secret)
-        return _USER.sub(_user_hidden, _URL.sub(_url_shown, told)) if "@" in told or "://" in told else told
+        return _urls_shown(told)
+
+    def sentence(self, text: str) -> str:
+        """One of our own sentences, in which a URL may stand. A password may be a word ("or"), a number, a host: to
+        hide it in a sentence would destroy the sentence, and show what the password is. Texts of others go through
+        the whole mask before they are quoted; here a secret is hidden by accident only, if no word can look like it."""
+        told = _urls_shown(text)
+        for secret in self._secrets:
+            if not (len(secret) < SHORT or _ORDINARY.fullmatch(secret) or any(secret in part for part in self._public)):
+                told = _without(told, secret)
+        return told
+
+
+def _urls_shown(text: str) -> str:
+    """The text with the secrets of all URLs in it hidden, those that nobody has told of, too."""
+    return _USER.sub(_user_hidden, _URL.sub(_url_shown, text)) if "@" in text or "://" in text else text
 
 
 def _without(text: str, secret: str) -> str:

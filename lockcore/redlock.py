@@ -7,6 +7,7 @@ attempt.py and engine.py, how they wait in shells/. A shell, and its library, is
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from threading import RLock
@@ -44,7 +45,11 @@ def _targets_of(urls: Sequence[str], settings: Settings) -> list[InstanceTarget]
             raise TypeError(f"an instance URL must be text, not {url!r}")
     if not urls:
         raise ValueError("a lock needs at least one instance URL")
-    return [target_of(url, settings.connect_timeout_s, settings.key_prefix) for url in urls]
+    targets = [target_of(url, settings.connect_timeout_s, settings.key_prefix) for url in urls]
+    for target in targets:
+        for sentence in target.ignored:
+            warnings.warn(f"{target.address}: {sentence}", RuntimeWarning, stacklevel=3)
+    return targets
 
 
 def _driver_of(name: Shell) -> type[GreenletDriver | ThreadDriver]:

@@ -25,6 +25,9 @@ def main(argv: Sequence[str] | None = None, group: click.Group | None = None) ->
     arguments = list(sys.argv[1:] if argv is None else argv)
     _open_streams()
     try:
+        from bench.screen import open_screen
+
+        open_screen()
         from bench.cli.commands import execute
 
         code = execute(arguments, group)
@@ -36,7 +39,9 @@ def main(argv: Sequence[str] | None = None, group: click.Group | None = None) ->
         _drop_output()
     except Exception as error:  # noqa: BLE001 - the last net: whatever it is, the user gets a sentence and a place
         code = EXIT_ENVIRONMENT
-        print(f"lockbench: {_why(error)}", file=sys.stderr)
+        from bench.screen import lines_of, note
+
+        note(*lines_of(f"lockbench: {_why(error)}"))
     sys.exit(code)
 
 

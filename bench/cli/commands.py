@@ -19,6 +19,7 @@ import click
 from bench.cli.first_steps import VARIABLE
 from bench.errors import BenchError, UsageError, secrets
 from bench.scenario.quantity import nearest
+from bench.screen import fit, lines_of, note
 
 JOBS: Mapping[str, tuple[str, ...]] = {
     "Load a lock": ("run", "worker", "observe", "recipes", "init"),
@@ -76,6 +77,17 @@ CALLED_NOW: Mapping[tuple[str, str], str] = {  # one idea has one name in all co
     ("planner", "--fsync"): "--costs",
 }
 _CHOICE = re.compile(r"(?P<wrong>.*'(?P<value>.*)') is not one of (?P<names>'.*')\.")  # as click words it
+
+
+class HelpPage(click.HelpFormatter):
+    """A page of help, in letters that the screen has: click itself writes UTF-8 on an ASCII screen."""
+
+    def getvalue(self) -> str:
+        """The page."""
+        return fit(super().getvalue(), sys.stdout.encoding)
+
+
+click.Context.formatter_class = HelpPage
 
 
 class LazyGroup(click.Group):
@@ -148,7 +160,7 @@ def execute(arguments: Sequence[str], group: click.Group | None = None) -> int:
             raise
         return int(end.code or 0)
     except click.exceptions.NoArgsIsHelpError as error:
-        print(error.format_message(), file=sys.stderr)
+        note(*error.format_message().split("\n"))
         return 2
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
@@ -168,8 +180,8 @@ def execute(arguments: Sequence[str], group: click.Group | None = None) -> int:
 
 def _refuse(sentence: str, code: int, arguments: Sequence[str]) -> int:
     """Say so, and in the JUnit file of a CI job, too, if it can be written."""
-    said, now = secrets()(sentence), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    print(f"lockbench: {said}", file=sys.stderr)
+    said, now = secrets().sentence(sentence), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    note(*lines_of(f"lockbench: {said}"))
     words = [part for word in arguments for part in word.split("=", 1)]
     if "--junit" in words[:-1]:
         from bench.cli.identity import identity_of

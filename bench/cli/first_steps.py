@@ -17,6 +17,7 @@ from click.shell_completion import get_completion_class
 
 from bench.errors import EnvironmentNotReadyError, UsageError, writing
 from bench.scenario import KEYS, ScenarioKey
+from bench.screen import clean, console_on, fit, note, say, say_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -34,23 +35,21 @@ json_option = click.option("--json", "as_json", is_flag=True, help="print as JSO
 @json_option
 def recipes(as_json: bool) -> int:
     """List the locks that can be loaded, each with its known flaw."""
-    from rich.console import Console
-
     from bench.recipes.registry import WITHDRAWN, all_recipes
 
     listed = [_recipe_facts(entry) for entry in all_recipes().values()]
     if as_json:
-        print(json.dumps(listed, indent=2, ensure_ascii=False))
+        say_json(listed, indent=2)
         return 0
     table = _table("recipe", "instances", "safe", "what it gets wrong")
     for facts in listed:
         safe = {True: "yes", False: "NO"}.get(facts["safe"], "?")
         origin = f" (from {facts['package']})" if facts["package"] else ""
-        table.add_row(facts["name"], facts["instances"], safe, facts["flaw"] + origin)
+        table.add_row(*_cells(facts["name"], facts["instances"], safe, facts["flaw"] + origin))
     for name, why in WITHDRAWN.items():
-        table.add_row(name, "–", "NO", why)
-    Console(highlight=False).print(table)
-    print(_SAFE)
+        table.add_row(*_cells(name, "–", "NO", why))
+    console_on().print(table)
+    say(*_SAFE.split("\n"))
     return 0
 
 
@@ -68,7 +67,6 @@ def _recipe_facts(entry: RecipeEntry) -> dict[str, Any]:
 @json_option
 def doctor(targets: tuple[str, ...], as_json: bool) -> int:
     """Say what this machine can do (servers, compiler, faults, cores, disk), or what each --target can."""
-    from rich.console import Console
     from rich.text import Text
 
     from bench.topology.doctor import Status, examine, examine_target
@@ -76,15 +74,20 @@ def doctor(targets: tuple[str, ...], as_json: bool) -> int:
     styles = {Status.OK: "green", Status.LIMITED: "yellow", Status.MISSING: "red"}
     facts = tuple(fact for url in targets for fact in examine_target(url)) or examine()
     if as_json:
-        print(json.dumps([asdict(fact) for fact in facts], indent=2, ensure_ascii=False))
+        say_json([asdict(fact) for fact in facts], indent=2)
     else:
         table = _table("status", "fact", "value")
         table.show_header = False
         for fact in facts:
             status = Text(fact.status.value, style=styles[fact.status])
-            table.add_row(status, fact.name, f"{fact.value}: {fact.advice}" if fact.advice else fact.value)
-        Console(highlight=False).print(table)
+            table.add_row(status, *_cells(fact.name, f"{fact.value}: {fact.advice}" if fact.advice else fact.value))
+        console_on().print(table)
     return 3 if any(fact.status is Status.MISSING for fact in facts) else 0
+
+
+def _cells(*texts: str) -> list[str]:
+    """The texts of a row, of which parts come from servers, addresses and other packages."""
+    return [fit(clean(text), sys.stdout.encoding) for text in texts]
 
 
 def _table(*heads: str) -> Table:
@@ -120,7 +123,7 @@ def init(file: Path) -> int:
         raise EnvironmentNotReadyError(f"{file} exists already and was left as it is; name another file")
     with writing(file, "name another file"), file.open("x", encoding="utf-8") as opened:
         opened.write(scenario_template(file.name))
-    print(f"wrote {file}; next: lockbench run {file}", file=sys.stderr)
+    note(f"wrote {file}; next: lockbench run {file}")
     return 0
 
 
@@ -145,5 +148,5 @@ def completion(shell: str) -> int:
     assert found is not None, "click knows the three"
     # click asks the installed bash for its version; the script is the same for every version that can run it
     made = found(click.Command(PROGRAM), {}, PROGRAM, VARIABLE)
-    print(made.source_template % made.source_vars())
+    say(*(made.source_template % made.source_vars()).split("\n"))
     return 0

@@ -11,7 +11,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ import click
 from bench.cli.options import Grouped, Read, Values, together
 from bench.errors import EXIT_INTERRUPTED, EnvironmentNotReadyError, UsageError
 from bench.run.interrupt import Interrupts
+from bench.screen import note
 
 if TYPE_CHECKING:
     from bench.scenario import Scenario
@@ -84,7 +84,7 @@ def led(scenarios: Sequence[Scenario], values: Values) -> tuple[list[Scenario], 
         many, where = f"{expected} worker{'s'[: expected > 1]}", "HOST" if bind[0] == "*" else bind[0]
         port = f":{bind[1]}" if bind[1] != PORT else ""
         said = f"lockbench: waiting for {many}; start on each host: lockbench worker --master {where}{port}"
-        print(said, file=sys.stderr)
+        note(said)
     return [replace(scenario, processes=expected) for scenario in scenarios], bind
 
 

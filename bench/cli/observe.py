@@ -23,6 +23,7 @@ import click
 
 from bench.cli.options import Grouped, ScenarioPlace, run_options, scenario_of, scenario_options
 from bench.errors import EXIT_INTERRUPTED, EnvironmentNotReadyError
+from bench.screen import note
 from bench.topology.child import Guard
 from bench.topology.fleet import HOST, KeptPort
 
@@ -60,16 +61,16 @@ def observe(scenario: Path | None, **values: Any) -> int:
     require_outputs(values)  # before anything starts
     with open_watch(values["prometheus"], values["collector"]) as watch:
         way = f", fed by the collector {watch.collector}" if watch.collector else ""
-        click.echo(f"Prometheus  {watch.url}  as long as this runs{way}", err=True)
-        click.echo(f"graphs      {graphs(watch.url)}", err=True)
-        click.echo(f"boards      {shipped('boards')}  for a Grafana with this Prometheus", err=True)
+        note(f"Prometheus  {watch.url}  as long as this runs{way}")
+        note(f"graphs      {graphs(watch.url)}")
+        note(f"boards      {shipped('boards')}  for a Grafana with this Prometheus")
         code = run_and_show("observe", wanted, values)
         troubles = [index for index, state in watch.guard.states().items() if state.exit_code is not None]
         for index in troubles:
             last = _last_words(watch.guard, index)
-            click.echo(f"{_NAMES[index]} ended before the run had, so what it shows is not all ({last})", err=True)
+            note(f"{_NAMES[index]} ended before the run had, so what it shows is not all ({last})")
         if values["stay"] and not troubles and code != EXIT_INTERRUPTED:
-            click.echo(f"Prometheus  {watch.url}  stays until Ctrl-C", err=True)
+            note(f"Prometheus  {watch.url}  stays until Ctrl-C")
             with contextlib.suppress(KeyboardInterrupt):
                 threading.Event().wait()
     return code

@@ -9,12 +9,12 @@ import textwrap
 from collections.abc import Iterator
 from typing import Self, TextIO
 
-from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
 from bench.report.figures import count, latency, percent
 from bench.run.follow import Progress
+from bench.screen import clean, console_on, fit
 
 PLAIN_EVERY_S = 5.0
 _GAP = "  "
@@ -25,7 +25,7 @@ class ProgressLine:
 
     def __init__(self, *, quiet: bool = False, stream: TextIO | None = None) -> None:
         """`quiet` shows nothing. `stream`: default stderr; whether it is a terminal decides how to show."""
-        self._console = Console(file=stream or sys.stderr, highlight=False)
+        self._console = console_on(stream or sys.stderr)
         self._quiet = quiet
         redraws = self._console.is_terminal and not quiet
         self._live = Live(console=self._console, auto_refresh=False, transient=True) if redraws else None
@@ -45,7 +45,8 @@ class ProgressLine:
         if self._quiet:
             return
         if self._live:
-            text = Text(now if isinstance(now, str) else block(now, self._console.width))
+            lines = [now] if isinstance(now, str) else block(now, self._console.width).split("\n")
+            text = Text("\n".join(self._fit(line) for line in lines))
             text.highlight_regex(r"VIOLATED.*", "bold red")
             self._live.update(text, refresh=True)
             return
@@ -53,7 +54,10 @@ class ProgressLine:
         last_part, last_s = self._shown
         if part != last_part or elapsed_s - last_s >= PLAIN_EVERY_S:
             self._shown = part, elapsed_s
-            print(now if isinstance(now, str) else progress_line(now), file=self._console.file, flush=True)
+            print(self._fit(now if isinstance(now, str) else progress_line(now)), file=self._console.file, flush=True)
+
+    def _fit(self, line: str) -> str:
+        return fit(clean(line), self._console.encoding)
 
 
 def progress_line(progress: Progress) -> str:

@@ -6,9 +6,7 @@ what happens to the servers goes to stderr. What is heavy is imported once the o
 
 from __future__ import annotations
 
-import json
 import secrets
-import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -30,6 +28,7 @@ from bench.cli.options import (
 )
 from bench.errors import EXIT_INTERRUPTED, UsageError
 from bench.scenario import Scenario
+from bench.screen import note, say, say_json
 
 if TYPE_CHECKING:
     from bench.cli.progress_line import ProgressLine
@@ -89,7 +88,7 @@ def _repeated(scenario: Scenario, values: Values) -> int:
         if codes[-1] == EXIT_INTERRUPTED:
             break
     if not values["quiet"]:
-        print(f"{len(codes)} of {times} runs in {folder}; compare them: lockbench compare {folder} OTHER")
+        say(f"{len(codes)} of {times} runs in {folder}; compare them: lockbench compare {folder} OTHER")
     return worst_code(codes)
 
 
@@ -134,14 +133,17 @@ def fleet(*, instances: int, fsync: str, server: str | None, as_json: bool, quie
         interrupts.raising, alive = False, {instance.index: instance for instance in started.instances}
         urls = [instance.url for instance in started.instances]
         facts = {"urls": urls, "fsync": fsync, "server": asdict(started.server), "folder": str(started.folder)}
-        print(json.dumps(facts) if as_json else "\n".join(urls), flush=True)
+        if as_json:
+            say_json(facts)
+        else:
+            say(*urls)
         if not quiet:
             what = f"{len(urls)} × {started.server}, fsync {fsync}, in {started.folder}"
-            print(f"lockbench: {what}; Ctrl-C stops them", file=sys.stderr)
+            note(f"lockbench: {what}; Ctrl-C stops them")
         while not interrupts.count:
             for index, exit_code in enumerate(started.exit_codes()):
                 if exit_code is not None and (ended := alive.pop(index, None)):
                     said = f"instance {index} ({ended.url}) ended with exit code {exit_code}"
-                    print(f"lockbench: {said}", file=sys.stderr)
+                    note(f"lockbench: {said}")
             time.sleep(_LOOK_S)
     return EXIT_INTERRUPTED

@@ -12,10 +12,8 @@ from __future__ import annotations
 import contextlib
 import csv
 import datetime
-import json
 import os
 import secrets
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +25,7 @@ from bench.cli.identity import identity_of
 from bench.cli.options import PLACE, Values
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError, writing
 from bench.run.interrupt import until_shown
+from bench.screen import console_on, note, say, say_json
 
 if TYPE_CHECKING:
     from bench.measure.result import Document
@@ -90,20 +89,18 @@ def show(done: Done[Document], values: Values) -> int:
 
 
 def _print(done: Done[Document], values: Values, sheet: Sheet) -> None:
-    from rich.console import Console
-
     from bench.measure.section import builtins_of
     from bench.report.sheet import print_sheet
 
     if values["as_json"]:
-        print(json.dumps(builtins_of(done.result), ensure_ascii=False), flush=True)
+        say_json(builtins_of(done.result))
     elif values.get("summary") and done.path is not None:
         if not values["quiet"]:
-            print(f"{values['summary']}   {sheet.verdict}   {sheet.headline}", flush=True)
+            say(f"{values['summary']}   {sheet.verdict}   {sheet.headline}")
     elif not values["quiet"] or done.path is None:
-        print_sheet(sheet, Console(highlight=False))
+        print_sheet(sheet, console_on())
     if done.unstored:
-        print(f"lockbench: {done.unstored}", file=sys.stderr)
+        note(f"lockbench: {done.unstored}")
 
 
 def report_beside(result: Document, stored: Path | None) -> Path | None:
@@ -117,7 +114,7 @@ def report_beside(result: Document, stored: Path | None) -> Path | None:
     except Exception as error:  # noqa: BLE001 - whatever it is, the result is there and must be shown
         fault = f"a fault of the report itself ({type(error).__name__}: {error}); please report it"
         why = str(error) if isinstance(error, BenchError) else fault
-    print(f"lockbench: there is no report.html: {why}", file=sys.stderr)
+    note(f"lockbench: there is no report.html: {why}")
     return None
 
 
@@ -204,8 +201,6 @@ def report(results: tuple[Path, ...], **values: Any) -> int:
 
 
 def _show_again(documents: Sequence[Document], names: Sequence[str], values: Values) -> None:
-    from rich.console import Console
-
     from bench.report.html.page import REPORT_NAME, page_of, page_of_several, write_page
     from bench.report.kinds import told
     from bench.report.sheet import print_sheet, sheet_markdown
@@ -224,10 +219,10 @@ def _show_again(documents: Sequence[Document], names: Sequence[str], values: Val
         with writing(path, "name another file"), click.open_file(path, "w", encoding="utf-8") as file:
             file.write("\n".join(map(sheet_markdown, sheets)))
     if values["as_json"]:
-        print(json.dumps({"results": list(names), "html": str(place)}, ensure_ascii=False))
+        say_json({"results": list(names), "html": str(place)})
     elif not values["quiet"] and str(path) != "-":
-        console = Console(highlight=False)
+        console = console_on()
         for sheet in sheets:
             print_sheet(sheet, console)
             console.print()
-        print(f"report     {place}")
+        say(f"report     {place}")

@@ -89,7 +89,7 @@ def _masked(value: object) -> object:
         return {key: _masked(one) for key, one in value.items()}
     if isinstance(value, list):
         return [*map(_masked, value)]
-    return secrets()(value) if isinstance(value, str) else value
+    return secrets().sentence(value) if isinstance(value, str) else value
 
 
 def result_of_kind(place: Path, kind: str, form: type[Found]) -> Found:

@@ -19,14 +19,15 @@ from threading import Lock
 from typing import Any, Self
 from urllib.parse import quote, urlsplit
 
-from redis import Redis
 from redis.exceptions import RedisError
 
 from bench.errors import EnvironmentNotReadyError
 from bench.recipes.plain import DEFINITE, PlainInstance, PlainRecipe, Refusal
 from bench.recipes.protocol import About, RecipeSettings
+from bench.topology.target import client_of, parse_targets
 from lockcore import Lease, Outcome, Tally
 from lockcore.clock import monotonic_ns
+from lockcore.shells.failure import failure_of
 
 
 class MultiWrite(PlainRecipe):
@@ -173,12 +174,13 @@ def replicate(urls: Sequence[str]) -> None:
 
 
 def _ask(url: str, *command: str) -> Any:
-    with Redis.from_url(url, protocol=2, driver_info=None) as client:
+    (target,) = parse_targets([url])
+    with client_of(target, PATIENCE_S) as client:
         try:
             return client.execute_command(*command)
         except RedisError as error:
-            where = f"the server on port {urlsplit(url).port}"
-            raise EnvironmentNotReadyError(f"{where} cannot be made master or replica: {error}") from None
+            why = failure_of(target, error)
+            raise EnvironmentNotReadyError(f"{target.address} cannot be made master or replica: {why}") from None
 
 
 class ReplicaFailover(PlainRecipe):

@@ -21,6 +21,7 @@ from rich.text import Text
 
 from bench.measure.result import Document
 from bench.measure.verdict import Kind, word_of
+from bench.screen import fitted
 
 GOOD, DOUBTFUL, BAD = (kind.value for kind in (Kind.GOOD, Kind.UNKNOWN, Kind.BAD))
 STYLES = {GOOD: "good", DOUBTFUL: "warning", BAD: "bad"}  # as a page calls them
@@ -111,6 +112,7 @@ def made(result: Document, shared: str = "") -> tuple[str, str, str]:
 
 def print_sheet(sheet: Sheet, console: Console) -> None:
     """Print `sheet` on `console`: the verdict, what it rests on, its tables and sentences, and the verdict again."""
+    sheet = fitted(sheet, console.encoding)
     verdict = Text.assemble((f"{sheet.verdict}   ", f"bold {sheet.style}"), (sheet.headline, "bold"))
     console.print(verdict)
     console.print(Text(sheet.conditions, style="dim"))
@@ -149,7 +151,7 @@ def _facts(sheet: Sheet) -> Table:
     table.add_column(style="dim", no_wrap=True, min_width=10)  # the sentences of most sheets stand below each other
     table.add_column(overflow="fold")
     for line in sheet.lines:
-        table.add_row(line.label, Text(line.text, style=sheet.style_of(line)))
+        table.add_row(Text(line.label), Text(line.text, style=sheet.style_of(line)))
     return table
 
 
@@ -188,7 +190,7 @@ def _table(part: Part, shown: Sequence[int], gap: int) -> Table:
     for column in shown:
         justify: Literal["left", "right"] = "left" if column in part.left else "right"
         style = "dim" if column == part.aside else ""
-        table.add_column(part.head[column], justify=justify, no_wrap=column != shown[0], style=style)
+        table.add_column(Text(part.head[column]), justify=justify, no_wrap=column != shown[0], style=style)
     for row in part.rows:
         table.add_row(*(Text(row[column], style=part.styles.get(row[column], "")) for column in shown))
     return table

@@ -122,10 +122,11 @@ def examine_target(url: str) -> tuple[Fact, ...]:
         target = target_of(url, 2.0, "lockbench:")
     except ValueError as error:
         raise UsageError(f"option --target: {error}") from None
+    ignored = [Fact("URL", sentence, Status.LIMITED, "leave it out") for sentence in target.ignored]
     try:
         connected = shake(target)
     except InstanceError as error:
-        return (Fact(target.address, error.reason, Status.MISSING, error.detail),)
+        return (Fact(target.address, error.reason, Status.MISSING, error.detail), *ignored)
     connected.sock.close()
     hello = connected.hello
     dialect = connected.dialect
@@ -136,6 +137,7 @@ def examine_target(url: str) -> tuple[Fact, ...]:
         _fact("flushes", "told") if hello.tells else _fact("flushes", "not told", _ASKED),
         _fact("release", dialect.release_command),
         *_configuration(url),
+        *ignored,
     )
 
 

@@ -6,7 +6,6 @@ with 0 none is: then the answer is None, never "nothing happened". Source: Redis
 """
 
 import contextlib
-import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,14 +16,18 @@ from statistics import median
 from typing import Any, TypeVar
 
 import redis
-from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermissionError, ResponseError
+from redis.exceptions import NoPermissionError, ResponseError
 
-from bench.errors import BenchError, EnvironmentNotReadyError, secrets
+from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.measure.latency import SlowEvent
 from bench.measure.run_result import InfoDelta, InstanceFacts
 from bench.topology.hazards import SETTINGS, Hazard, hazards_of, persistence_of
 from bench.topology.target import client_of, parse_targets
 from lockcore.clock import NS_PER_S
+from lockcore.errors import InstanceError
+from lockcore.shells.failure import SENTINEL, failure_of
+from lockcore.shells.handshake import dialect_of, shake
+from lockcore.shells.peer import PATIENCE_S, look
 from lockcore.shells.target import InstanceTarget
 
 _AOF_COUNTERS = ("aof_delayed_fsync", "aof_rewrites")
@@ -91,7 +94,11 @@ def delta(before: InfoSnapshot, after: InfoSnapshot) -> InfoDelta:
 def inspect(urls: Sequence[str], *, allow_missing: bool = False) -> tuple[InstanceFacts, ...]:
     """Ask every instance what it is, in the order of `urls`. Raises UsageError, and EnvironmentNotReadyError naming
     every unreachable instance and why, unless `allow_missing`."""
-    answers = _ask(urls, _described, lambda at, why: InstanceFacts(0, at.address, at.is_tls, unreachable=why))
+
+    def unreachable(target: InstanceTarget, why: str) -> InstanceFacts:
+        return InstanceFacts(0, target.address, target.is_tls, unreachable=why)
+
+    answers = _ask(urls, _described, unreachable, closer=True)
     facts = tuple(replace(fact, index=index) for index, fact in enumerate(answers))
     missing: dict[str, list[str]] = {}
     for fact in facts:
@@ -145,19 +152,35 @@ def _ask(
     urls: Sequence[str],
     question: Callable[[redis.Redis, InstanceTarget], Answer],
     silent: Callable[[InstanceTarget, str], Answer],
+    *,
+    closer: bool = False,
 ) -> tuple[Answer, ...]:
-    """What each answers, or what `silent` makes of the reason why it does not."""
+    """What each answers, or what `silent` makes of the reason why it does not. `closer`: the reason is looked for."""
     targets = parse_targets(urls)
 
     def ask_one(target: InstanceTarget) -> Answer:
         try:
             with client_of(target, TIMEOUT_S) as client:
                 return question(client, target)
-        except (redis.RedisError, OSError) as error:
-            return silent(target, _reason(target, error))
+        except (redis.RedisError, OSError, ValueError) as error:
+            return silent(target, _reason(target, error, closer=closer))
 
     with ThreadPoolExecutor(min(len(targets) or 1, _MOST_THREADS)) as threads:
         return tuple(threads.map(ask_one, targets))
+
+
+def _reason(target: InstanceTarget, error: Exception, *, closer: bool) -> str:
+    """Why it does not answer, and what helps. A pool loses the bytes it has heard (it says "Connection not ready" of a
+    server that refuses by a line and closes), so a closer look is a handshake of the lock; of a silent one, a look."""
+    if not closer:
+        return str(failure_of(target, error))
+    if isinstance(error, redis.TimeoutError):
+        return str(failure_of(target, error, peer=look(target, min(PATIENCE_S, TIMEOUT_S))))
+    try:
+        shake(target).sock.close()
+    except InstanceError as refusal:
+        return refusal.detail or refusal.reason
+    return str(failure_of(target, error))
 
 
 def _described(client: redis.Redis, target: InstanceTarget) -> InstanceFacts:
@@ -166,7 +189,12 @@ def _described(client: redis.Redis, target: InstanceTarget) -> InstanceFacts:
     warnings: list[str] = []
     info: Info = _allowed(lambda: client.info("all"), "INFO", warnings) or {}
     config: dict[str, str] = _allowed(lambda: _configured(client), "CONFIG GET", warnings) or {}
-    native = _allowed(lambda: _command(client, "COMMAND INFO", "DELEX", "DELIFEQ"), "COMMAND INFO", warnings)
+    if info.get("redis_mode") == "sentinel":
+        return InstanceFacts(0, target.address, target.is_tls, unreachable=SENTINEL)
+    dialect = dialect_of(target)
+    if dialect is None:
+        warnings.append("no compare-and-delete of its own, and no EVAL for this user: how it releases is unknown")
+    warnings += target.ignored
     rewrite = config.get("no-appendfsync-on-rewrite")
     return InstanceFacts(
         0,
@@ -181,8 +209,8 @@ def _described(client: redis.Redis, target: InstanceTarget) -> InstanceFacts:
         no_fsync_on_rewrite=None if rewrite is None else rewrite == "yes",
         maxmemory_bytes=info.get("maxmemory"),
         maxmemory_policy=info.get("maxmemory_policy"),
-        release_command=native and ("delex" if native[0] else "delifeq" if native[1] else "evalsha"),
         hazards=tuple(hazard.sentence for hazard in hazards_of(info, config) if hazard.advice),
+        release_command=None if dialect is None else dialect.release_command,
         warnings=tuple(warnings),
     )
 
@@ -241,38 +269,6 @@ def _allowed(ask: Callable[[], Any], command: str, warnings: list[str]) -> Any:
 
 def _command(client: redis.Redis, *words: str) -> Any:
     return client.execute_command(*words)  # type: ignore[no-untyped-call]
-
-
-_CURES = {  # of what is said as the system or the server puts it
-    "Name or service not known": "mend the host's name",
-    "No such file": "start it, or mend its path",
-    "DB index": "name a database it has",
-}
-
-
-def _reason(target: InstanceTarget, error: Exception) -> str:
-    """Why it does not answer, and what helps."""
-    text = secrets()(error).rstrip(".")
-    if isinstance(error, NoPermissionError):
-        return f"not allowed: {text}; give the user these rights"
-    if isinstance(error, AuthenticationError):
-        return f"wrong or missing user name or password: {text}; redis://user:password@host:port gives them"
-    if isinstance(error, BusyLoadingError):
-        return "still loading its data: wait until it is ready"
-    if isinstance(error, redis.TimeoutError):
-        why = "is it a plain port? then redis://" if target.is_tls else "is it up, and no firewall between?"
-        return f"no answer within {TIMEOUT_S:g} s: {why}"
-    if isinstance(error, redis.exceptions.InvalidResponse):
-        return f"it does not speak the Redis protocol: {text.removeprefix('Protocol Error: ')}; mend its port"
-    if "SSL" in text:
-        return f"TLS failed: {text}"
-    if "refused" in text:
-        return "connection refused: start it, or mend its port"
-    if ("closed by server" in text or "reset by peer" in text) and not target.is_tls:
-        return "it closed the connection: is it a TLS port? then rediss://"
-    text = re.sub(rf"^Error -?\d+ connecting to {re.escape(target.address)}\. ", "", text)
-    cure = next((f"; {cure}" for words, cure in _CURES.items() if words in text), "")
-    return (text if text[1:2].isupper() else text[:1].lower() + text[1:]) + cure
 
 
 class InfoWatch:

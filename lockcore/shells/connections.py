@@ -90,6 +90,8 @@ class Connections:
             raise
         if self.engine.handoff is not None and not self.engine.handoff.hears:
             warnings.warn(CANNOT_HEAR, RuntimeWarning, stacklevel=4)
+        # a closer look costs two connections, and nobody reads the cause of a later failure in a hurry
+        self.targets = [replace(target, look_closer=False) for target in self.targets]
         self.arm(monotonic_ns())
 
     def connected(self, index: int, result: Shaken) -> None:

@@ -2,8 +2,9 @@
 
 Rules: TLS, AUTH, ACL users, SELECT and unix sockets are redis-py's work, without its retries (a retried SET NX reads
 its own success as a refusal). Then the instance is asked to tell when keys are flushed (RESP3, CLIENT TRACKING: in one
-order with its replies, so no vote slips through), and what it is. No message holds a password. All of it takes
-`connect_timeout_s` at most (but for the resolver, which nobody can interrupt). Blocking: a shell runs it where it may
+order with its replies, so no vote slips through), and what it is. `failure.py` explains what goes wrong; no message
+holds a password. All of it takes `connect_timeout_s` at most (but for the resolver, which nobody can interrupt), and
+half a second more where a first contact failed without a reason (`peer.py`). Blocking: a shell runs it where it may
 block (a thread, an executor, a greenlet of a patched process).
 """
 
@@ -18,16 +19,16 @@ from dataclasses import dataclass, replace
 from secrets import token_hex
 from typing import Any
 
-from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPARE_AND_EXTEND, Dialect
-from lockcore.errors import InstanceClosedError, InstanceError, InstanceRefusedError, InstanceTimeoutError
+from lockcore.errors import InstanceClosedError, InstanceError, InstanceRefusedError
 from lockcore.membership import NO_IDENTITY, NOT_COUNTED, Hello, fields_of, identity_of, swaps_of
+from lockcore.shells.failure import CLUSTER, REPLICA, SENTINEL, failure_of, is_unexplained
+from lockcore.shells.peer import look
 from lockcore.shells.target import InstanceTarget
 
 TCP_USER_TIMEOUT_MS = 10_000
-LONGEST_TEXT = 200
 NEVER = "0" * 40  # the second replication id of a server that never was a replica
 UNUSABLE = ("unknown command", "syntax error", "wrong number of arguments", "unknown subcommand", "can't run this")
 
@@ -50,6 +51,8 @@ def shake(target: InstanceTarget) -> Connected:
     try:
         connection.connect()
         hello = _inspect(target, connection)
+        if database := target.options.get("db"):
+            _ask(connection, "SELECT", str(database))
         dialect = _dialect(target, connection)
         if target.inbox and hello.tells:
             hello = replace(hello, hears=_hears(connection, target))
@@ -57,9 +60,10 @@ def shake(target: InstanceTarget) -> Connected:
     except InstanceError:
         connection.disconnect()
         raise
-    except (RedisError, OSError) as error:
+    except (RedisError, OSError, ValueError) as error:
+        heard = bytes(connection.heard)
         connection.disconnect()
-        raise _failure(target, error) from None
+        raise _explained(target, error, heard) from None
 
 
 def shaken(target: InstanceTarget) -> Shaken:
@@ -78,26 +82,11 @@ def discard(job: asyncio.Future[Shaken] | Future[Shaken]) -> None:
         result.sock.close()
 
 
-def _failure(target: InstanceTarget, error: Exception) -> InstanceError:
-    text = target.mask(" ".join(str(error).split()))[:LONGEST_TEXT]
-    if "NOAUTH" in text or "Authentication required" in text:
-        return InstanceRefusedError(target.address, "it asks for a password")
-    if isinstance(error, AuthenticationError):
-        return InstanceRefusedError(target.address, "wrong user name or password")
-    if isinstance(error, NoPermissionError):
-        return InstanceRefusedError(
-            target.address, f"this user's ACL is too narrow ({text}); the README lists the minimum"
-        )
-    if "SSL" in text or "certificate" in text.lower():
-        return InstanceRefusedError(target.address, f"the TLS handshake failed: {text}")
-    if "DB index" in text:
-        return InstanceRefusedError(target.address, "it has no database of that number")
-    if isinstance(error, RedisTimeoutError | TimeoutError):
-        advice = "; does this port speak TLS? If not, use redis://" if target.is_tls else ""
-        return InstanceTimeoutError(target.address, text + advice)
-    hung_up = "closed by server" in text or "reset" in text
-    advice = "; does it want TLS? Then use rediss://" if hung_up and not target.is_tls else ""
-    return InstanceClosedError(target.address, text + advice)
+def _explained(target: InstanceTarget, error: Exception, heard: bytes) -> InstanceError:
+    """What lockcore raises for `error`. At the first contact the peer is looked at where it gave no reason itself."""
+    peer = look(target) if target.look_closer and is_unexplained(error, heard) else None
+    failure = failure_of(target, error, heard, peer)
+    return failure.kind(target.address, str(failure))
 
 
 def _ask(connection: Any, *arguments: str | bytes) -> Any:
@@ -136,15 +125,15 @@ def _hears(connection: Any, target: InstanceTarget) -> bool:
 
 def _inspect(target: InstanceTarget, connection: Any) -> Hello:
     fields = fields_of(_ask(connection, "INFO", "server"))
+    if fields.get("redis_mode") == "sentinel":
+        raise InstanceRefusedError(target.address, SENTINEL)
     tells = _tells(connection)  # before its replication id is read: from here on a change is told
     for section in ("replication", "cluster"):
         fields |= fields_of(_ask(connection, "INFO", section))
     if fields.get("cluster_enabled") == "1" or fields.get("redis_mode") == "cluster":
-        raise InstanceRefusedError(target.address, "it is a cluster node; Redlock needs independent instances")
-    if fields.get("redis_mode") == "sentinel":
-        raise InstanceRefusedError(target.address, "it is a Sentinel; connect to the instances themselves")
+        raise InstanceRefusedError(target.address, CLUSTER)
     if fields.get("role", "master") != "master":
-        raise InstanceRefusedError(target.address, "it is a replica; connect to independent, writable instances")
+        raise InstanceRefusedError(target.address, REPLICA)
     found = identity_of(fields, time.monotonic())
     if found is None:
         raise InstanceRefusedError(target.address, f"INFO gives {NO_IDENTITY}")
@@ -195,6 +184,18 @@ def _is_forbidden(error: ResponseError) -> bool:
 def _probe(target: InstanceTarget) -> bytes:
     """A key that does not exist."""
     return f"{target.key_prefix}probe-{token_hex(8)}".encode()
+
+
+def dialect_of(target: InstanceTarget) -> Dialect | None:
+    """How this instance releases and extends, as a lock would find out; None where it cannot be used or reached."""
+    connection = target.connection()
+    try:
+        connection.connect()
+        return _dialect(target, connection)
+    except (InstanceError, RedisError, OSError, ValueError):
+        return None
+    finally:
+        connection.disconnect()
 
 
 def _dialect(target: InstanceTarget, connection: Any) -> Dialect:

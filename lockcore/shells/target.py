@@ -1,36 +1,47 @@
-"""Which instance to connect to: *redis://, rediss://, unix:// URL → a target whose address may be shown*.
+"""Which instance to connect to: *a URL → a target whose address may be shown, and connections to it*.
 
-Rules: URLs are as redis-py takes them; retries, protocol and time-outs are ours whatever they say. What
-others say of it goes through its mask (lockcore/mask.py).
+Rules: `url.py` reads the URL; retries, protocol and time-outs are ours whatever it says. A text of others about the
+instance goes through its mask (lockcore/mask.py). A connection keeps the first bytes that it heard, and reads what is
+there before it reports that it cannot send: a server that refuses says why, and closes.
 """
 
-import re
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 from redis.backoff import NoBackoff
-from redis.connection import Connection, SSLConnection, parse_url
+from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from lockcore.mask import Mask, shown
+from lockcore.mask import Mask, Transport, shown
+from lockcore.shells.url import address_of
 
-SCHEMES = ("redis://", "rediss://", "unix://")
+HEARD_BYTES = 512  # of the beginning of a conversation
+_CLASSES = {
+    Transport.TCP: Connection,
+    Transport.TLS: SSLConnection,
+    Transport.UNIX: UnixDomainSocketConnection,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceTarget:
     """One instance to connect: `address` (host:port or a path) is all that may be shown of it; `mask` takes what is
-    secret of it out of a text. `inbox`: the channel on which words of other processes come; empty for none."""
+    secret of it out of a text. `inbox`: the channel on which words of other processes come; empty for none.
+    `ignored`: a sentence per option of its URL that has no effect. `look_closer`: if it cannot be used and does not
+    say why, one or two more connections find out what listens there."""
 
     address: str
     options: Mapping[str, Any] = field(repr=False)
     key_prefix: str
     mask: Mask = field(default_factory=Mask, repr=False, compare=False)
     inbox: bytes = b""
+    ignored: tuple[str, ...] = ()
+    look_closer: bool = field(default=True, compare=False)
 
     @property
     def is_tls(self) -> bool:
@@ -38,27 +49,46 @@ class InstanceTarget:
         return issubclass(self.options["connection_class"], SSLConnection)
 
     def connection(self) -> Any:
-        """A redis-py connection, not yet connected, whose handshake as a whole ends in time. Of no pool: those end."""
-        options = dict(self.options)
+        """A redis-py connection, not yet connected, whose handshake as a whole ends in time. Of no pool: those end.
+        It does not select the database of the URL: a Sentinel or a proxy is to be recognised first."""
+        options = {**self.options, "db": 0}
         return _timed(options.pop("connection_class"))(**options)
 
 
 class _DeadlineSocket:
-    """A socket whose reads and writes all end at one deadline: a byte now and then does not keep it open."""
+    """A socket whose reads and writes all end at one deadline: a byte now and then does not keep it open. `heard`: the
+    first bytes of the peer."""
 
-    def __init__(self, inner: Any, end_s: float) -> None:
-        self.inner, self._end_s = inner, end_s
+    def __init__(self, inner: Any, end_s: float, heard: bytearray) -> None:
+        self.inner = inner
+        self._end_s = end_s
+        self._heard = heard
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def recv_into(self, *arguments: Any) -> Any:
+    def recv_into(self, buffer: Any, *arguments: Any) -> Any:
         self.inner.settimeout(_left_s(self._end_s))
-        return self.inner.recv_into(*arguments)
+        count = self.inner.recv_into(buffer, *arguments)
+        self._hear(buffer[:count])
+        return count
 
     def sendall(self, data: bytes) -> None:
         self.inner.settimeout(_left_s(self._end_s))
-        self.inner.sendall(data)
+        try:
+            self.inner.sendall(data)
+        except OSError:
+            # A server in protected mode writes one line and closes, maybe before we have sent anything. Then sending
+            # fails, and redis-py would close without a look at that line, which is the only explanation there is.
+            with suppress(OSError, ValueError):
+                self.inner.settimeout(0.0)
+                self._hear(self.inner.recv(HEARD_BYTES))
+            raise
+
+    def _hear(self, data: Any) -> None:
+        room = HEARD_BYTES - len(self._heard)
+        if room > 0:
+            self._heard += data[:room]
 
 
 def _left_s(end_s: float) -> float:
@@ -73,10 +103,12 @@ def _timed(kind: Any) -> Any:
 
     class TimedConnection(kind):  # type: ignore[misc]
         _end_s = 0.0
+        heard = bytearray()  # of no connection
 
         def _connect(self) -> _DeadlineSocket:
             self._end_s = time.monotonic() + self._socket_timeout
-            return _DeadlineSocket(super()._connect(), self._end_s)
+            self.heard = bytearray()
+            return _DeadlineSocket(super()._connect(), self._end_s, self.heard)
 
         @property
         def socket_timeout(self) -> float:
@@ -92,50 +124,30 @@ def _timed(kind: Any) -> Any:
 
 
 def target_of(url: str, timeout_s: float, key_prefix: str) -> InstanceTarget:
-    """Check one URL as redis-py takes them. Raises ValueError with one sentence, without its password."""
-    if not isinstance(url, str) or not url.startswith(SCHEMES):
-        raise ValueError(f"{shown(url)!r} is not an instance URL; use redis://host:port (TLS: rediss) or unix://path")
-    if wrong := _wrong(url):
-        raise ValueError(f"{shown(url)!r} is not a usable instance URL: {wrong}")
+    """Read one URL; all steps of a connection take `timeout_s` at most. Raises ValueError with one sentence, without
+    its password."""
+    address = address_of(url)
     mask = Mask(url)
+    place: dict[str, Any] = {"host": address.host, "port": address.port}
+    if address.transport is Transport.UNIX:
+        place = {"path": address.path}
+    options: dict[str, Any] = {
+        "connection_class": _CLASSES[address.transport],
+        **place,
+        **address.options,
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": timeout_s,
+        "retry": Retry(NoBackoff(), 0),
+        "retry_on_error": [],
+        "protocol": 2,
+        "driver_info": None,
+        "decode_responses": False,
+    }
+    if "ssl_certfile" in options:
+        options.setdefault("ssl_password", "")  # else OpenSSL asks for it on the terminal
+    target = InstanceTarget(address.place, options, key_prefix, mask, ignored=address.ignored)
     try:
-        options: dict[str, Any] = {
-            "connection_class": Connection,
-            **parse_url(url),  # type: ignore[no-untyped-call]
-            "socket_timeout": timeout_s,
-            "socket_connect_timeout": timeout_s,
-            "retry": Retry(NoBackoff(), 0),
-            "retry_on_error": [],
-            "protocol": 2,
-            "driver_info": None,
-            "decode_responses": False,
-        }
-        host = str(options.get("host", "localhost"))
-        host = f"[{host}]" if ":" in host else host
-        address = str(options.get("path") or f"{host}:{options.get('port', 6379)}")
-        target = InstanceTarget(address, options, key_prefix, mask)
         target.connection()
     except (ValueError, TypeError, RedisError) as error:
         raise ValueError(f"{shown(url)!r} is not a usable instance URL: {mask(error)}") from None
     return target
-
-
-def _wrong(url: str) -> str:
-    """What is wrong with it that redis-py would read otherwise; empty for nothing."""
-    scheme, _, after = url.partition("://")
-    place = re.split("[/?#]", after, maxsplit=1)[0]
-    rest = after[len(place) :]
-    ambiguous = "@" in rest and (scheme != "unix" or (bool(place) and "@" not in place))  # a path may have an @
-    if ambiguous:
-        return "percent-encode the special characters of its user name and password"
-    host = place.rpartition("@")[2]
-    if host.startswith(":") and "@" not in place:
-        return "it names no host; behind a password there is an @"
-    if re.search(":0+$", host):
-        return "an instance listens on a port from 1 to 65535"
-    if scheme == "unix" and not re.split("[?#]", rest)[0]:
-        return "it names no socket"
-    database = re.split("[?#]", rest)[0].removeprefix("/")
-    if scheme != "unix" and database and not database.isdigit():
-        return "the database after the slash must be a number"
-    return ""

@@ -124,7 +124,10 @@ REFUSALS = [
     ("targets = [1]", "'1' is not an instance URL"),
     ("targets = []", "the list is empty"),
     ("targets = ['localhost:6379']", "'localhost:6379' is not an instance URL; use redis://host:port"),
-    ("targets = ['redis://a:99999']", "'redis://a:99999' is not a usable instance URL: Port out of range"),
+    (
+        "targets = ['redis://a:99999']",
+        "'redis://a:99999' is not a usable instance URL: an instance listens on a port from 1 to 65535",
+    ),
     ("targets = ['redis://a', 'redis://a']", "the same instance is named twice"),
     ("thresholds = ['p99']", "'p99' is not a threshold (write it like acquire.p99 < 10ms"),
     ("pause = ['after-get']", "'after-get' is not a pause"),

@@ -15,7 +15,7 @@ from enum import Enum
 from itertools import count
 from typing import Any, Self
 
-from hiredis import Reader
+from hiredis import ProtocolError, Reader
 
 from bench.topology.fleet import HOST, KeptPort
 from tests.doubles.keyspace import NIL, OK, Command, Keyspace, error
@@ -150,7 +150,7 @@ class Instance:
     def _serve(self, number: int, connection: socket.socket) -> None:
         reader: Any = Reader()
         going_on = True
-        with suppress(OSError):
+        with suppress(OSError, ProtocolError):  # a closer look at the port may begin TLS
             while going_on and (data := connection.recv(65536)):
                 reader.feed(data)
                 going_on = self._execute(number, connection, reader)

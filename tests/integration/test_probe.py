@@ -1,5 +1,6 @@
 """Asking real instances: facts, counters, leaks; over TLS 1.3, ACL and unix sockets; and those that stay silent."""
 
+import contextlib
 import select
 import socket
 import threading
@@ -105,7 +106,7 @@ def test_silent_instances_are_named_and_do_not_hold_up_the_rest(monkeypatch: pyt
         assert time.monotonic() - start < 3 * 2 * 0.3  # the stopped three wait at the same time
         assert counts == (1, None, None, None, None)
         assert delta(before[0], after[0]).warning is None
-        assert "no answer within 0.3 s" in str(delta(before[1], after[1]).warning)
+        assert "heard in time" in str(delta(before[1], after[1]).warning)
         addresses = [f"{HOST}:{instance.port}" for instance in fleet.instances]
         assert addresses[0] not in str(failed.value)
         assert all(address in str(failed.value) for address in addresses[1:])
@@ -121,10 +122,14 @@ def test_an_acl_that_forbids_questions_leaves_warnings_not_errors() -> None:
         urls = [fleet.urls[0].replace("//", f"//few:{SECRET}@")]
         (fact,) = inspect(urls)
         assert (fact.unreachable, fact.server, fact.run_id, fact.fsync, fact.release_command) == (None,) * 5
-        assert [warning.split(" is ")[0] for warning in fact.warnings] == ["INFO", "CONFIG GET", "COMMAND INFO"]
+        assert [warning.split(" is ")[0] for warning in fact.warnings] == [
+            "INFO",
+            "CONFIG GET",
+            "no compare-and-delete of its own, and no EVAL for this user: how it releases",
+        ]
         (snapshot,) = info_snapshot(urls)
         assert snapshot.values is None
-        assert "not allowed" in str(snapshot.missing)
+        assert "it may not run 'info'" in str(snapshot.missing)
         assert leaked_keys(urls, ["lock1"]) == (0,)
         assert leaked_keys(urls, ["other"]) == (None,)
 
@@ -133,14 +138,18 @@ def test_an_acl_that_forbids_questions_leaves_warnings_not_errors() -> None:
 def test_wrong_or_missing_passwords_are_said_without_showing_them(user: str) -> None:
     with start_fleet(1, "none", config=["--requirepass", "right"]) as fleet:
         url = fleet.urls[0].replace("//", f"//{user}@") if user else fleet.urls[0]
-        with pytest.raises(EnvironmentNotReadyError, match="wrong or missing user name or password") as failed:
+        with pytest.raises(
+            EnvironmentNotReadyError, match="wrong user name or password|it asks for a password"
+        ) as failed:
             inspect([url])
         assert SECRET not in str(failed.value)
         assert inspect([fleet.urls[0].replace("//", "//:right@")])[0].unreachable is None
 
 
-def test_a_server_s_own_words_keep_their_case_and_lose_their_full_stop(fleet: Fleet) -> None:
-    with pytest.raises(EnvironmentNotReadyError, match=r"\(DB index is out of range; name a database it has\)"):
+def test_a_database_that_is_not_there_is_said(fleet: Fleet) -> None:
+    with pytest.raises(
+        EnvironmentNotReadyError, match=r"\(it has no database of that number; name a database it has\)"
+    ):
         inspect([fleet.urls[0] + "/99"])
 
 
@@ -154,9 +163,12 @@ def test_tls_works_and_its_failures_are_said(tmp_path: Path, monkeypatch: pytest
         (fact,) = inspect([trusted])
         assert (fact.tls, fact.role) == (True, "primary")
         for url, why in (
-            (f"rediss://:{SECRET}@{HOST}:{secure.number}", "TLS failed: .*certificate verify failed"),
-            (f"redis://:{SECRET}@{HOST}:{secure.number}", "is it a TLS port"),
-            (f"rediss://:{SECRET}@{HOST}:{fleet.instances[0].port}", "is it a plain port"),
+            (
+                f"rediss://:{SECRET}@{HOST}:{secure.number}",
+                "the TLS handshake failed: its certificate is of an unknown CA .*ssl_ca_certs=FILE",
+            ),
+            (f"redis://:{SECRET}@{HOST}:{secure.number}", "it speaks TLS; use rediss://"),
+            (f"rediss://:{SECRET}@{HOST}:{fleet.instances[0].port}", "it speaks plain Redis and no TLS; use redis://"),
         ):
             with pytest.raises(EnvironmentNotReadyError, match=why) as failed:
                 inspect([url])
@@ -175,16 +187,19 @@ def test_what_is_no_server_at_all_is_unreachable_not_a_crash() -> None:
 
 def test_a_server_of_another_kind_is_said_to_be_one() -> None:
     def answer() -> None:
-        connection, _ = listener.accept()
-        with connection:
-            connection.recv(1)
-            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                with connection:
+                    connection.recv(1)
+                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
-        with pytest.raises(EnvironmentNotReadyError, match="it does not speak the Redis protocol: "):
+        with pytest.raises(EnvironmentNotReadyError, match="it speaks HTTP and not the Redis protocol; mend its port"):
             inspect([f"redis://127.0.0.1:{listener.getsockname()[1]}"])
+        listener.shutdown(socket.SHUT_RDWR)
         thread.join(10)
 
 

@@ -4,13 +4,11 @@ Rules: progress goes to stderr; stdout holds the tables, or with --json the resu
 """
 
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
-from rich.console import Console
 
 from bench.cli import main
 from bench.cli.experiment import experiment_options, measured
@@ -23,6 +21,7 @@ from bench.experiments.contest.speed import measure
 from bench.experiments.contest.words import readme_section, speed_sheet
 from bench.report.generated import put_between_marks
 from bench.report.sheet import print_sheet
+from bench.screen import console_on, note
 
 _HELP = {"help_option_names": ["-h", "--help"]}
 
@@ -48,14 +47,14 @@ def bench(
     if telemetry:
         from bench.experiments.contest.instrumented import measure_telemetry  # which needs OpenTelemetry
 
-        result = measure_telemetry(rounds, partial(click.echo, err=True))
+        result = measure_telemetry(rounds, note)
     else:
-        result = measure(rounds, seconds, seed, partial(click.echo, err=True), grow=grow)
+        result = measure(rounds, seconds, seed, note, grow=grow)
     with writing(path, "choose another --out"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
     verdict = judge_bars(result.bars)
-    print_sheet(speed_sheet(result, verdict, str(path)), Console(highlight=False))
+    print_sheet(speed_sheet(result, verdict, str(path)), console_on())
     return verdict.exit_code or 0
 
 
@@ -82,7 +81,7 @@ def peers(*, only: tuple[str, ...], parts: tuple[str, ...], readme: Path | None,
     code = show(done, values)
     if readme is not None and not done.result.interrupted:
         if only or parts:
-            click.echo(f"{readme} keeps its table: only a part was measured", err=True)
+            note(f"{readme} keeps its table: only a part was measured")
         else:
             put_between_marks(readme, "peers", readme_section(done.result))
     return code

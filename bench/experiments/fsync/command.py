@@ -6,7 +6,6 @@ goes to stderr, stdout holds the tables, or with --json the result and nothing e
 
 from __future__ import annotations
 
-import json
 import os
 from functools import partial
 from pathlib import Path
@@ -176,8 +175,6 @@ def planner(**values: Any) -> int:
 
     Made from stored results of lockbench fsync and lockbench crash; nothing is measured.
     """
-    from rich.console import Console
-
     from bench.cli.showing import require_outputs, write_outputs
     from bench.experiments.crash.result import CrashResult
     from bench.experiments.fsync.planner import plan_page
@@ -187,6 +184,7 @@ def planner(**values: Any) -> int:
     from bench.measure.section import builtins_of
     from bench.report.html.page import page_of, write_page
     from bench.report.sheet import print_sheet
+    from bench.screen import console_on, say_json
 
     require_outputs(values)
     speed, losses, there = values["speed"], values["crash"], Path("results")
@@ -198,9 +196,9 @@ def planner(**values: Any) -> int:
     result = msgspec.structs.replace(result, planner=page)
     sheet = planner_sheet(result)
     if values["as_json"]:
-        print(json.dumps(builtins_of(page), ensure_ascii=False), flush=True)
+        say_json(builtins_of(page))
     elif not values["quiet"]:
-        print_sheet(sheet, Console(highlight=False))
+        print_sheet(sheet, console_on())
     write_outputs(values, sheet, suite(result))
     if values["html"]:
         write_page(page_of(result), values["html"])

@@ -142,7 +142,7 @@ def test_a_password_that_has_become_wrong_is_not_shown_in_the_state(shell: Shell
         client(fleet.urls[0]).execute_command("ACL", "SETUSER", "keeper", "resetpass", ">another")
         client(fleet.urls[0]).client_kill_filter(_type="normal", skipme=True)
         shell.until(lambda: lock.instances[0].state == "refused", "the new password to be noticed")
-        assert lock.instances[0].reason == "wrong user name or password"
+        assert lock.instances[0].reason.startswith("wrong user name or password; ")
         works(lock)
         client(fleet.urls[0]).execute_command("ACL", "SETUSER", "keeper", f">{SECRET}")
         shell.until(lambda: lock.instances[0].state == "voting", "the old password to be good again")
@@ -195,7 +195,7 @@ def test_a_peer_that_trickles_is_given_up_after_the_connect_timeout_too(
             ended.set()
             listener.shutdown(socket.SHUT_RDWR)
         assert took_s < 5.0
-        assert "imeout" in lock.instances[2].reason
+        assert "in time" in lock.instances[2].reason
         works(lock)
 
 
@@ -268,13 +268,13 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(connect: Connect, tls_
 
 @only(ThreadShell)
 def test_tls_to_a_server_without_it_is_refused(connect: Connect, redis_fleet: Fleet) -> None:
-    with refused(InstanceClosedError, "does this port speak TLS"):
+    with refused(InstanceClosedError, "it speaks plain Redis and no TLS; use redis://"):
         connect([url.replace("redis://", "rediss://") for url in redis_fleet.urls], connect_timeout_s=0.3)
 
 
 @only(ThreadShell)
 def test_no_tls_to_a_server_with_it_says_so(connect: Connect, tls_fleet: list[str]) -> None:
-    with refused(InstanceClosedError, "does it want TLS"):
+    with refused(InstanceClosedError, "it speaks TLS; use rediss://"):
         connect([url.replace("rediss://", "redis://") for url in tls_fleet])
 
 

@@ -1,0 +1,143 @@
+"""What listens at an address: *host and port, or a socket's path → the protocol that it speaks*.
+
+Rules: this is asked only where a connection failed without a reason. Two connections at most, half a second in all.
+The first listens for a moment and then asks PING in the clear, the second begins TLS; neither sends a name, a password
+or a key. What the peer answers is evidence; without an answer nothing is concluded about its protocol.
+"""
+
+import socket
+import ssl
+import time
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from enum import Enum
+
+from lockcore.shells.target import HEARD_BYTES, InstanceTarget
+
+PATIENCE_S = 0.5
+FIRST_WORD_S = 0.1
+PING = b"*1\r\n$4\r\nPING\r\n"
+_TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # an alert, a handshake message; then the protocol's version
+
+
+class Speech(Enum):
+    """What a peer was seen to speak."""
+
+    REDIS = "the Redis protocol"
+    TLS = "TLS"
+    HTTP = "HTTP"
+    SSH = "SSH"
+    OTHER = "another protocol"
+    HANGS_UP = "it accepts and closes without a word"
+    SILENT = "it accepts and says nothing"
+    ABSENT = "nothing can be connected to"
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """What was seen. `heard`: its first bytes. `alert`: how it ended TLS, as OpenSSL calls it."""
+
+    speech: Speech
+    heard: bytes = b""
+    alert: str = ""
+
+
+def speech_of(heard: bytes) -> Speech | None:
+    """The protocol that begins so; None for no bytes."""
+    if not heard:
+        return None
+    if heard.startswith(_TLS_RECORDS):
+        return Speech.TLS
+    if heard[:5] == b"HTTP/" or heard[:1] == b"<":
+        return Speech.HTTP
+    if heard.startswith(b"SSH-"):
+        return Speech.SSH
+    if heard[:1] in (b"+", b"-", b":", b"$", b"*") and (b"\n" in heard or len(heard) == HEARD_BYTES):
+        return Speech.REDIS
+    return Speech.OTHER
+
+
+def look(target: InstanceTarget, patience_s: float = PATIENCE_S) -> Peer:
+    """Find out what listens where `target` is. Takes `patience_s` at most, but for the resolver. Raises nothing."""
+    end_s = time.monotonic() + patience_s
+    plain = _answer(target, PING, time.monotonic() + patience_s / 2)
+    if plain.speech not in (Speech.HANGS_UP, Speech.SILENT):
+        return plain
+    secure = _tls_end(target, end_s) if target.is_tls else _answer(target, _client_hello(), end_s)
+    return secure if secure.speech is Speech.TLS else plain
+
+
+def _answer(target: InstanceTarget, question: bytes, end_s: float) -> Peer:
+    """What comes back when `question` is the first thing that is sent."""
+    try:
+        with closing(_connected(target, end_s)) as peer:
+            heard = _first_words(peer)
+            if not heard:
+                peer.settimeout(max(end_s - time.monotonic(), 0.01))
+                peer.sendall(question)
+                heard = peer.recv(HEARD_BYTES)
+    except TimeoutError:
+        return Peer(Speech.SILENT)
+    except (ConnectionResetError, BrokenPipeError):
+        return Peer(Speech.HANGS_UP)
+    except (OSError, ValueError):
+        return Peer(Speech.ABSENT)
+    return Peer(speech_of(heard) or Speech.HANGS_UP, heard)
+
+
+def _first_words(peer: socket.socket) -> bytes:
+    """What a peer says unasked. A server in protected mode says why and closes. If it has bytes of ours by then that it
+    did not read, the kernel resets the connection, and may drop what we have not read: so nothing is sent at first."""
+    peer.settimeout(FIRST_WORD_S)
+    with suppress(TimeoutError):
+        return peer.recv(HEARD_BYTES)
+    return b""
+
+
+def _connected(target: InstanceTarget, end_s: float) -> socket.socket:
+    patience_s = max(end_s - time.monotonic(), 0.01)
+    path = target.options.get("path")
+    if path is None:
+        return socket.create_connection((target.options["host"], target.options["port"]), patience_s)
+    peer = socket.socket(socket.AF_UNIX)
+    try:
+        peer.settimeout(patience_s)
+        peer.connect(path)
+    except OSError:
+        peer.close()
+        raise
+    return peer
+
+
+def _tls_end(target: InstanceTarget, end_s: float) -> Peer:
+    """How a peer ends TLS that it does not want. A server that asks for a certificate says so after the handshake, in
+    its last record; a client that has written by then may lose that record to a reset. This one writes nothing."""
+    try:
+        with closing(_connected(target, end_s)) as peer, _unverified().wrap_socket(peer) as secure:
+            secure.settimeout(max(end_s - time.monotonic(), 0.01))
+            secure.recv(1)
+    except TimeoutError:
+        return Peer(Speech.SILENT)
+    except ssl.SSLError as error:
+        return Peer(Speech.TLS, alert=error.reason or "")
+    except (OSError, ValueError):
+        return Peer(Speech.HANGS_UP)
+    return Peer(Speech.TLS)
+
+
+def _unverified() -> ssl.SSLContext:
+    """A context that checks nothing, because nothing that matters is sent."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _client_hello() -> bytes:
+    """The first message of TLS."""
+    incoming = ssl.MemoryBIO()
+    outgoing = ssl.MemoryBIO()
+    handshake = _unverified().wrap_bio(incoming, outgoing)
+    with suppress(ssl.SSLWantReadError):
+        handshake.do_handshake()
+    return outgoing.read()

@@ -1,0 +1,324 @@
+"""Why an instance cannot be used: every cause is one that was seen, with its cure; TLS is advised on evidence only."""
+
+import os
+import re
+import select
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from bench.topology.fleet import HOST, KeptPort
+from lockcore.errors import InstanceError, InstanceRefusedError
+from lockcore.shells.handshake import shake
+from lockcore.shells.target import target_of
+from tests.integration.lockcore.certificates import Certificates, make_certificates
+
+Serve = Callable[[socket.socket], None]
+DENIED = b"-DENIED Redis is running in protected mode because protected mode is enabled and no password is set " + (
+    b"for the default user. In this mode connections are only accepted from the loopback interface. " * 10 + b"\r\n"
+)
+
+
+@contextmanager
+def listening(serve: Serve) -> Iterator[int]:
+    """A port on which every connection is handed to `serve`, and then closed."""
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                peer, _ = listener.accept()
+                threading.Thread(target=one, args=(peer,), daemon=True).start()
+
+    def one(peer: socket.socket) -> None:
+        with suppress(OSError), peer:
+            peer.settimeout(10)
+            serve(peer)
+
+    with closing(socket.create_server((HOST, 0))) as listener:
+        threading.Thread(target=accept, daemon=True).start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def replying(replies: dict[str, bytes | None], otherwise: bytes | None = b"+OK\r\n") -> Serve:
+    """A server that has these replies, by command; it hangs up where one is None."""
+
+    def serve(peer: socket.socket) -> None:
+        reader = peer.makefile("rb")
+        while head := reader.readline():
+            if not head.startswith(b"*"):
+                return
+            words = [reader.read(int(reader.readline()[1:]) + 2)[:-2] for _ in range(int(head[1:]))]
+            reply = replies.get(words[0].decode().upper(), otherwise)
+            if reply is None:
+                return
+            peer.sendall(reply)
+
+    return serve
+
+
+def bulk(text: str) -> bytes:
+    return b"$%d\r\n%b\r\n" % (len(text), text.encode())
+
+
+def reset(peer: socket.socket) -> None:
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def silent(peer: socket.socket) -> None:
+    while peer.recv(4096):
+        pass
+
+
+def banner(text: bytes) -> Serve:
+    def serve(peer: socket.socket) -> None:
+        peer.sendall(text)
+        silent(peer)
+
+    return serve
+
+
+def http(peer: socket.socket) -> None:
+    peer.recv(1)
+    peer.sendall(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+
+
+def denied(peer: socket.socket) -> None:
+    """As protected mode does it: the line, and the end, whatever comes in."""
+    peer.sendall(DENIED)
+
+
+def denied_and_reset(peer: socket.socket) -> None:
+    """The same, of a client that has written before: the kernel resets, and what was not read by then is lost."""
+    select.select([peer], [], [], 0.3)
+    peer.sendall(DENIED)
+    reset(peer)
+
+
+PONG = {"PING": b"+PONG\r\n"}
+UNKNOWN = "-ERR unknown command '{}', with args beginning with: {} \r\n"
+
+
+def refusal(url: str, timeout_s: float = 2.0) -> InstanceError:
+    """What lockcore says of it at the first contact."""
+    with pytest.raises(InstanceError) as raised:
+        shake(target_of(url, timeout_s, ""))
+    text = str(raised.value)
+    assert "\n" not in text
+    assert len(text) < 300, text
+    return raised.value
+
+
+@pytest.mark.parametrize(
+    ("serve", "says"),
+    [
+        (reset, "it accepts connections and closes them without a word; nothing may run behind this port"),
+        (lambda _peer: None, "it accepts connections and closes them without a word; nothing may run behind"),
+        (replying({**PONG, "INFO": None}), "it answers PING, and closes the connection .*; this looks like a proxy"),
+        (
+            replying({"INFO": UNKNOWN.format("info", "").encode()}),
+            "does not know the command INFO.*; this looks like a",
+        ),
+        (replying({"INFO": b"-ERR unsupported command\r\n"}), "does not know .*; this looks like a proxy"),
+        (replying({"INFO": bulk("redis_mode:sentinel\r\n")}), "it is a Sentinel; give the addresses of the instances"),
+        (replying({"INFO": bulk("redis_mode:cluster\r\n")}), "it is a cluster node; Redlock needs independent inst"),
+        (replying({"INFO": bulk("role:slave\r\n")}), "it is a replica; connect to independent, writable instances"),
+        (
+            replying({"INFO": b"-NOAUTH Authentication required.\r\n"}),
+            "it asks for a password; write redis://user:pass",
+        ),
+        (replying({"INFO": b"-LOADING Redis is loading\r\n"}), "it is still loading its data; wait until it is ready"),
+        (
+            replying({"INFO": b"-ERR max number of clients reached\r\n"}),
+            "as many clients as it allows; raise its maxcl",
+        ),
+        (replying({"INFO": b"-NOPERM User x has no permissions to run the 'info' command\r\n"}), "may not run 'info'"),
+        (replying({"INFO": b"-STRANGE \x1b[31mred\x07 text.\r\n"}), r"it answered: STRANGE \?\[31mred\? text; look"),
+        (denied, "it is in protected mode and takes connections of its own host only; set a password there"),
+        (denied_and_reset, "it is in protected mode and takes connections of its own host only; set a password"),
+        (http, "it speaks HTTP and not the Redis protocol; mend its port"),
+        (banner(b"SSH-2.0-OpenSSH_9.2\r\n"), "it speaks SSH and not the Redis protocol; mend its port"),
+        (banner(b"220 mail\x1b[2J ready\r\n"), r"it begins with '220 mail\\x1b\[2J ready'; mend its port"),
+    ],
+)
+def test_a_cause_is_what_was_seen_and_has_its_cure(serve: Serve, says: str) -> None:
+    with listening(serve) as port:
+        error = refusal(f"redis://{HOST}:{port}")
+    assert re.search(says, error.detail), error.detail
+    assert "TLS" not in error.detail
+    assert "rediss" not in error.detail
+
+
+def test_protected_mode_is_named_in_every_race() -> None:
+    with listening(denied) as port, listening(denied_and_reset) as other:
+        for _ in range(50):
+            assert "protected mode" in refusal(f"redis://{HOST}:{port}").detail
+            assert "protected mode" in refusal(f"redis://{HOST}:{other}").detail
+
+
+def test_silence_is_no_evidence_of_anything() -> None:
+    with listening(silent) as port:
+        plain = refusal(f"redis://{HOST}:{port}", 0.1)
+        secure = refusal(f"rediss://{HOST}:{port}", 0.1)
+    for error in (plain, secure):
+        assert error.detail.startswith("it accepts connections and says nothing; ")
+        assert "TLS" not in error.detail
+
+
+@pytest.mark.parametrize(
+    ("reply", "says"),
+    [
+        ("-WRONGPASS invalid username-password pair or user is disabled.", "wrong user name or password; mend them"),
+        ("-ERR invalid password", "wrong user name or password; mend them"),
+        (
+            "-ERR AUTH <password> called without any password configured for the default user",
+            "the server has none; take",
+        ),
+        (
+            "-ERR Client sent AUTH, but no password is set",
+            "its URL has a password, and the server has none; take it out",
+        ),
+        ("-ERR unknown command 'AUTH', with args beginning with: 'ann' 'PASSWORD' ", "does not know the command AUTH;"),
+        ("-ERR something about PASSWORD here", "it answered with the error ERR; look into the log"),
+    ],
+)
+@pytest.mark.parametrize("password", ["or", "user", "password", "name", "6379", "127.0.0.1", "s3cret!", "a", "it"])
+def test_a_password_is_neither_shown_nor_cut_out_of_a_sentence(reply: str, says: str, password: str) -> None:
+    line = f"{reply.replace('PASSWORD', password)}\r\n".encode()
+    with listening(replying({"AUTH": line})) as port:
+        error = refusal(f"redis://ann:{password}@{HOST}:{port}")
+    assert says in error.detail
+    assert "***" not in str(error)
+    assert error.instance == f"{HOST}:{port}"
+    if password == "s3cret!":
+        assert password not in str(error)
+
+
+def test_a_database_is_selected_after_a_sentinel_is_recognised() -> None:
+    replies = {"INFO": bulk("redis_mode:sentinel\r\n"), "SELECT": UNKNOWN.format("SELECT", "'1'").encode()}
+    with listening(replying(replies)) as port:
+        assert "it is a Sentinel" in refusal(f"redis://{HOST}:{port}/1").detail
+
+
+# -- the system -------------------------------------------------------------------------------------------------------
+
+
+def test_a_port_and_a_name_that_are_not_there() -> None:
+    port = KeptPort()
+    assert "connection refused; start it, or mend its port" in refusal(f"redis://{HOST}:{port.number}").detail
+    port.release()
+    assert "host" in refusal("redis://no.such.host.invalid").detail
+    assert "host" in refusal("redis://xn--\u00e9\u00e9.invalid").detail
+
+
+def test_a_unix_socket_that_cannot_be_used(tmp_path: Path) -> None:
+    missing, plain, left = tmp_path / "no.sock", tmp_path / "plain", tmp_path / "left.sock"
+    plain.write_text("")
+    with closing(socket.socket(socket.AF_UNIX)) as bound:
+        bound.bind(str(left))
+    assert "there is no such socket; start the server, or mend the path" in refusal(f"unix://{missing}").detail
+    assert "nobody listens on this socket; start the server" in refusal(f"unix://{plain}").detail
+    assert "nobody listens on this socket; start the server" in refusal(f"unix://{left}").detail
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may use every socket")
+def test_a_unix_socket_that_is_another_s(tmp_path: Path) -> None:
+    with closing(socket.socket(socket.AF_UNIX)) as bound:
+        bound.bind(str(tmp_path / "s"))
+        bound.listen()
+        (tmp_path / "s").chmod(0)
+        assert "this user may not use the socket; give the user" in refusal(f"unix://{tmp_path / 's'}").detail
+
+
+# -- TLS --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("tls"))
+
+
+@contextmanager
+def secured(made: Certificates, *, ask_client: bool = False) -> Iterator[int]:
+    """A port that speaks TLS, and does not know INFO."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(made.certificate, made.key)
+    if ask_client:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(made.authority)
+
+    def serve(peer: socket.socket) -> None:
+        with suppress(OSError), context.wrap_socket(peer, server_side=True) as secure:
+            replying({"INFO": b"-ERR unknown command 'INFO'\r\n"})(secure)
+
+    with listening(serve) as port:
+        yield port
+
+
+def test_tls_is_advised_where_the_peer_speaks_it(made: Certificates) -> None:
+    with secured(made) as port:
+        assert refusal(f"redis://{HOST}:{port}").detail == "it speaks TLS; use rediss:// instead of redis://"
+
+
+def test_plain_is_advised_where_the_peer_answers_ping_in_the_clear() -> None:
+    with ExitStack() as stack:
+        kinds = (replying(PONG), replying({"PING": b"-NOAUTH Authentication required.\r\n"}), denied)
+        for serve in kinds:
+            port = stack.enter_context(listening(serve))
+            detail = refusal(f"rediss://{HOST}:{port}", 0.5).detail
+            assert detail == "it speaks plain Redis and no TLS; use redis:// instead of rediss://"
+
+
+def test_what_is_wrong_with_a_certificate(made: Certificates) -> None:
+    with secured(made) as port:
+        unknown = refusal(f"rediss://{HOST}:{port}")
+        assert isinstance(unknown, InstanceRefusedError)
+        assert "its certificate is of an unknown CA" in unknown.detail
+        assert "?ssl_ca_certs=FILE" in unknown.detail
+        other = refusal(f"rediss://127.0.0.2:{port}?ssl_ca_certs={made.authority}")
+        assert "connection refused" in other.detail or "for another" in other.detail
+    with secured(made, ask_client=True) as port:
+        asked = refusal(f"rediss://{HOST}:{port}?ssl_ca_certs={made.authority}")
+        assert "asks for a certificate of ours; give one with ?ssl_certfile=FILE" in asked.detail
+
+
+@pytest.mark.parametrize("option", ["ssl_ca_certs", "ssl_certfile", "ssl_ca_path"])
+def test_a_file_that_is_missing_is_named_with_its_option(made: Certificates, option: str) -> None:
+    with secured(made) as port:
+        detail = refusal(f"rediss://{HOST}:{port}?{option}=/nonexistent.pem").detail
+    assert detail.startswith(f"the file of its option {option} cannot be read: /nonexistent.pem (No such file")
+    assert detail.endswith(f"; mend the path in {option}")
+
+
+def test_a_file_without_a_certificate_is_named_with_its_option(made: Certificates, tmp_path: Path) -> None:
+    (tmp_path / "empty.pem").write_text("nothing\n")
+    with secured(made) as port:
+        detail = refusal(f"rediss://{HOST}:{port}?ssl_ca_certs={tmp_path}/empty.pem").detail
+        assert "its option ssl_ca_certs holds no certificate" in detail
+        detail = refusal(f"rediss://{HOST}:{port}?ssl_certfile={tmp_path}/empty.pem").detail
+        assert "ssl_certfile, ssl_keyfile and ssl_password do not fit together" in detail
+
+
+def test_a_later_contact_does_not_look_closer() -> None:
+    """A dead port that is tried again and again is not asked three times as often."""
+    from dataclasses import replace
+
+    seen: list[int] = []
+
+    def serve(peer: socket.socket) -> None:
+        seen.append(peer.fileno())
+        reset(peer)
+
+    with listening(serve) as port:
+        target = replace(target_of(f"redis://{HOST}:{port}", 2.0, ""), look_closer=False)
+        with pytest.raises(InstanceError, match="closed the connection in the handshake; is it up"):
+            shake(target)
+        with pytest.raises(InstanceError, match="without a word"):
+            shake(replace(target, look_closer=True))
+    assert len(seen) <= 1 + 3
