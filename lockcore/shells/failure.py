@@ -86,8 +86,14 @@ def failure_of(target: InstanceTarget, error: BaseException, heard: bytes = b"",
         _of_system(target, chain, heard, peer)
         or _of_peer(target, heard, peer)
         or _of_end(chain, heard, peer)
-        or Failure(_quoted(target, chain[-1], "the connection failed"), "look into the log of the server")
+        or _of_the_rest(target, error)
     )
+
+
+def _of_the_rest(target: InstanceTarget, error: BaseException) -> Failure:
+    if isinstance(error, ValueError | TypeError | AttributeError):
+        return Failure("it answers the handshake, and not as Redis does", PROXY)
+    return Failure(_quoted(target, error, "the connection failed"), "look into the log of the server")
 
 
 def is_unexplained(error: BaseException, heard: bytes = b"") -> bool:

@@ -4,7 +4,7 @@ Rules: TLS, AUTH, ACL users, SELECT and unix sockets are redis-py's work, withou
 its own success as a refusal). Then the instance is asked to tell when keys are flushed (RESP3, CLIENT TRACKING: in one
 order with its replies, so no vote slips through), and what it is. `failure.py` explains what goes wrong; no message
 holds a password. All of it takes `connect_timeout_s` at most (but for the resolver, which nobody can interrupt), and
-half a second more where a first contact failed without a reason (`peer.py`). Blocking: a shell runs it where it may
+a second more where a first contact failed without a reason (`peer.py`). Blocking: a shell runs it where it may
 block (a thread, an executor, a greenlet of a patched process).
 """
 
@@ -60,7 +60,7 @@ def shake(target: InstanceTarget) -> Connected:
     except InstanceError:
         connection.disconnect()
         raise
-    except (RedisError, OSError, ValueError) as error:
+    except (RedisError, OSError, ValueError, TypeError, AttributeError) as error:  # the latter: it answers nonsense
         heard = bytes(connection.heard)
         connection.disconnect()
         raise _explained(target, error, heard) from None
@@ -192,7 +192,7 @@ def dialect_of(target: InstanceTarget) -> Dialect | None:
     try:
         connection.connect()
         return _dialect(target, connection)
-    except (InstanceError, RedisError, OSError, ValueError):
+    except (InstanceError, RedisError, OSError, ValueError, TypeError):
         return None
     finally:
         connection.disconnect()

@@ -1,6 +1,6 @@
 """What listens at an address: *host and port, or a socket's path → the protocol that it speaks*.
 
-Rules: this is asked only where a connection failed without a reason. Two connections at most, half a second in all.
+Rules: this is asked only where a connection failed without a reason. Two connections at most, a second in all.
 The first listens for a moment and then asks PING in the clear, the second begins TLS; neither sends a name, a password
 or a key. What the peer answers is evidence; without an answer nothing is concluded about its protocol.
 """
@@ -14,8 +14,8 @@ from enum import Enum
 
 from lockcore.shells.target import HEARD_BYTES, InstanceTarget
 
-PATIENCE_S = 0.5
-FIRST_WORD_S = 0.1
+PATIENCE_S = 1.0
+FIRST_WORD_S = 0.25
 PING = b"*1\r\n$4\r\nPING\r\n"
 _TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # an alert, a handshake message; then the protocol's version
 
@@ -57,8 +57,10 @@ def speech_of(heard: bytes) -> Speech | None:
     return Speech.OTHER
 
 
-def look(target: InstanceTarget, patience_s: float = PATIENCE_S) -> Peer:
-    """Find out what listens where `target` is. Takes `patience_s` at most, but for the resolver. Raises nothing."""
+def look(target: InstanceTarget, patience_s: float | None = None) -> Peer:
+    """Find out what listens where `target` is. Takes `patience_s` (default: PATIENCE_S) at most, but for the resolver.
+    Raises nothing."""
+    patience_s = PATIENCE_S if patience_s is None else patience_s
     end_s = time.monotonic() + patience_s
     plain = _answer(target, PING, time.monotonic() + patience_s / 2)
     if plain.speech not in (Speech.HANGS_UP, Speech.SILENT):
