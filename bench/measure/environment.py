@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated
 
 from bench.measure.limits import usable_cores
+from bench.measure.revision import ask_git, refusal_of
 from bench.measure.section import Section, says
 from lockcore import engine
 
@@ -60,6 +61,17 @@ def describe_environment() -> Environment:
         git_commit=_git("rev-parse", "HEAD"),
         git_dirty=None if status is None else bool(status),
     )
+
+
+def commit_warnings() -> list[str]:
+    """Why the commit of a result is null, if the source is a checkout that git refuses to read."""
+    if not (_SOURCE / ".git").exists():
+        return []
+    try:
+        refusal = refusal_of(ask_git(_SOURCE, "rev-parse", "HEAD", timeout_s=5), _SOURCE)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [f"the commit of lockbench's source is not known: {refusal}"] if refusal else []
 
 
 def version_of(package: str) -> str | None:
@@ -113,12 +125,10 @@ def _git(*arguments: str) -> str | None:
     if not (_SOURCE / ".git").exists():
         return None
     try:
-        done = subprocess.run(
-            ["git", "-C", str(_SOURCE), *arguments], capture_output=True, text=True, timeout=5, check=True
-        )
+        done = ask_git(_SOURCE, *arguments, timeout_s=5)
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()
+    return None if done.returncode else done.stdout.decode(errors="replace").strip()
 
 
 def _read(path: str) -> str | None:

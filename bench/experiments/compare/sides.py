@@ -29,6 +29,7 @@ from bench.experiments.compare.pairs import HERE, Rounds, Side, entry_of
 from bench.gates.threshold import Threshold
 from bench.measure.environment import describe_environment
 from bench.measure.result import RESULT_NAME
+from bench.measure.revision import ask_git, refusal_of
 from bench.measure.run_result import RunResult, read_run
 from bench.measure.section import builtins_of, leaves
 from bench.scenario import READY, Scenario
@@ -196,11 +197,13 @@ def _lines(repository: Path, *arguments: str) -> list[str]:
 
 def _git(repository: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     """What git answered, well or badly. Raises EnvironmentNotReadyError when it did not."""
-    command = ["git", "-C", str(repository), *arguments]
     try:
-        return subprocess.run(command, capture_output=True, timeout=60, check=False, env={**os.environ, "LC_ALL": "C"})
+        done = ask_git(repository, *arguments)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EnvironmentNotReadyError(f"a revision was named, and git cannot be run ({error})") from None
+    if refusal := refusal_of(done, repository.absolute()):
+        raise EnvironmentNotReadyError(refusal)
+    return done
 
 
 def read_series(place: Path) -> list[RunResult]:

@@ -14,6 +14,7 @@ from bench.errors import EnvironmentNotReadyError
 from bench.measure.result import Document, read_result
 from bench.measure.section import says
 from bench.measure.verdict import AS_EXPECTED, NOT_KNOWN, Verdict
+from bench.run import experiment
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 from bench.run.journal import open_journal
 
@@ -28,17 +29,17 @@ class Counted(Document, frozen=True, kw_only=True):
 def count(order: ExperimentOrder[int], cut_after: int, tmp_path: Path) -> Done[Counted]:
     """Count to the plan; Ctrl-C comes after so many."""
     rows: list[int] = []
-    with Experiment(order) as experiment:
-        with experiment.cuttable():
+    with Experiment(order) as counting:
+        with counting.cuttable():
             for number in range(order.plan):
                 if number == cut_after:
                     signal.raise_signal(signal.SIGINT)
                 rows.append(number)
         signal.raise_signal(signal.SIGINT)  # noted only
-        experiment.require(rows)
-        verdict = Verdict.of(NOT_KNOWN if experiment.cut else AS_EXPECTED, 0, (), ())
-        header = experiment.header(seed=SEED, interrupted=experiment.cut)
-        return experiment.store(Counted(**header, verdict=verdict, rows=tuple(rows)))
+        counting.require(rows)
+        verdict = Verdict.of(NOT_KNOWN if counting.cut else AS_EXPECTED, 0, (), ())
+        header = counting.header(seed=SEED, interrupted=counting.cut)
+        return counting.store(Counted(**header, verdict=verdict, rows=tuple(rows)))
 
 
 def order_in(folder: Path) -> ExperimentOrder[int]:
@@ -57,6 +58,11 @@ def test_what_was_measured_is_stored_before_a_wish_to_end_is_granted(
     )  # fmt: skip
     assert stored["started_at"].endswith("Z")
     assert stored["environment"]["python"]
+
+
+def test_why_the_commit_is_not_known_stands_in_every_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiment, "commit_warnings", lambda: ["git does not read it"])
+    assert count(order_in(tmp_path), 9, tmp_path).result.warnings == ("git does not read it",)
 
 
 def test_cut_before_anything_was_measured_there_is_no_result(tmp_path: Path) -> None:
