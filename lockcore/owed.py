@@ -10,16 +10,40 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Final
+
+from hiredis import ReplyError
 
 from lockcore.awaited import Core, InstancePipe, SentAgain
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS, NS_PER_S, drift_ns
 from lockcore.commands import COMPARE_AND_DELETE, eval_of
-from lockcore.resp import TRANSIENT, error_kind
+from lockcore.resp import error_kind
 from lockcore.settings import Settings
 
 FIRST_PAUSE_NS = 50 * NS_PER_MS
 LONGEST_PAUSE_NS = 2 * NS_PER_S
 MOST = 1 << 16  # releases per instance; beyond, the oldest keys are left to their TTL
+NEVER_TAKEN: Final = frozenset(["WRONGTYPE", "NOSCRIPT"])
+
+
+def is_owed(reply: object) -> bool:
+    """True when a release that was answered so is sent again later. A compare-and-delete may be sent many times.
+
+    | answer | what it means | the release |
+    |---|---|---|
+    | `:1`, `:0` | the key was ours, or it was not | done |
+    | WRONGTYPE | the key holds something else, so it is not ours | done |
+    | NOSCRIPT, to the script's source | the server loses what it is sent; the same bytes help nobody | given up |
+    | what is no error (`#t`, `+QUEUED`) | the server speaks another protocol | given up |
+    | BUSY, LOADING, MISCONF, OOM, READONLY, MASTERDOWN, NOREPLICAS | the server is unwell, or a replica | owed |
+    | NOAUTH, NOPERM, WRONGPASS, DENIED | somebody changed a password or an ACL, and may mend it | owed |
+    | MOVED, ASK, CROSSSLOT, TRYAGAIN, CLUSTERDOWN | somebody made a cluster of it, and may undo that | owed |
+    | ERR | a proxy that lost its server, or a script that met OOM or MISCONF before Redis 7 | owed |
+    | EXECABORT, and every word that nobody knows | it was not taken, and nobody knows for how long | owed |
+
+    An error that stays costs little: one command after 50 ms, then ever fewer, and none once the key has expired.
+    """
+    return isinstance(reply, ReplyError) and error_kind(reply) not in NEVER_TAKEN
 
 
 class OwedRelease:
@@ -50,10 +74,10 @@ class OwedRelease:
     def last_reply(self, reply: object, pipe: InstancePipe) -> None:
         """The instance took it, can never take it, or not yet."""
         pipe.late_replies += 1
-        kind = error_kind(reply)
-        if kind in TRANSIENT:
-            pipe.count_error(kind)
-        self.debts.answered(self, put_off=kind in TRANSIENT)
+        put_off = is_owed(reply)
+        if put_off:
+            pipe.count_error(error_kind(reply))
+        self.debts.answered(self, put_off=put_off)
 
     def silence(self, pipe: InstancePipe) -> None:
         """The connection broke."""

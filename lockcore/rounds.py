@@ -18,8 +18,9 @@ from lockcore.clock import FAR_FUTURE_NS
 from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_EXTEND, Dialect, eval_of
 from lockcore.flight import InFlight, MergedReply
 from lockcore.model import ACQUIRED, CONTENDED, GONE, RELEASED, Lease, Outcome, Tally
+from lockcore.owed import is_owed
 from lockcore.quorum import is_lost, is_owned_settled, is_settled, outcome_of, owned_outcome_of
-from lockcore.resp import TRANSIENT, error_kind
+from lockcore.resp import error_kind
 
 
 class RoundEngine(Core):
@@ -269,7 +270,7 @@ class ReleaseRound(Counting):
     def last_reply(self, reply: object, pipe: InstancePipe) -> None:
         """Count it, whatever it is: a release that the instance cannot take now is owed to it."""
         kind = error_kind(reply)
-        if kind in TRANSIENT:
+        if is_owed(reply):
             self.put_off(pipe)
         if not self.undecided:
             pipe.late_replies += 1

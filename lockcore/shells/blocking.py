@@ -58,8 +58,12 @@ class ThreadDriver(PolledDriver):
                 for job in jobs:
                     job.add_done_callback(discard)
                 raise
-        driver.admit(results)
-        driver._thread.start()
+        try:
+            driver.admit(results)
+            driver._thread.start()
+        except BaseException:  # refused, or no more threads: nobody would ever close what is open by now
+            driver.discard()
+            raise
         _OPEN.add(driver)
         return driver
 

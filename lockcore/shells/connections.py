@@ -82,14 +82,14 @@ class Connections:
             for index, result in enumerate(shaken):
                 if (twin := self._attach(index, result)) is not None:
                     raise twin
-        except InstanceError:
+            if self.engine.handoff is not None and not self.engine.handoff.hears:
+                warnings.warn(CANNOT_HEAR, RuntimeWarning, stacklevel=4)
+        except BaseException:  # a warning, too, may be an exception (python -W error)
             for index, result in enumerate(shaken):
                 if isinstance(result, Connected) and self.wires[index] is None:
                     result.sock.close()
             self.shut()
             raise
-        if self.engine.handoff is not None and not self.engine.handoff.hears:
-            warnings.warn(CANNOT_HEAR, RuntimeWarning, stacklevel=4)
         # a closer look costs two connections, and nobody reads the cause of a later failure in a hurry
         self.targets = [replace(target, look_closer=False) for target in self.targets]
         self.arm(monotonic_ns())

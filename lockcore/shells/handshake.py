@@ -57,13 +57,13 @@ def shake(target: InstanceTarget) -> Connected:
         if target.inbox and hello.tells:
             hello = replace(hello, hears=_hears(connection, target))
         return Connected(_take_over(connection), hello, dialect)
-    except InstanceError:
-        connection.disconnect()
-        raise
     except (RedisError, OSError, ValueError, TypeError, AttributeError) as error:  # the latter: it answers nonsense
         heard = bytes(connection.heard)
         connection.disconnect()
         raise _explained(target, error, heard) from None
+    except BaseException:
+        connection.disconnect()
+        raise
 
 
 def shaken(target: InstanceTarget) -> Shaken:

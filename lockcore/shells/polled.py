@@ -36,7 +36,8 @@ class PolledDriver(LoopDriver):
             raise RuntimeError("threads need select.epoll, which gevent's patches remove; use shell='gevent'")
         self._poll = select.epoll()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        weakref.finalize(self, os.close, self._bell).atexit = False
+        self._close_bell = weakref.finalize(self, os.close, self._bell)  # not sooner: a caller may be about to ring
+        self._close_bell.atexit = False
         self._poll.register(self._bell, select.EPOLLIN)
         self._index_of: dict[int, int] = {}
         self._inbox: deque[Callable[[], object]] = deque()
@@ -53,6 +54,11 @@ class PolledDriver(LoopDriver):
     def can_be_interrupted(self) -> bool:
         """See LoopDriver.can_be_interrupted: signals are handled in the main thread only."""
         return threading.current_thread() is threading.main_thread()
+
+    def discard(self) -> None:
+        """Nobody has it, and its thread has not been started: nothing stays open."""
+        self._end()
+        self._close_bell()
 
     # -- from any thread -----------------------------------------------------------------------------------------------
 

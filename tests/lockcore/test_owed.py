@@ -18,6 +18,13 @@ LASTS_MS = MAX_TTL_MS + 102  # and the drift over it
 ILL = 2  # the instance that is unwell
 
 
+KINDS = [
+    *sorted(TRANSIENT),
+    *["NOPERM", "WRONGPASS", "DENIED", "MOVED 42 10.0.0.9:6379", "ASK 42 10.0.0.9:6379", "CROSSSLOT", "EXECABORT"],
+    *["ERR upstream failure", "ERR unknown command 'DELIFEQ'", "SOMETHINGNEW", "no word of ours"],
+]
+
+
 def fleet_of(leases: int, dialect: object = DELIFEQ, *, merge: bool = False) -> tuple[ScriptedFleet, list[Lease]]:
     fleet = ScriptedFleet(3, dialect=dialect, settings=settings_of(merge_releases=merge))  # type: ignore[arg-type]
     return fleet, [fleet.won(f"r{number}") for number in range(leases)]
@@ -52,7 +59,7 @@ def until_asked(fleet: ScriptedFleet, reply: bytes = b"", limit_ms: int = 60_000
     return asked
 
 
-@pytest.mark.parametrize("kind", sorted(TRANSIENT))
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dialect", [DELIFEQ, EVALSHA], ids=["native", "script"])
 def test_a_release_that_an_instance_cannot_take_now_is_sent_again_until_it_does(kind: str, dialect: object) -> None:
     fleet, leases = fleet_of(1, dialect)
@@ -69,7 +76,7 @@ def test_a_release_that_an_instance_cannot_take_now_is_sent_again_until_it_does(
     assert rounds_kept(fleet.engine) == []
 
 
-@pytest.mark.parametrize("reply", [WRONGTYPE, b"-NOPERM no\r\n", b"-ERR no\r\n", b"+QUEUED\r\n", ZERO])
+@pytest.mark.parametrize("reply", [WRONGTYPE, b"+QUEUED\r\n", b"#t\r\n", b"$1\r\n1\r\n", ZERO])
 def test_a_release_that_will_never_be_taken_is_not_sent_again(reply: bytes) -> None:
     fleet, leases = fleet_of(1)
     released(fleet, leases, reply)
@@ -196,9 +203,31 @@ def test_what_is_owed_to_an_instance_is_bounded(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_release_given_up_at_the_first_error_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "TRANSIENT", frozenset())
+    monkeypatch.setattr(rounds, "is_owed", lambda _reply: False)
     with pytest.raises(AssertionError):
         test_a_release_that_an_instance_cannot_take_now_is_sent_again_until_it_does("BUSY", DELIFEQ)
+
+
+@pytest.mark.parametrize("kind", ["NOPERM", "WRONGPASS", "MOVED", "ASK"])
+def test_a_release_given_up_at_an_error_that_was_once_forgotten_is_noticed(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, a list of words said what is owed, and these four were not on it."""
+    monkeypatch.setattr(owed, "NEVER_TAKEN", owed.NEVER_TAKEN | {kind})
+    with pytest.raises(AssertionError):
+        test_a_release_that_an_instance_cannot_take_now_is_sent_again_until_it_does(kind, DELIFEQ)
+
+
+def test_one_key_that_is_forbidden_is_owed_and_delays_no_other() -> None:
+    """A whole merged release is refused for the sake of one key: all are sent alone, one is owed."""
+    fleet, leases = fleet_of(5, EVALSHA, merge=True)
+    released(fleet, leases, b"-NOPERM one of the keys\r\n")
+    fleet.flush()
+    assert fleet.kinds(ILL)[-5:] == ["release"] * 5
+    fleet.reply(ILL, ONE, ONE, b"-NOPERM this key\r\n", ONE, ONE)
+    assert owes(fleet) == 1
+    assert until_asked(fleet) == [50.0]
+    assert claims_of(fleet.unanswered[ILL][0]) == [(b"r2", leases[2].owner_token)]
 
 
 # -- closing -----------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import ssl
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,8 +17,11 @@ from typing import Any
 import pytest
 
 from bench.topology.fleet import HOST, Fleet, KeptPort, start_fleet
-from lockcore import Outcome
+from lockcore import Outcome, RetryPolicy
 from lockcore.errors import InstanceClosedError, InstanceError, InstanceRefusedError
+from lockcore.membership import Hello
+from lockcore.shells.handshake import shake
+from lockcore.shells.target import InstanceTarget, target_of
 from tests.doubles.instance import Instances
 from tests.doubles.keyspace import error
 from tests.integration.lockcore.certificates import Certificates
@@ -283,3 +287,63 @@ def test_nothing_is_left_of_a_refused_connect(connect: Connect, scripted: Script
     with pytest.raises(InstanceRefusedError):
         connect([*instances.urls, instances[0].url])
     shell.until(lambda: not any(instance.is_connected for instance in instances), "every connection to be closed")
+
+
+def test_nothing_is_left_where_a_warning_is_an_exception(connect: Connect, scripted: Scripted, shell: Shell) -> None:
+    """python -W error: the warning is raised when every instance has been connected."""
+    instances = scripted(3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(RuntimeWarning, match="retry policy push polls"):
+            connect(instances.urls, retry=RetryPolicy("push"))
+    shell.until(lambda: not any(instance.is_connected for instance in instances), "every connection to be closed")
+
+
+@only(ThreadShell)
+def test_a_refused_connect_of_threads_leaves_no_descriptor(connect: Connect, scripted: Scripted) -> None:
+    """Its poll set and its bell belong to a driver that nobody has, which the collector may find late."""
+    urls = scripted(1).urls
+
+    def descriptors() -> list[str]:
+        links = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+        return [link for link in links if link.startswith("anon_inode")]
+
+    before = len(descriptors())
+    for _ in range(3):
+        with pytest.raises(InstanceRefusedError):
+            connect(urls * 2)
+    assert len(descriptors()) <= before
+
+
+@only(ThreadShell)
+def test_nothing_is_left_where_no_thread_can_be_started(
+    connect: Connect, scripted: Scripted, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instances = scripted(3)
+    start = threading.Thread.start
+
+    def start_but_io(thread: threading.Thread) -> None:
+        if thread.name == "lockcore":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_but_io)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        connect(instances.urls)
+    shell.until(lambda: not any(instance.is_connected for instance in instances), "every connection to be closed")
+
+
+@pytest.mark.parametrize("fault", [LookupError, DeprecationWarning, KeyboardInterrupt])
+def test_a_handshake_that_raises_anything_closes_its_socket(
+    fault: type[BaseException], instances: Instances, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+
+    def inspect(target: InstanceTarget, connection: Any) -> Hello:
+        made.append((connection, connection._sock))  # else it would be closed with the last reference
+        raise fault("nobody foresaw it")
+
+    monkeypatch.setattr("lockcore.shells.handshake._inspect", inspect)
+    with pytest.raises(fault):
+        shake(target_of(instances.urls[0], 5.0, ""))
+    assert [sock.inner.fileno() for _, sock in made] == [-1]
