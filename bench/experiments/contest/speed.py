@@ -58,7 +58,7 @@ class SpeedEntry:
 
 REPLAY, CORE, RAW, ALONE = "replay", "lockcore gevent", "raw sockets, 1 caller", "lockcore gevent, 1 caller"
 RUN, WATCHED, UNWATCHED = "lockbench run", "Locust, with telemetry", "Locust, fast events"
-# The bars hold speed where it is. They are 10 % below what was reached in quiet hours (0.84, 0.82, 0.79 of the replay):
+# The bars hold speed where it is. They lie below what was reached in quiet hours (0.84, 0.82, 0.79 of the replay):
 # code that can be read, and that never takes a user's text for protocol, may cost a few percent.
 ENTRIES = (
     SpeedEntry(REPLAY, "replay"),
