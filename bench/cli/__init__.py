@@ -29,7 +29,9 @@ def main(argv: Sequence[str] | None = None, group: click.Group | None = None) ->
 
         open_screen()
         from bench.cli.commands import execute
+        from bench.cli.pipe import outlast_readers
 
+        outlast_readers()
         code = execute(arguments, group)
         sys.stdout.flush()
     except KeyboardInterrupt:

@@ -7,18 +7,20 @@ Rules, beside those of README ("Which side is judged")
 - VALID is said of a generator by the p99: a timer too late for the very percentile of the limit puts that in doubt.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import ROUND_FLOOR, Decimal
 from functools import cache
 from math import inf
-from operator import attrgetter, eq, ge, gt, le, lt, ne
+from operator import attrgetter
 from typing import cast, get_args, get_type_hints
+
+from msgspec import Meta
 
 from bench.errors import UsageError
 from bench.measure.histogram import Histogram
 from bench.measure.latency import PERCENTILES, AllAcquires, Figure, Latency
-from bench.measure.run_result import Figures, JudgedThreshold, Measured, Operator, Unit
+from bench.measure.run_result import OPERATORS, Figures, JudgedThreshold, Measured, Operator, Unit
 from bench.measure.workers import IN_DOUBT, LATENESS_SHARE
 from bench.scenario.quantity import THRESHOLD, nearest, parse_threshold
 
@@ -41,11 +43,14 @@ _MORE_IS_BETTER = ("rate.achieved_per_s", "rate.completed_per_s", "outcome_share
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One figure of a result. `unit`: s, us, per_s, ratio or count, that of the figure as it is stored."""
+    """One figure of a result. `unit`: s, us, per_s, ratio or count, that of the figure as it is stored; `is_whole`: it
+    counts; `is_share`: it lies between 0 and 1."""
 
     name: str
     path: tuple[str, ...]
     unit: Unit
+    is_whole: bool = False
+    is_share: bool = False
 
     @property
     def higher_is_better(self) -> bool:
@@ -86,11 +91,11 @@ def metrics() -> Mapping[str, Metric]:
     names = {path: short for short, path in SHORT.items()}
     names |= {f"latency_s.acquire_all.{figure}": f"acquire.{figure}" for figure in OVER_ALL}
     found = {}
-    for path in _numbers(Measured):
+    for path, kind in _numbers(Measured):
         whole = ".".join(path)
         replaced = path[:2] == ("latency_s", "acquire") and path[-1] in OVER_ALL
         if not replaced and path[0] not in ("duration_s", "over_time"):
-            found[whole] = Metric(names.get(whole, whole.removeprefix("latency_s.")), path, _unit(path))
+            found[whole] = Metric(names.get(whole, whole.removeprefix("latency_s.")), path, _unit(path), *_ranges(kind))
     return found
 
 
@@ -99,13 +104,26 @@ def finite(value: float | None) -> float | None:
     return FOREVER_S if value == inf else value
 
 
-def _numbers(section: type, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Yield the paths of all numbers in a section, lists left out."""
+def _numbers(section: type, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
+    """Yield the paths of all numbers in a section, lists left out, each with its type as annotated."""
+    annotated = get_type_hints(section, include_extras=True)
     for name, kind in get_type_hints(section).items():
         if hasattr(kind, "__struct_fields__"):
             yield from _numbers(kind, (*path, name))
         elif kind in (int, float, int | None, float | None):
-            yield (*path, name)
+            yield (*path, name), annotated[name]
+
+
+def _ranges(annotation: object) -> tuple[bool, bool]:
+    """Whether a number of this type counts, and whether it is a share."""
+    parts, is_whole, is_share = [annotation], False, False
+    while parts:
+        part = parts.pop()
+        metas = getattr(part, "__metadata__", ())
+        is_whole |= part is int
+        is_share |= any(isinstance(meta, Meta) and meta.le == 1 for meta in metas)
+        parts += [getattr(part, "__origin__", None)] if metas else get_args(part)
+    return is_whole, is_share
 
 
 def _unit(path: Sequence[str]) -> Unit:
@@ -123,7 +141,6 @@ def _unit(path: Sequence[str]) -> Unit:
 
 # -- limits -----------------------------------------------------------------------------------------------------------
 
-OPERATORS: dict[Operator, Callable[[float, float], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge, "==": eq, "!=": ne}
 _SECONDS = {"us": Decimal("1e-6"), "µs": Decimal("1e-6"), "ms": Decimal("1e-3"), "s": Decimal(1)}
 _SCALES: dict[str, dict[str, Decimal]] = {  # what may be written for a figure stored in this unit
     "s": _SECONDS,
@@ -221,7 +238,19 @@ def read_threshold(text: str) -> Threshold:
         wanted = f"{metric.name} {parts['operator']} {_EXAMPLES[metric.unit]}"
         wrong = f"{unit!r} is not a unit of {metric.name}" if unit else "the limit needs a unit"
         raise UsageError(f"threshold {expression!r}: {wrong} (write it like {wanted})")
-    return Threshold(expression, metric, cast("Operator", parts["operator"]), float(Decimal(parts["number"]) * scale))
+    limit = Decimal(parts["number"]) * scale
+    if metric.is_share and limit > 1:
+        share = parts["number"]
+        raise UsageError(
+            f"threshold {expression!r}: {metric.name} is a share from 0 to 1, and {share}{unit} is more than all; "
+            f"write {metric.name} {parts['operator']} {share if Decimal(share) <= 100 else 100}%"
+        )
+    if metric.is_whole and parts["operator"] in ("==", "!=") and limit != limit.to_integral_value():
+        raise UsageError(
+            f"threshold {expression!r}: {metric.name} is a whole number, which {parts['number']} is not; "
+            f"write {metric.name} {parts['operator']} {limit.to_integral_value(ROUND_FLOOR)}"
+        )
+    return Threshold(expression, metric, cast("Operator", parts["operator"]), float(limit))
 
 
 def read_thresholds(texts: Iterable[str]) -> tuple[Threshold, ...]:

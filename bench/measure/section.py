@@ -34,6 +34,24 @@ class Section(Struct, frozen=True, kw_only=True):
     def __getitem__(self, name: str) -> object:  # for tests that read by name, too
         return getattr(self, name)
 
+    def contradictions(self) -> Iterator[str]:
+        """Yield what cannot be in a section that was read, in sentences; of most sections nothing can be said."""
+        yield from ()
+
+
+def contradictions_in(value: object, place: str = "") -> Iterator[str]:
+    """Yield the contradictions of every section in `value`, each with its place."""
+    if isinstance(value, Section):
+        yield from (f"{place}: {sentence}" if place else sentence for sentence in value.contradictions())
+        for name in value.__struct_fields__:
+            yield from contradictions_in(getattr(value, name), f"{place}.{name}" if place else name)
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from contradictions_in(inner, f"{place}.{name}" if place else str(name))
+    elif isinstance(value, list | tuple):
+        for number, inner in enumerate(value):
+            yield from contradictions_in(inner, f"{place}.{number}")
+
 
 def builtins_of(section: object) -> Any:
     """Return the JSON value of a section, or of lists and dicts of them. Raises ValueError for NaN and infinity."""

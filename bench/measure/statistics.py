@@ -52,6 +52,11 @@ class Spread(Section, frozen=True, kw_only=True):
     low: Annotated[float, says("lowest")]
     high: Annotated[float, says("highest")]
 
+    def contradictions(self) -> Iterator[str]:
+        """Yield where the middle is not between the ends."""
+        if not self.low <= self.median <= self.high:
+            yield f"its median ({self.median:.6g}) is not between its ends ({self.low:.6g}, {self.high:.6g})"
+
     @classmethod
     def of(cls, values: Iterable[float]) -> Self:
         """Median, lowest and highest of the values, at least one."""

@@ -1,8 +1,8 @@
 """What a command says in one word, and what that rests on: *reasons by word, evidence → Verdict*.
 
 Certain bad (one case is enough) wins over not known, and that over good, which takes evidence and nothing else to say:
-`conclude` decides, nobody else. Exit codes: 130 > 5 > 1 > 4 > 0 over everything that was found. `WORDS` holds every
-word; README's table is made of it.
+`conclude` decides, nobody else. Exit codes: 130 > 2 > 3 > 5 > 1 > 4 > 0 over everything that was found. `WORDS` holds
+every word; README's table is made of it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +13,7 @@ from typing import Annotated, Literal, Self
 from bench.measure.section import Count, Section, says
 
 INTERRUPTED_CODE = 130
-_PRECEDENCE = (INTERRUPTED_CODE, 5, 1, 4, 0)  # of exit codes; 2 and 3 end a command before it has a verdict
+_PRECEDENCE = (INTERRUPTED_CODE, 2, 3, 5, 1, 4, 0)  # of exit codes; no word has 2 or 3, a command that failed does
 Status = Literal["pass", "fail", "inconclusive", "invalid", "violated"]
 TESTED_LEAST = 100  # tested leases below which nothing is said of safety
 
@@ -142,6 +142,11 @@ BARS_MISSED = Word(
     "worse than it is to be",
 )  # fmt: skip
 
+RECOMMENDED = Word(
+    "RECOMMENDED", Kind.GOOD, "pass", 0, "20 crashes or more of each way, none of the one named led to a double grant",
+    "what to choose, of what was measured on this machine",
+)  # fmt: skip
+
 _EXPERIMENT = (AS_EXPECTED, NOT_AS_EXPECTED, NOT_KNOWN, VIOLATED, INTERRUPTED)
 WORDS: Mapping[str, tuple[Word, ...]] = {  # by command, which is the `kind` of its result
     "run": (SAFE, NOT_TESTED, UNKNOWN, VIOLATED, FAIL, INVALID, INCONCLUSIVE, INTERRUPTED),
@@ -149,6 +154,7 @@ WORDS: Mapping[str, tuple[Word, ...]] = {  # by command, which is the `kind` of 
     "gate": (PASS, VIOLATED, FAIL, INVALID, INCONCLUSIVE, INTERRUPTED),
     "capacity": (FOUND, VIOLATED, NOT_KEPT, INCONCLUSIVE, INTERRUPTED),
     **dict.fromkeys(("safety", "explore", "split-votes", "crash", "fsync", "audit"), _EXPERIMENT),
+    "planner": (RECOMMENDED, NOT_KNOWN),
     "peers": (BARS_REACHED, BARS_MISSED, NOT_KNOWN, INTERRUPTED),
     "bench": (BARS_REACHED, BARS_MISSED, NOT_KNOWN),
 }

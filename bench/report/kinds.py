@@ -1,34 +1,76 @@
-"""What kind of result it is, and how each is told: *result → its sheet, its JUnit cases, its figures*.
+"""What kind of result it is, and how each is told: *a stored result → its type, checked → its sheet, cases, figures*.
 
-Rules: a kind is recognised by its own word (`kind`). Each question tells its own
-result, in a module with `sheet(result, place)` and `suite(result)`, if it has pictures `figures(result)`, if it has
-courses of events `evidence(result)`, and `beside(result, folder)` if another kind of result belongs to it.
+Rules
+- A kind is recognised by its own word (`kind`). Each question tells its own result, in a module with
+  `sheet(result, place)` and `suite(result)`, if it has pictures `figures(result)`, if it has courses of events
+  `evidence(result)`, and `beside(result, folder)` if another kind of result belongs to it.
+- This is the one door for stored results. Each question judges its own result anew, with the function that the maker of
+  the result asked, too. A result that contradicts itself, or whose word its sections do not earn, is refused.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from pkgutil import resolve_name
 from types import ModuleType
+from typing import Any, TypeVar, cast
 
 from bench.errors import UsageError
-from bench.measure.result import Document
-from bench.measure.section import typed
+from bench.measure.earned import first_difference
+from bench.measure.result import RESULT_NAME, Document, read_result
+from bench.measure.run_result import RunResult
+from bench.measure.section import contradictions_in, typed
 from bench.report.sheet import Sheet, Suite
 
-KINDS = {  # the type of its results, and the module that tells them
-    "audit": ("bench.experiments.audit.result:AuditResult", "bench.experiments.audit.words"),
-    "capacity": ("bench.experiments.capacity.result:CapacityResult", "bench.experiments.capacity.words"),
-    "compare": ("bench.experiments.compare.result:ComparisonResult", "bench.experiments.compare.words"),
-    "crash": ("bench.experiments.crash.result:CrashResult", "bench.experiments.crash.words"),
-    "explore": ("bench.experiments.explore.result:ExploreResult", "bench.experiments.explore.words"),
-    "fsync": ("bench.experiments.fsync.result:FsyncResult", "bench.experiments.fsync.words"),
-    "gate": ("bench.experiments.compare.result:ComparisonResult", "bench.experiments.compare.words"),
-    "peers": ("bench.experiments.contest.result:PeersResult", "bench.experiments.contest.words"),
-    "run": ("bench.measure.run_result:RunResult", "bench.report.summary"),
-    "safety": ("bench.experiments.safety_matrix.result:SafetyResult", "bench.experiments.safety_matrix.words"),
-    "split-votes": ("bench.experiments.split_votes.result:SplitVotesResult", "bench.experiments.split_votes.words"),
+_COMPARE = "bench.experiments.compare"
+KINDS = {  # the type of its results, the module that tells them, the function that judges them anew
+    "audit": (
+        "bench.experiments.audit.result:AuditResult",
+        "bench.experiments.audit.words",
+        "bench.experiments.audit.judge:earned",
+    ),
+    "capacity": (
+        "bench.experiments.capacity.result:CapacityResult",
+        "bench.experiments.capacity.words",
+        "bench.experiments.capacity.judge:earned",
+    ),
+    "compare": (f"{_COMPARE}.result:ComparisonResult", f"{_COMPARE}.words", f"{_COMPARE}.judge:earned"),
+    "crash": (
+        "bench.experiments.crash.result:CrashResult",
+        "bench.experiments.crash.words",
+        "bench.experiments.crash.judge:earned",
+    ),
+    "explore": (
+        "bench.experiments.explore.result:ExploreResult",
+        "bench.experiments.explore.words",
+        "bench.experiments.explore.judge:earned",
+    ),
+    "fsync": (
+        "bench.experiments.fsync.result:FsyncResult",
+        "bench.experiments.fsync.words",
+        "bench.experiments.fsync.planner:earned",
+    ),
+    "gate": (f"{_COMPARE}.result:ComparisonResult", f"{_COMPARE}.words", f"{_COMPARE}.judge:earned"),
+    "peers": (
+        "bench.experiments.contest.result:PeersResult",
+        "bench.experiments.contest.words",
+        "bench.experiments.contest.judge:earned",
+    ),
+    "run": ("bench.measure.run_result:RunResult", "bench.report.summary", "bench.gates.run_verdict:earned"),
+    "safety": (
+        "bench.experiments.safety_matrix.result:SafetyResult",
+        "bench.experiments.safety_matrix.words",
+        "bench.experiments.safety_matrix.judge:earned",
+    ),
+    "split-votes": (
+        "bench.experiments.split_votes.result:SplitVotesResult",
+        "bench.experiments.split_votes.words",
+        "bench.experiments.split_votes.judge:earned",
+    ),
 }
+Found = TypeVar("Found", bound=Document)
+_BROKEN = (ArithmeticError, LookupError, TypeError, ValueError, AttributeError)  # of sections that no command makes
 
 
 def type_of(kind: str) -> type[Document]:
@@ -38,11 +80,56 @@ def type_of(kind: str) -> type[Document]:
 
 
 def of_its_kind(result: Mapping[str, object], name: str) -> Document:
-    """Return the result called `name` as the type of its kind. Raises UsageError if it is not whole, or of no kind."""
+    """Return the result called `name` as the type of its kind. Raises UsageError if it is not whole, of no kind, or
+    says what its sections do not earn."""
     kind = str(result.get("kind", "run" if "latency_s" in result else "an unknown kind"))  # old runs have none
     if kind not in KINDS:
         raise UsageError(f"{name} is a result of lockbench {kind}, which this lockbench does not know")
-    return typed(result, type_of(kind), name)
+    return as_earned(typed(result, type_of(kind), name), name)
+
+
+def as_earned(result: Document, name: str) -> Document:
+    """Return the result called `name` as its sections earn it. Raises UsageError where it contradicts itself, or says
+    something else than it earns."""
+    judge: Callable[[Document], Document] = resolve_name(KINDS[kind_of(result)][2])
+    earned = result
+    try:
+        wrong = next(contradictions_in(result), "")
+        if not wrong:
+            earned = judge(result)
+            wrong = first_difference(result, earned)
+    except _BROKEN as error:
+        wrong = f"its sections cannot be judged ({type(error).__name__}: {error})"
+    if wrong:
+        raise UsageError(f"{name} is refused, as {wrong}; it was changed or is damaged: measure it anew")
+    return earned
+
+
+def result_of_kind(place: Path, kind: str, form: type[Found]) -> Found:
+    """Return the result in the file or folder `place`, a `form`. Raises UsageError when it is none, not of this kind,
+    not whole, or says what its sections do not earn."""
+    result = read_result(place)
+    if result.get("kind") != kind:
+        raise UsageError(f"{place} is not a result of lockbench {kind}; name a result of lockbench {kind}")
+    assert issubclass(form, type_of(kind))
+    return cast("Found", of_its_kind(result, str(place)))
+
+
+def newest_result(folder: Path, kind: str, form: type[Found]) -> Found | None:
+    """Return the result of this kind that was begun last, of those right below `folder`; None when there is none.
+    Raises UsageError where the newest one is refused: an older one in its place would be a surprise."""
+    found: list[tuple[str, Path]] = []
+    for path in folder.glob(f"*/{RESULT_NAME}"):
+        with suppress(UsageError):  # what is no result of this kind was not looked for
+            result = read_result(path)
+            if result.get("kind") == kind:
+                found.append((str(result.get("started_at")), path))
+    return result_of_kind(max(found)[1], kind, form) if found else None
+
+
+def read_run(place: Path) -> RunResult:
+    """Return the result of a run in a folder or file. Raises UsageError as `result_of_kind`."""
+    return result_of_kind(place, "run", RunResult)
 
 
 def kind_of(result: Document) -> str:
@@ -57,7 +144,7 @@ def words_of(result: Document) -> ModuleType:
 
 def beside(result: Document, folder: Path) -> Document:
     """Return `result` with what the results right below `folder` add to it, where its kind looks for that."""
-    look = getattr(words_of(result), "beside", None)
+    look: Any = getattr(words_of(result), "beside", None)
     found: Document = look(result, folder) if look else result
     return found
 

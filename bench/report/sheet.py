@@ -82,6 +82,7 @@ class Sheet:
     parts: tuple[Part, ...]
     lines: tuple[Sentence, ...]
     tables_first: bool = False
+    caveat: str = ""  # of the headline: beside the word also where there is no room for the rest
 
     def style_of(self, line: Sentence) -> str:
         """The style of one of its lines: a reason has that of the verdict, a warning wants attention."""
@@ -91,7 +92,7 @@ class Sheet:
 def sheet_of(
     result: Document, place: str, *, kind: str, headline: str, conditions: Iterable[str],
     parts: Iterable[Part], lines: Iterable[tuple[str, str] | Sentence],
-    tables_first: bool = False,
+    tables_first: bool = False, caveat: str = "",
 ) -> Sheet:  # fmt: skip
     """Return the sheet of a `result` of `kind`, stored at `place` ("" = nowhere): around its own `lines` what every
     result says, the reasons of its verdict, its warnings, and where it is."""
@@ -102,7 +103,7 @@ def sheet_of(
         *([("result", place)] if place else []),
     ]
     word, once = word_of(kind, result.verdict), tuple(dict.fromkeys(Sentence(*line) for line in said))
-    return Sheet(word.text, word.colour, headline, " · ".join(conditions), tuple(parts), once, tables_first)
+    return Sheet(word.text, word.colour, headline, " · ".join(conditions), tuple(parts), once, tables_first, caveat)
 
 
 def made(result: Document, shared: str = "") -> tuple[str, str, str]:
@@ -122,7 +123,10 @@ def print_sheet(sheet: Sheet, console: Console) -> None:
         console.print(line)
     if tables and not sheet.tables_first:
         console.print()
-    console.print(verdict if verdict.cell_len <= console.width else Text(sheet.verdict, style=f"bold {sheet.style}"))
+    short = Text.assemble(
+        (sheet.verdict, f"bold {sheet.style}"), (f"   {sheet.caveat}" if sheet.caveat else "", "bold")
+    )
+    console.print(verdict if verdict.cell_len <= console.width else short)
 
 
 def sheet_markdown(sheet: Sheet) -> str:

@@ -153,7 +153,14 @@ def _outcomes(result: RunResult) -> Sentence:
     shares = fields_of(result.outcome_shares).items()
     parts = [f"{_words(name)} {percent(ratio)}{how.get(name, '')}" for name, ratio in shares if ratio]
     nothing = "nothing was recorded in the measured window"
-    return Sentence("outcomes", " · ".join(parts) or nothing, "" if parts else BAD)
+    unserved, asked, spurious = result.waiting.unserved, result.waiting.asked, result.safety.spurious_refusals
+    served = []
+    if unserved is not None and asked is not None:
+        hungry = f"{count(unserved)} of {counted(asked, 'caller')} never served"
+        served.append(hungry if unserved else "all callers served")
+    served.append(f"{count(spurious)} spurious refusals")  # while nobody can have held the lock
+    style = DOUBTFUL if unserved or spurious else ""
+    return Sentence("outcomes", " · ".join([" · ".join(parts) or nothing, *served]), style if parts else BAD)
 
 
 def _attempts(result: RunResult) -> Sentence:

@@ -3,9 +3,7 @@
 Rules
 - Everything that qualifies a number stands in `warnings`, as a value; what is missing is None and said.
 - Leaked keys are counted, then unlinked by their known names.
-- Of an invalid run nothing is judged but violations, which are certain: its figures mean nothing.
-- UNKNOWN safety, or one that was not tested, is the word of a run that has nothing else to say; it is never green.
-- A run that Ctrl-C cut is not known, however well it began.
+- The verdict is that of `bench.gates.run_verdict`, made from the finished sections: who reads the result gets the same.
 """
 
 from collections import Counter
@@ -17,8 +15,7 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace as replaced
 
-from bench.gates.threshold import read_thresholds, sentence
-from bench.measure import verdict as words
+from bench.gates.run_verdict import judge_limits, judge_result
 from bench.measure import workers
 from bench.measure.clocks import read_clocks
 from bench.measure.environment import describe_environment
@@ -30,14 +27,11 @@ from bench.measure.record import history_parts, read_history, read_open
 from bench.measure.run_result import (
     InfoDelta,
     InstanceReport,
-    JudgedThreshold,
-    Measured,
     RunResult,
     SafetyReport,
     fields_of,
 )
-from bench.measure.verdict import TESTED_LEAST, Evidence, Verdict
-from bench.measure.verdict import conclude as concluded
+from bench.measure.verdict import Verdict
 from bench.recipes.fencing import OWN_KEYS
 from bench.recipes.registry import find_recipe
 from bench.run.faults import FaultTimeline
@@ -51,7 +45,7 @@ from bench.topology.probe import leaked_keys
 from bench.workloads.demand import due_between
 from lockcore.clock import NS_PER_MS
 
-_OF_SAFETY = {word.text: word for word in (words.SAFE, words.NOT_TESTED, words.UNKNOWN)}
+_UNJUDGED = Verdict(status="inconclusive", reasons=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +85,7 @@ def conclude(evidence: RunEvidence, *, run_id: str, command: Sequence[str], star
         *evidence.servers.losses(),
         *evidence.limits.invalidities(),
     )
-    void = invalidities(measured, breaks)
-    thresholds = tuple(threshold.judge(measured, void) for threshold in read_thresholds(scenario.thresholds))
-    return RunResult(
+    result = RunResult(
         **fields_of(measured),
         id=run_id,
         command=tuple(command),
@@ -107,10 +99,12 @@ def conclude(evidence: RunEvidence, *, run_id: str, command: Sequence[str], star
         limits=evidence.limits,
         workers=load_workers(reports, clocks, leases),
         faults=evidence.timeline.section(),
-        thresholds=thresholds,
+        breaks=breaks,
+        thresholds=tuple(judge_limits(measured, breaks, scenario.thresholds)),
         warnings=(*folded.warnings, *_warnings(evidence, instances, reports, clocks, measured.safety)),
-        verdict=judge_run(measured, breaks, thresholds, interrupted=course.interrupted),
+        verdict=_UNJUDGED,
     )
+    return replaced(result, verdict=judge_result(result))
 
 
 def _judge(
@@ -243,45 +237,3 @@ def _instance_warnings(instance: InstanceReport) -> Iterator[str]:
 def eviction_text(keys: int) -> str:
     """What it means for a lock that a server evicted keys while the run lasted."""
     return f"it evicted {keys:,} keys for want of memory: a lock that it evicts is free for the next caller"
-
-
-def judge_run(
-    measured: Measured,
-    deaths: Sequence[str],
-    thresholds: Sequence[JudgedThreshold] = (),
-    *,
-    interrupted: bool = False,
-) -> Verdict:
-    """Return the verdict. `deaths`: workers that ended early; `interrupted`: by Ctrl-C."""
-    safety, invalid = measured.safety, invalidities(measured, deaths)
-    failed, undecided = (
-        [sentence(one) for one in thresholds if one.status == status] for status in ("fail", "inconclusive")
-    )
-    found = {
-        words.VIOLATED: [str(safety.reason)] if safety.verdict == "VIOLATED" else [],
-        words.FAIL: [] if invalid else failed,
-        words.INVALID: invalid,
-        words.INTERRUPTED: ["interrupted before its time"] if interrupted and not invalid else [],
-        words.INCONCLUSIVE: [] if invalid else [*_nothing_granted(measured), *undecided],
-    }
-    evidence = (Evidence.none_in("tested leases", safety.tested_leases, TESTED_LEAST),)
-    word = _OF_SAFETY.get(safety.verdict, words.UNKNOWN)
-    if word is not words.SAFE and not any(found.values()):
-        return Verdict.of(word, word.exit_code, evidence, ())
-    return concluded(words.SAFE, evidence, found, thin=words.NOT_TESTED)
-
-
-def invalidities(measured: Measured, deaths: Sequence[str]) -> list[str]:
-    """Why no figure of this run means anything; nothing when they do. `deaths`: workers that ended early."""
-    generator = measured.generator
-    claim = [f"the load was not what it claims: {generator.reason}"] if generator.verdict == "INVALID" else []
-    return [*deaths, *claim]
-
-
-def _nothing_granted(measured: Measured) -> list[str]:
-    """Outcomes count what was due in the window, the rate what was granted in it: in a long queue these are others."""
-    if measured.outcomes.acquired:
-        return []
-    if measured.rate.achieved_per_s:
-        return ["no acquire that was due in the measured window got its lease; those granted in it were due before"]
-    return ["no lease was granted in the measured window"]

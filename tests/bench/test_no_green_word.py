@@ -3,6 +3,7 @@
 What is green over evidence is shown beside it, so that a judge that never says a good word would be noticed.
 """
 
+import ast
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from bench.experiments.audit.experiment import judge_cells
+from bench.experiments.audit.judge import judge_cells
 from bench.experiments.audit.result import Cell, CellWord
 from bench.experiments.capacity.judge import CapacityPlan, Findings, SweepPoint, judge_capacity, point_of
 from bench.experiments.capacity.probe import read_slo
@@ -19,28 +20,29 @@ from bench.experiments.compare.judge import judge_comparison
 from bench.experiments.contest.judge import bar_of, judge_bars
 from bench.experiments.crash.judge import judge_crash
 from bench.experiments.crash.result import CrashResult
-from bench.experiments.explore.experiment import judge_explored, row_of
+from bench.experiments.explore.experiment import row_of
+from bench.experiments.explore.judge import judge_explored
 from bench.experiments.explore.search import Hunt
 from bench.experiments.fsync.judge import findings_of, judge_fsync
-from bench.experiments.fsync.planner import plan_page
-from bench.experiments.safety_matrix.experiment import judge_rows
+from bench.experiments.fsync.planner import judge_page, plan_page
+from bench.experiments.safety_matrix.judge import judge_rows
 from bench.experiments.safety_matrix.leases import confirmed
 from bench.experiments.safety_matrix.result import MatrixWord, SafetyRow
 from bench.experiments.split_votes.judge import judge_split_votes
+from bench.gates.run_verdict import judge_run
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, RowWord
 from bench.measure.result import read_result
 from bench.measure.section import typed
 from bench.measure.statistics import Spread
-from bench.measure.verdict import WORDS, Kind, word_of
+from bench.measure.verdict import WORDS, Kind, word_of, worst_code
 from bench.recipes.registry import find_recipe
 from bench.report.generated import words_table
-from bench.run.conclude import judge_run
 from bench.scenario import load
 from tests.bench.whole_run import run_of
 from tests.doubles.attributes import attributes
 from tests.doubles.capacity_points import ACQUIRE, probe
-from tests.doubles.compared import compared_run, judged
-from tests.doubles.fsync_visits import rows_of, turns, visit
+from tests.doubles.compared import compared_run, judged, limit
+from tests.doubles.fsync_visits import crash_of, cut, rows_of, turns, visit
 
 Verdict = Any  # a section, or the JSON value of one
 README = Path(__file__).parents[2] / "README.md"
@@ -61,6 +63,13 @@ def audit(*cells: tuple[str, CellWord]) -> Verdict:
 def crash(word: RowWord) -> Verdict:
     row = structs.replace(typed(OLD_CRASH, CrashResult).rows[0], verdict=word)
     return judge_crash([], [row])
+
+
+def planned(*cells: dict[str, Any], **conditions: Any) -> Verdict:
+    """What the planner's page says over these cells of a crash result."""
+    crash = crash_of(*cells)
+    crash = structs.replace(crash, conditions=structs.replace(crash.conditions, **conditions))
+    return judge_page(plan_page(rows_of(turns([visit("everysec", 5000), visit("always", 250)], 6)), crash))
 
 
 def noisy_row() -> MatrixWord:
@@ -138,6 +147,7 @@ GREEN: dict[str, Callable[[], Verdict]] = {
     "capacity": lambda: capacity(*CLEAN),
     "compare": lambda: comparison("compare", ("same",), "pass", "pass"),
     "gate": lambda: comparison("gate", ("pass",), "pass", "pass"),
+    "planner": lambda: planned(cut("everysec", "delayed", instances=1)),
     "peers": lambda: peers((1.1, 1.3)),
     "bench": lambda: speed((0.85, 0.95), added=(0.5, 1.5)),
 }
@@ -202,6 +212,14 @@ NEVER_GREEN: dict[str, tuple[Callable[[], Verdict], ...]] = {  # nothing, a cont
         lambda: comparison("gate", ("pass",), "pass", "violated"),
         lambda: comparison("gate", ("pass", "inconclusive"), "pass", "pass"),
     ),
+    "planner": (
+        lambda: judge_page(plan_page([], None)),
+        planned,
+        lambda: planned(cut("everysec", "delayed", grants=1)),
+        lambda: planned(cut("everysec", "delayed", instances=1), cuts_per_cell=3),
+        lambda: planned(cut("everysec", "delayed", instances=1, cuts=6)),
+        lambda: planned(cut("everysec", "delayed", instances=1), instances=(5,)),
+    ),
     "bench": (
         speed,
         lambda: speed((0.85, 0.95), (0.7, 0.75)),
@@ -237,14 +255,57 @@ def test_no_judge_is_green_over_nothing_over_a_contradiction_or_over_noise(
         assert verdict["reasons"]
 
 
+def test_every_word_that_can_be_printed_stands_in_the_table() -> None:
+    """Sheets are made of words; the only texts that head one are those of `WORDS`."""
+    printed = {
+        call.args[0].value
+        for path in (README.parent / "bench").rglob("*.py")
+        for call in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(call, ast.Call) and getattr(call.func, "id", "") in ("Sheet", "Word") and call.args
+        if isinstance(call.args[0], ast.Constant)
+    }
+    known = {word.text for words in WORDS.values() for word in words}
+    assert printed == known, "a sheet that is headed by a text of its own, or a word that no command says"
+    table = words_table()
+    assert all(f"| **{text}** |" in table for text in known)
+
+
+@pytest.mark.parametrize(
+    ("codes", "worst"),
+    [((4, 1), 1), ((1, 4, 0), 1), ((4, 5), 5), ((3, 5), 3), ((2, 130), 130), ((0, 4), 4), ((3, 1, 4), 3)],
+)
+def test_of_several_exit_codes_the_first_of_the_order_counts(codes: tuple[int, ...], worst: int) -> None:
+    assert worst_code(codes) == worst
+
+
+FAILED_AND_UNDECIDED: dict[str, Callable[[], Verdict]] = {
+    "run": lambda: judge_run(run_of(), (), [limit("fail", 9.0), limit("inconclusive")]),
+    "gate": lambda: comparison("gate", ("fail", "inconclusive"), "pass", "pass"),
+    "gate-limits": lambda: judge_comparison(
+        "gate",
+        [compared_run(0), compared_run(1)],
+        [judged("inconclusive")],
+        labels=["a", "b"],
+        thresholds=[limit("inconclusive"), limit("fail", 9.0)],
+    ),
+    "peers": lambda: peers((0.5, 0.6), (0.9, 1.3)),
+    "bench": lambda: speed((0.7, 0.75), (0.75, 0.85)),
+}
+
+
+@pytest.mark.parametrize("command", FAILED_AND_UNDECIDED)
+def test_what_failed_stays_failed_beside_what_is_undecided(command: str) -> None:
+    assert FAILED_AND_UNDECIDED[command]()["exit_code"] == 1
+
+
 def test_every_command_with_a_good_word_is_fed() -> None:
     assert set(NEVER_GREEN) == set(GREEN) == set(WORDS)
 
 
 def test_the_planner_advises_nothing_without_crashes_or_without_a_safe_option() -> None:
-    assert plan_page([], None).advice == (
-        "nothing is recommended yet: run lockbench crash --quick, then lockbench planner",
-    )
+    page = plan_page([], None)
+    assert page.advice == ("nothing is recommended yet: run lockbench crash --quick, then lockbench planner",)
+    assert judge_page(page).word == "NOT KNOWN"
 
 
 def test_readme_has_the_table_that_the_code_makes() -> None:

@@ -17,15 +17,14 @@ from msgspec import structs
 from redis.exceptions import RedisError
 
 from bench.errors import BenchError, UsageError
+from bench.experiments.audit.judge import judge_cells
 from bench.experiments.audit.party import HangsError, NotApplicableError, promise_of
 from bench.experiments.audit.result import CONTROL, NO_FAULT, AuditConditions, AuditResult, Cell, CellWord
 from bench.experiments.audit.schedules import SCHEDULES, AuditSchedule, UnmetError
 from bench.experiments.audit.stage import Stage
 from bench.experiments.contest.installed import PEERS, Contestant, install, ours
 from bench.experiments.contest.result import Missing
-from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED, conclude_rows
 from bench.measure.run_result import OwnFleet, ServerBinary
-from bench.measure.verdict import Verdict
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 from bench.scenario.quantity import nearest, require_known
 from bench.topology.server import find_server
@@ -173,24 +172,3 @@ def _played(stage: Stage, one: AuditSchedule) -> tuple[CellWord, str]:
     except (BenchError, RedisError, TimeoutError, OSError) as error:
         return "not known", f"{type(error).__name__}: {error}"
     return ("does not", wrong) if wrong else ("holds", "")
-
-
-def judge_cells(cells: Sequence[Cell], *, interrupted: bool = False) -> Verdict:
-    """What the audit itself ends with: controls must be caught, lockcore must hold; others are told."""
-    rows = [
-        (_row_word(cell), f"{cell.library}, {cell.schedule}: {cell.verdict} {cell.happened}".strip()) for cell in cells
-    ]
-    if not any(cell.verdict in ("holds", "does not") and not cell.library.startswith(CONTROL) for cell in cells):
-        rows.append((NOT_KNOWN, "no library was played to an end: see absent and what is not known"))
-    cut = f"interrupted after {len(cells)} cells" if interrupted else ""
-    return conclude_rows(rows, tested="cells as expected", interrupted=cut)
-
-
-def _row_word(cell: Cell) -> str:
-    """What a cell is for the audit itself; "told": it decides nothing."""
-    if cell.library.startswith(CONTROL):
-        must = "holds" if cell.library == CONTROL + NO_FAULT else "does not"
-        return AS_EXPECTED if cell.verdict == must else NOT_KNOWN if cell.verdict == "not known" else NOT_SHOWN
-    if cell.library.startswith("lockcore"):
-        return {"holds": AS_EXPECTED, "does not": VIOLATED, "not known": NOT_KNOWN}.get(cell.verdict, "told")
-    return "told"

@@ -56,6 +56,7 @@ def run_capacity(order: ExperimentOrder[CapacityPlan], show: Show) -> Done[Capac
             slo=tuple(threshold.expression for threshold in plan.slo.thresholds),
             target_rate_per_s=plan.target_rate_per_s,
             points=tuple(points),
+            stopped=seeker.stopped,
             warnings=tuple(dict.fromkeys(seeker.warnings)),
             verdict=judge_capacity(points, stopped=seeker.stopped, interrupted=experiment.cut),
         )

@@ -15,13 +15,15 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec.structs import replace
 
 from bench.experiments.capacity import model
 from bench.experiments.capacity.model import LEAST_RATE, USABLE, Look, RateInterval, Reached
-from bench.experiments.capacity.probe import Slo, is_busy, next_limit
+from bench.experiments.capacity.probe import Slo, is_busy, next_limit, read_slo
 from bench.experiments.capacity.result import (
     Capacity,
     CapacityPoint,
+    CapacityResult,
     ClosedLoop,
     Estimate,
     Headroom,
@@ -322,3 +324,33 @@ def judge_capacity(points: Sequence[CapacityPoint], *, stopped: str = "", interr
         for point in points
     ]
     return conclude(words.FOUND, evidence, {**found, **cut}, thin=words.INCONCLUSIVE)
+
+
+def earned(result: CapacityResult) -> CapacityResult:
+    """Return `result` with the points and the verdict that its probes and closed loops earn. Raises UsageError for an
+    SLO that this version does not know."""
+    slo = read_slo(result.slo)
+    plan = CapacityPlan((), slo, result.target_rate_per_s, fixed_users=False, budget_s=0.0)
+    points = tuple(_earned_point(point, plan) for point in result.points)
+    stopped = result.stopped
+    if stopped is None:  # before 2026-11-27 only the reasons told
+        known = {reason for point in points for reason in point.reasons}
+        unknown = [reason for reason in result.verdict.reasons if reason not in known]
+        stopped = "; ".join(unknown) if result.verdict.word == words.INCONCLUSIVE.text else ""
+    verdict = judge_capacity(points, stopped=stopped, interrupted=result.interrupted)
+    return replace(result, points=points, verdict=verdict)
+
+
+def _earned_point(point: CapacityPoint, plan: CapacityPlan) -> CapacityPoint:
+    """Return a stored point as its probes and loops earn it. That a run was violated is certain, and only the point's
+    own word tells."""
+    is_violated = point.status == words.VIOLATED.status
+    findings = Findings(
+        probes=[*point.probes],
+        callers=[*point.callers],
+        fleet=point.fleet,
+        violated="; ".join(point.reasons) if is_violated else "",
+    )
+    made = point_of(SweepPoint(point.scenario, point.variables), findings, plan)
+    also = [reason for reason in point.reasons if reason not in made.reasons] if made.reasons else []
+    return replace(made, reasons=(*made.reasons, *also))

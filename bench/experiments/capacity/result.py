@@ -41,8 +41,8 @@ class Use(Section, frozen=True):
 
     name: Annotated[str | None, says("the resource; null: nobody told what was used")]
     text: Annotated[str, says("what that means")]
-    ratio: Annotated[float | None, says("1 = all of it; null: not known")] = None
-    full_per_s: Annotated[float | None, says("the rate that takes all of it; null: not known")] = None
+    ratio: Annotated[Amount | None, says("1 = all of it; null: not known")] = None
+    full_per_s: Annotated[Amount | None, says("the rate that takes all of it; null: not known")] = None
 
 
 class ProbedInstance(Section, frozen=True, kw_only=True):
@@ -50,18 +50,18 @@ class ProbedInstance(Section, frozen=True, kw_only=True):
 
     index: Annotated[Count, says("position among the instances")]
     address: Annotated[str, says("host and port")]
-    cpu_ratio: Annotated[float | None, says("its share of a core")]
-    cpu_us_per_command: Annotated[float | None, says("its CPU time")]
-    reply_p50_s: Annotated[float | None, says("half of the sampled replies took no longer")]
-    reply_p99_s: Annotated[float | None, says("99 % of the sampled replies took no longer")]
+    cpu_ratio: Annotated[Amount | None, says("its share of a core")]
+    cpu_us_per_command: Annotated[Amount | None, says("its CPU time")]
+    reply_p50_s: Annotated[Amount | None, says("half of the sampled replies took no longer")]
+    reply_p99_s: Annotated[Amount | None, says("99 % of the sampled replies took no longer")]
     delayed_fsyncs: Annotated[int | None, says("AOF writes that waited for an fsync")]
 
 
 class ProbeGenerator(Section, frozen=True, kw_only=True):
     """Of the section `generator` of the probe's run."""
 
-    cpu_ratio: Annotated[float | None, says("CPU of the busiest load process ÷ one core")]
-    late_s: Annotated[float | None, says("how late its timer woke, at the percentile `figure`")] = None
+    cpu_ratio: Annotated[Amount | None, says("CPU of the busiest load process ÷ one core")]
+    late_s: Annotated[Amount | None, says("how late its timer woke, at the percentile `figure`")] = None
     figure: Annotated[str, says("of acquire, which the SLO limits")] = "p99"
 
 
@@ -71,7 +71,7 @@ class Probe(Section, frozen=True, kw_only=True):
     rate_per_s: Annotated[Amount, says("offered")]
     step: Annotated[str, says("why that rate was tried: target, or search")]
     seen: Annotated[Seen, says("saturated: the generator may be why it missed")]
-    completed_per_s: Annotated[float | None, says("acquires that returned")]
+    completed_per_s: Annotated[Amount | None, says("acquires that returned")]
     users: Annotated[Count, says("callers")]
     acquire_s: Annotated[Latency, says("of those that got a lease")]
     attainment: Annotated[Attainment | None, says("null: the SLO has no upper limit on a percentile of acquire")]
@@ -83,10 +83,10 @@ class Probe(Section, frozen=True, kw_only=True):
 class Capacity(Section, frozen=True, kw_only=True):
     """Between which rates the capacity lies, by all probes together."""
 
-    low: Annotated[float | None, says("lower end; null: too few probes held for one")]
-    high: Annotated[float | None, says("upper end; null: too few probes missed for one")]
+    low: Annotated[Amount | None, says("lower end; null: too few probes held for one")]
+    high: Annotated[Amount | None, says("upper end; null: too few probes missed for one")]
     at_least: Annotated[bool, says("nothing but the generator, or nothing at all, bounds it above")]
-    likely: Annotated[float | None, says("its middle; null: not both ends are known")] = None
+    likely: Annotated[Amount | None, says("its middle; null: not both ends are known")] = None
     sure: Annotated[Share | None, says("of it; null before 2026-11-23: then low held, high did not")] = None
 
     @property
@@ -105,9 +105,9 @@ class Knee(Section, frozen=True, kw_only=True):
 class Estimate(Section, frozen=True):
     """A figure and its 95 % interval."""
 
-    value: Annotated[float, says("its geometric mean")]
-    low: Annotated[float, says("lower end")]
-    high: Annotated[float, says("upper end")]
+    value: Annotated[Amount, says("its geometric mean")]
+    low: Annotated[Amount, says("lower end")]
+    high: Annotated[Amount, says("upper end")]
 
 
 class Headroom(Section, frozen=True, kw_only=True):
@@ -123,9 +123,9 @@ class ClosedLoop(Section, frozen=True, kw_only=True):
     """One closed-loop run."""
 
     users: Annotated[Count, says("callers")]
-    achieved_per_s: Annotated[float | None, says("leases granted")]
+    achieved_per_s: Annotated[Amount | None, says("leases granted")]
     acquire_s: Annotated[Latency, says("of those that got a lease")]
-    generator_cpu_ratio: Annotated[float | None, says("CPU of the busiest load process ÷ one core")]
+    generator_cpu_ratio: Annotated[Amount | None, says("CPU of the busiest load process ÷ one core")]
 
 
 class CapacityPoint(Section, frozen=True, kw_only=True):
@@ -150,8 +150,9 @@ class CapacityResult(Document, frozen=True, kw_only=True):
 
     kind: Annotated[Literal["capacity"], says("the command")] = "capacity"
     slo: Annotated[tuple[str, ...], says("expressions that must all hold")]
-    target_rate_per_s: Annotated[float | None, says("the rate whose headroom was asked for")]
+    target_rate_per_s: Annotated[Amount | None, says("the rate whose headroom was asked for")]
     points: Annotated[tuple[CapacityPoint, ...], says("as many as were begun")]
+    stopped: Annotated[str | None, says("why not all was probed; empty: nothing stopped it; null: older")] = None
 
 
 def point_name(variables: Mapping[str, str]) -> str:

@@ -121,7 +121,8 @@ def gate(scenario: Path | None, **values: Any) -> int:
 
     Two scenarios, revisions or installed versions are run in turns, on equal servers, until it is certain.
     PASS: the interval of the change ends within the tolerance. FAIL: it is worse for certain, and by more than
-    the tolerance. Besides, commands, bytes, round trips and connections per acquire must not grow at all.
+    the tolerance. Besides, commands, bytes, round trips and connections per acquire must not grow at all. Of stored
+    runs, whose cycles nobody can count one by one, commands, bytes and round trips must not grow for certain.
 
     SCENARIO.toml: the load for revisions and installed versions.
     """
@@ -179,15 +180,21 @@ def _stored(kind: Kind, given: Sequence[Named], values: Values) -> int:
     if values["expect_workers"]:
         raise UsageError("option --expect-workers: what is stored is not run again; leave it out, or name scenarios")
     from bench.experiments.compare.experiment import compare_stored
+    from bench.experiments.compare.judge import COUNTED
     from bench.experiments.compare.pairs import Comparison, Side
-    from bench.experiments.compare.sides import read_series, require_alike, rounds_of
+    from bench.experiments.compare.sides import read_series, require_alike, require_usable, rounds_of
 
     series = [read_series(one.where) for one in given]
     sides = [Side(one.label, results[0].scenario) for one, results in zip(given, series, strict=True)]
     first = sides[0].scenario
     judged, shown = _metrics(kind, values, first)
+    require_usable(kind, series, [side.label for side in sides])
     require_alike(series, [side.label for side in sides], values["variables"])
     rounds = rounds_of(series, read_thresholds(values["thresholds"]))
+    if kind == "gate":  # what nobody can count one by one any more
+        counted = [metric for metric in map(find_metric, COUNTED) if any(rounds.values(0, metric))]
+        judged = tuple(dict.fromkeys((*judged, *counted)))
+        shown = tuple(metric for metric in shown if metric not in judged)
     plan = Comparison(kind, sides, judged, shown, values["tolerance"], first.seed, rounds.finished)
     return carry_out(kind, plan, values, lambda order, _show: compare_stored(order, rounds))
 

@@ -21,7 +21,7 @@ import selectors
 import socket
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -30,7 +30,8 @@ from typing import TYPE_CHECKING
 import hiredis
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
-from bench.experiments.compare.result import Exact, ExactRow
+from bench.experiments.compare.judge import Costs, judge_exact
+from bench.experiments.compare.result import Exact
 from bench.recipes.protocol import RecipeSettings
 from bench.recipes.registry import find_recipe
 from bench.topology.child import Child
@@ -48,15 +49,6 @@ PATIENCE_MS = 2000.0  # of one instance: replies are held back while they are co
 QUIET_S = 0.015
 CHUNK_BYTES = 65_536
 COUNTED = ("commands", "bytes_sent", "bytes_received", "connections")
-Costs = Mapping[str, float]  # what one acquire of a free resource and its release cost, N instances together
-
-
-def judge_exact(baseline: Costs, candidate: Costs) -> Exact:
-    """Return both beside each other, and what grew."""
-    rows = tuple(ExactRow(name=name, first=first, second=candidate[name]) for name, first in baseline.items())
-    grown = (row for row in rows if row.second > row.first)
-    said = (f"{row.name.replace('_', ' ')} per acquire: {row.first:g} → {row.second:g}" for row in grown)
-    return Exact(rows=rows, failures=tuple(said))
 
 
 def count_exactly(order: CompareOrder) -> Exact:

@@ -7,23 +7,18 @@ more (A/A), which is the noise. What was finished when Ctrl-C came is judged and
 
 from collections.abc import Iterator
 
-from msgspec import structs
-
 from bench.experiments.compare.costs import count_exactly
-from bench.experiments.compare.judge import Sides, combine_thresholds, judge_comparison, judge_figure
+from bench.experiments.compare.judge import Asked, earned, judge_figures, verdict_over
 from bench.experiments.compare.pairs import CompareOrder, Comparison, Rounds, run_pairs, take_turns
 from bench.experiments.compare.result import (
     ComparedSide,
     ComparedVerdict,
     ComparisonResult,
     Exact,
-    Judged,
-    SideThreshold,
 )
 from bench.experiments.compare.sides import differences, settings_of
 from bench.experiments.compare.words import change_text, metric_text
 from bench.measure.fold import FAILED_SHARE
-from bench.measure.run_result import fields_of
 from bench.measure.workers import BUSY_CORE
 from bench.report.figures import counted
 from bench.run.experiment import Done, Experiment, Show
@@ -46,12 +41,13 @@ def compare_now(order: CompareOrder, say: Show) -> Done[ComparisonResult]:
 
 def _so_far(plan: Comparison, rounds: Rounds) -> tuple[str, bool]:
     """What the pairs say by now, in words, and whether a gate has its answer: at its looks, but a fault at once."""
+    asked = _asked(plan, rounds)
     said = [
         f"{metric_text(one.metric).removeprefix('acquire.')} {change_text(one.ratio)}, "
-        for one in _judged(plan, rounds)
+        for one in judge_figures(asked, rounds.runs)
         if one.role == "judged" and (one.metric, change_text(one.ratio)) != ("acquire.success", "+0.0 %")  # no news
     ]
-    status = _verdict(plan, rounds, None).status
+    status = verdict_over(asked, rounds.runs, None, stopped=rounds.stopped, interrupted=rounds.interrupted).status
     sure = status in ("violated", "invalid") or (rounds.finished in plan.looks and status in ("pass", "fail"))
     return "".join(said), plan.kind == "gate" and sure
 
@@ -64,7 +60,8 @@ def compare_stored(order: CompareOrder, rounds: Rounds) -> Done[ComparisonResult
 
 def _answer(experiment: Experiment, plan: Comparison, rounds: Rounds, exact: Exact | None) -> ComparisonResult:
     settings = [settings_of(result) for _, result in sorted(rounds.results.items())]
-    return ComparisonResult(
+    asked = _asked(plan, rounds)
+    result = ComparisonResult(
         **experiment.header(seed=plan.seed, interrupted=rounds.interrupted),
         kind=plan.kind,
         planned_pairs=plan.pairs,
@@ -76,47 +73,30 @@ def _answer(experiment: Experiment, plan: Comparison, rounds: Rounds, exact: Exa
         in_turns=rounds.paired and take_turns(plan),
         looks=tuple(plan.looks),
         repeated_pairs=rounds.repeated,
-        metrics=tuple(_judged(plan, rounds)),
+        stopped=rounds.stopped,
+        sharp=plan.sharp,
+        metrics=tuple(judge_figures(asked, rounds.runs)),
         exact=exact,
-        thresholds=tuple(_thresholds(plan, rounds)),
+        thresholds=(),
         runs=tuple(rounds.runs),
         warnings=tuple(_warnings(plan, rounds)),
-        verdict=_verdict(plan, rounds, exact),
+        verdict=ComparedVerdict(status="inconclusive", reasons=()),
     )
+    return earned(result)  # limits and verdict, as everybody makes them who reads the result
 
 
-def _verdict(plan: Comparison, rounds: Rounds, exact: Exact | None) -> ComparedVerdict:
-    return judge_comparison(
-        plan.kind, rounds.runs, [one for one in _judged(plan, rounds) if one.role == "judged"],
-        labels=[side.label for side in plan.sides], exact=exact, thresholds=tuple(_thresholds(plan, rounds)),
-        stopped=rounds.stopped, interrupted=rounds.interrupted,
-    )  # fmt: skip
-
-
-def _judged(plan: Comparison, rounds: Rounds) -> Iterator[Judged]:
-    """One entry for each metric of each side after the first. A figure of a gate that was cut between two looks is not
-    judged: who watches may cut it when it suits him."""
-    next_look = next((look for look in plan.looks if look >= rounds.finished), rounds.finished)
-    for index, side in list(enumerate(plan.sides))[1:]:
-        for metric in (*plan.judged, *plan.shown):
-            values = Sides(rounds.values(0, metric), rounds.values(index, metric), rounds.paired)
-            found = judge_figure(
-                plan.kind, metric, values, plan.tolerance_of(metric),
-                metrics=len(plan.judged), looks=len(plan.looks) or 1,
-            )  # fmt: skip
-            if next_look > rounds.finished and found.verdict != "inconclusive":
-                reason = f"cut after {rounds.finished} of {next_look} pairs that it is judged after"
-                found = structs.replace(found, verdict="inconclusive", reason=reason, noisy=False)
-            role = "noise" if side.is_noise else "judged" if metric in plan.judged else "shown"
-            yield structs.replace(found, side=index, label=side.label, role=role)
-
-
-def _thresholds(plan: Comparison, rounds: Rounds) -> Iterator[SideThreshold]:
-    """The limits of every side that is not only there for comparison."""
-    for index, side in enumerate(plan.sides):
-        runs = [run for run in rounds.runs if run.side == index]
-        if runs and not side.is_noise and (index or plan.kind == "compare"):
-            yield from (SideThreshold(**fields_of(one), label=side.label) for one in combine_thresholds(runs))
+def _asked(plan: Comparison, rounds: Rounds) -> Asked:
+    return Asked(
+        kind=plan.kind,
+        labels=[side.label for side in plan.sides],
+        noise=frozenset(index for index, side in enumerate(plan.sides) if side.is_noise),
+        judged=plan.judged,
+        shown=plan.shown,
+        tolerance=plan.tolerance,
+        sharp=plan.sharp,
+        looks=plan.looks,
+        paired=rounds.paired,
+    )
 
 
 def _warnings(plan: Comparison, rounds: Rounds) -> Iterator[str]:

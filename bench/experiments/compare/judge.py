@@ -3,19 +3,32 @@
 Rules, beside the gate's (README of this folder): a share of acquires is compared by its difference, in points: who
 forgives 10 % of the speed does not forgive 10 % of the locks. Nothing acquired is a value there, the worst. A pair
 without a value on either side is no pair; where only one side has one, nothing passes. Of an INVALID run no figure is
-judged; only violations and counted costs fail.
+judged; only violations and counted costs fail. What an acquire costs in commands, bytes and round trips may
+not grow. Nobody counts single cycles of stored runs; there, growth that is certain fails without a tolerance.
+
+`earned` judges a stored comparison anew, with the functions that made it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, exp, expm1, inf, isinf, log
-from statistics import median
+from statistics import geometric_mean, median
 
 from msgspec.structs import asdict, replace
 
-from bench.experiments.compare.result import ComparedRun, ComparedVerdict, Exact, Judged, Kind, Word
-from bench.gates.threshold import Metric, finite, value_of
-from bench.measure.run_result import JudgedThreshold
+from bench.experiments.compare.result import (
+    ComparedRun,
+    ComparedVerdict,
+    ComparisonResult,
+    Exact,
+    ExactRow,
+    Judged,
+    Kind,
+    SideThreshold,
+    Word,
+)
+from bench.gates.threshold import Metric, find_metric, finite, value_of
+from bench.measure.run_result import JudgedThreshold, fields_of
 from bench.measure.statistics import Shift, least_pairs, least_runs, paired_shift, spread, unpaired_shift
 from bench.measure.verdict import COMPARED, FAIL, INCONCLUSIVE, INTERRUPTED, INVALID, PASS, VIOLATED, Evidence, conclude
 from bench.measure.workers import IN_DOUBT
@@ -26,7 +39,26 @@ COMPARE_CONFIDENCE = 0.95
 SHARE_TOLERANCE = 0.01
 CPU_SHARE = 0.3  # of the tolerance, for CPU: a tenth more of the lock's own is 4 % more of a process's (README)
 GROWTH = 1.3  # from one look to the next
+COUNTED = ("cost.commands_per_acquire", "cost.bytes_per_acquire", "cost.round_trips_per_acquire")  # of stored runs
+COUNTED_MORE = 0.01  # of a count: what retries and lost rounds may add
 Values = Sequence[float | None]
+Costs = Mapping[str, float]  # what one acquire of a free resource and its release cost, N instances together
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is asked of runs: by whom (`labels` of the sides, those of `noise` are an A/A), by which figures, `looks` of
+    a gate, and whether CPU is judged sharply. It is the same for runs made now and for those of a stored result."""
+
+    kind: Kind
+    labels: Sequence[str]
+    noise: frozenset[int]
+    judged: Sequence[Metric]
+    shown: Sequence[Metric]
+    tolerance: float
+    sharp: bool
+    looks: Sequence[int]
+    paired: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +100,12 @@ def gate_looks(pairs: int, metrics: int) -> tuple[int, ...]:
             )
 
 
-def figure_verdict(kind: Kind, worse: Shift, tolerance: float) -> Word:
-    """What a gate or a comparison says of a shift (above 0 is worse) and a tolerance (0.1 = 10 %)."""
+def figure_verdict(kind: Kind, worse: Shift, tolerance: float, *, counted: bool = False) -> Word:
+    """What a gate or a comparison says of a shift (above 0 is worse) and a tolerance (0.1 = 10 %). `counted`: a count,
+    that may not grow for certain."""
     limit = log(1 + tolerance)
+    if counted and worse.low > 0 and worse.shift > log(1 + COUNTED_MORE):
+        return "fail"
     if kind == "gate":
         return "pass" if worse.high <= limit else "fail" if worse.low > 0 and worse.shift > limit else "inconclusive"
     if worse.low > 0 or worse.high < 0:
@@ -126,7 +161,8 @@ def _ratio(shift: float, share: float | None) -> float | None:
 
 def _word(kind: Kind, worse: Shift, tolerance: float, of: Judged) -> tuple[Word, str | None]:
     """What is said of it, and why that is inconclusive."""
-    word = figure_verdict(kind, worse, tolerance)
+    counted = kind == "gate" and not of.paired and of.metric in COUNTED
+    word = figure_verdict(kind, worse, tolerance, counted=counted)
     if word != "inconclusive":
         return word, None
     if worse.low == -inf:
@@ -135,6 +171,135 @@ def _word(kind: Kind, worse: Shift, tolerance: float, of: Judged) -> tuple[Word,
         return word, f"{worse.count} of the {takes}"
     low, high = (shift if of.unit == "ratio" else expm1(shift) for shift in (worse.low, worse.high))
     return word, f"between {low:+.1%} and {high:+.1%} worse, and {tolerance:.1%} is allowed"
+
+
+def values_of(runs: Iterable[ComparedRun], side: int, metric: Metric) -> list[float | None]:
+    """Return one figure of a side, round by round: the geometric mean over its runs, None if one has no value."""
+    rounds: dict[int, list[float | None]] = {}
+    for run in runs:
+        if run.side == side:
+            rounds.setdefault(run.pair, []).append(run.figures.get(metric.name))
+    return [middle(found) for found in rounds.values()]
+
+
+def middle(values: Sequence[float | None]) -> float | None:
+    """Return the geometric mean of a round's values; None where one is missing."""
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return None
+    if len(set(known)) == 1:
+        return known[0]  # as it was measured: an hour, which stands for ever, must not become a hair less
+    return geometric_mean(known) if all(known) else 0.0
+
+
+def tolerance_of(metric: Metric, tolerance: float, *, sharp: bool) -> float:
+    """Return how much worse is still the same: of CPU, the sharpest figure of runs in turns, less."""
+    return tolerance * (CPU_SHARE if sharp and metric.path[-1] == "client_cpu_us_per_cycle" else 1)
+
+
+def judge_figures(asked: Asked, runs: Sequence[ComparedRun]) -> Iterator[Judged]:
+    """Yield one entry for each metric of each side after the first. A figure of a gate that was cut between two looks
+    is not judged: who watches may cut it when it suits him."""
+    finished = len({run.pair for run in runs})
+    next_look = next((look for look in asked.looks if look >= finished), finished)
+    for index, label in list(enumerate(asked.labels))[1:]:
+        for metric in (*asked.judged, *asked.shown):
+            values = Sides(values_of(runs, 0, metric), values_of(runs, index, metric), asked.paired)
+            found = judge_figure(
+                asked.kind,
+                metric,
+                values,
+                tolerance_of(metric, asked.tolerance, sharp=asked.sharp),
+                metrics=len(asked.judged),
+                looks=len(asked.looks) or 1,
+            )
+            if next_look > finished and found.verdict != "inconclusive":
+                reason = f"cut after {finished} of {next_look} pairs that it is judged after"
+                found = replace(found, verdict="inconclusive", reason=reason, noisy=False)
+            is_judged = metric in asked.judged
+            role = "noise" if index in asked.noise else "judged" if is_judged else "shown"
+            yield replace(found, side=index, label=label, role=role)
+
+
+def judge_thresholds(asked: Asked, runs: Sequence[ComparedRun]) -> Iterator[SideThreshold]:
+    """Yield the limits of every side that is not only there for comparison."""
+    for index, label in enumerate(asked.labels):
+        own = [run for run in runs if run.side == index]
+        if own and index not in asked.noise and (index or asked.kind == "compare"):
+            yield from (SideThreshold(**fields_of(one), label=label) for one in combine_thresholds(own))
+
+
+def judge_exact(baseline: Costs, candidate: Costs) -> Exact:
+    """Return both beside each other, and what grew."""
+    return exact_of([ExactRow(name=name, first=first, second=candidate[name]) for name, first in baseline.items()])
+
+
+def exact_of(rows: Sequence[ExactRow]) -> Exact:
+    """Return the section of these counts: what grew fails."""
+    grown = (row for row in rows if row.second > row.first)
+    said = (f"{row.name.replace('_', ' ')} per acquire: {row.first:g} → {row.second:g}" for row in grown)
+    return Exact(rows=tuple(rows), failures=tuple(said))
+
+
+def verdict_over(
+    asked: Asked, runs: Sequence[ComparedRun], exact: Exact | None, *, stopped: str, interrupted: bool
+) -> ComparedVerdict:
+    """Return the verdict over runs of which this is asked."""
+    return judge_comparison(
+        asked.kind,
+        runs,
+        [one for one in judge_figures(asked, runs) if one.role == "judged"],
+        labels=asked.labels,
+        exact=exact,
+        thresholds=tuple(judge_thresholds(asked, runs)),
+        stopped=stopped,
+        interrupted=interrupted,
+    )
+
+
+_NOT_ALL = "not all pairs were run: "
+
+
+def earned(result: ComparisonResult) -> ComparisonResult:
+    """Return `result` with the figures, limits and verdict that its runs earn. Raises UsageError for a figure that
+    this version does not know."""
+    asked = _asked_of(result)
+    exact = result.exact
+    if exact is not None and not exact.skipped:
+        exact = exact_of(exact.rows)
+    stopped = result.stopped
+    if stopped is None:  # before 2026-11-27 only the reasons told
+        stopped = "; ".join(one.removeprefix(_NOT_ALL) for one in result.verdict.reasons if one.startswith(_NOT_ALL))
+        stopped = "" if result.interrupted else stopped
+    return replace(
+        result,
+        finished_pairs=len({run.pair for run in result.runs}),
+        metrics=tuple(judge_figures(asked, result.runs)),
+        exact=exact,
+        thresholds=tuple(judge_thresholds(asked, result.runs)),
+        verdict=verdict_over(asked, result.runs, exact, stopped=stopped, interrupted=result.interrupted),
+    )
+
+
+def _asked_of(result: ComparisonResult) -> Asked:
+    """What was asked of a stored result: the roles of its figures say it."""
+    noise = frozenset(entry.side for entry in result.metrics if entry.role == "noise")
+    first = [entry for entry in result.metrics if entry.side == 1]
+    sharp = result.sharp
+    if sharp is None:  # before 2026-11-27: as the figure of the client's CPU was judged
+        cpu = (entry.tolerance_ratio for entry in first if entry.metric == "cost.client_cpu_us_per_cycle")
+        sharp = any(ratio is not None and ratio < result.tolerance_ratio for ratio in cpu)
+    return Asked(
+        kind=result.kind,
+        labels=[side.label for side in result.sides],
+        noise=noise,
+        judged=[find_metric(entry.metric) for entry in first if entry.role == "judged"],
+        shown=[find_metric(entry.metric) for entry in first if entry.role == "shown"],
+        tolerance=result.tolerance_ratio,
+        sharp=sharp,
+        looks=result.looks,
+        paired=result.paired,
+    )
 
 
 def judge_comparison(
@@ -153,13 +318,13 @@ def judge_comparison(
     worse = [f"{one.metric} got worse: {(one.ratio or 0) - 1:+.1%} ({one.label})" for one in _with(metrics, "fail")]
     worse += [f"{one.expression} does not hold" for one in thresholds if one.status == "fail"]
     open_ones = [f"{one.expression}: {one.reason}" for one in thresholds if one.status == "inconclusive"]
-    open_ones += [f"not all pairs were run: {stopped}"] if stopped else []
+    open_ones += [f"{_NOT_ALL}{stopped}"] if stopped else []
     counted = exact is not None and exact.failures and not runs  # no pair was needed
     undecided = [] if counted else _undecided(kind, runs, metrics)
     found = {
         VIOLATED: _first(runs, labels, "violated"),
         FAIL: [*([] if invalid else worse), *(exact.failures if exact else ())],
-        INTERRUPTED: ["not all pairs were run: interrupted"] if interrupted else [],
+        INTERRUPTED: [f"{_NOT_ALL}interrupted"] if interrupted else [],
         INVALID: invalid,
         INCONCLUSIVE: [*open_ones, *undecided],
     }
@@ -172,17 +337,19 @@ def judge_comparison(
 
 
 def combine_thresholds(runs: Iterable[ComparedRun]) -> list[JudgedThreshold]:
-    """One entry for each threshold over all runs of one side: the run in the middle speaks, of safety the worst."""
+    """Return one entry for each threshold over all runs of one side. Of safety the worst run speaks, else the one in
+    the middle of those that are decided. Where fewer than half are decided, it may fail and never pass."""
     combined = []
     for entries in zip(*(run.thresholds for run in runs), strict=True):
         known = sorted((one for one in entries if one.status != "inconclusive"), key=value_of)
         failed = [one for one in known if one.status == "fail"]
-        if len(known) * 2 < len(entries):
-            chosen = next(one for one in entries if one.status == "inconclusive")
-        elif failed and entries[0].path.startswith("safety."):
+        middle_one = known[(len(known) - 1) // 2] if known else None
+        if failed and entries[0].path.startswith("safety."):
             chosen = failed[-1]
+        elif middle_one is None or (middle_one.status == "pass" and len(known) * 2 < len(entries)):
+            chosen = next(one for one in entries if one.status == "inconclusive")
         else:
-            chosen = known[(len(known) - 1) // 2]
+            chosen = middle_one
         combined.append(chosen)
     return combined
 

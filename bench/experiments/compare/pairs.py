@@ -20,10 +20,9 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from statistics import geometric_mean
 
 from bench.errors import BenchError
-from bench.experiments.compare.judge import CPU_SHARE
+from bench.experiments.compare.judge import tolerance_of, values_of
 from bench.experiments.compare.result import ComparedRun, Kind, RunSafety
 from bench.gates.threshold import USUAL, Metric, find_metric, finite
 from bench.measure.run_result import RunResult
@@ -80,7 +79,7 @@ class Comparison:
 
     def tolerance_of(self, metric: Metric) -> float:
         """How much worse is still the same: of CPU, the sharpest figure of runs in turns, less."""
-        return self.tolerance * (CPU_SHARE if self.sharp and metric.path[-1] == "client_cpu_us_per_cycle" else 1)
+        return tolerance_of(metric, self.tolerance, sharp=self.sharp)
 
 
 CompareOrder = ExperimentOrder[Comparison]
@@ -105,20 +104,7 @@ class Rounds:
 
     def values(self, side: int, metric: Metric) -> list[float | None]:
         """One figure of a side, round by round: the geometric mean over its runs, None if one has no value."""
-        rounds: dict[int, list[float | None]] = {}
-        for run in self.runs:
-            if run.side == side:
-                rounds.setdefault(run.pair, []).append(run.figures.get(metric.name))
-        return [_middle(found) for found in rounds.values()]
-
-
-def _middle(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    if len(known) < len(values):
-        return None
-    if len(set(known)) == 1:
-        return known[0]  # as it was measured: an hour, which stands for ever, must not become a hair less
-    return geometric_mean(known) if all(known) else 0.0
+        return values_of(self.runs, side, metric)
 
 
 def take_turns(plan: Comparison) -> bool:

@@ -3,13 +3,14 @@
 Rules: those of `bench.measure.section`; ratios are the second side over the first, as measured.
 """
 
+from collections.abc import Iterator
 from typing import Annotated, Literal, Self
 
 from bench.measure.environment import Environment
 from bench.measure.result import Document
 from bench.measure.run_result import FleetFacts, GeneratorWord, JudgedThreshold, RunResult, SafetyWord, Unit
 from bench.measure.section import Amount, Count, Section, Share, says
-from bench.measure.verdict import Status, Verdict
+from bench.measure.verdict import TESTED_LEAST, Status, Verdict
 from bench.scenario import Scenario
 
 Kind = Literal["compare", "gate"]
@@ -39,16 +40,16 @@ class Judged(Section, frozen=True, kw_only=True):
     metric: Annotated[str, says("name of the figure")]
     unit: Annotated[Unit, says("of first and second")]
     higher_is_better: Annotated[bool, says("of everything else less is better")]
-    first: Annotated[float | None, says("median of the first side's values")]
-    second: Annotated[float | None, says("median of this side's values")]
+    first: Annotated[Amount | None, says("median of the first side's values")]
+    second: Annotated[Amount | None, says("median of this side's values")]
     pairs: Annotated[Count, says("pairs with both values; of stored results: values of the smaller side")]
     paired: Annotated[bool, says("whether first and second were run in turn")]
-    ratio: Annotated[float | None, says("second ÷ first: exp of the Hodges-Lehmann estimate of the log ratios")] = None
-    low: Annotated[float | None, says("lower end of its exact interval; null: unbounded")] = None
-    high: Annotated[float | None, says("upper end of its exact interval; null: unbounded")] = None
+    ratio: Annotated[Amount | None, says("second ÷ first: exp of the Hodges-Lehmann estimate of the log ratios")] = None
+    low: Annotated[Amount | None, says("lower end of its exact interval; null: unbounded")] = None
+    high: Annotated[Amount | None, says("upper end of its exact interval; null: unbounded")] = None
     confidence: Annotated[Share | None, says("of the interval")] = None
     tolerance_ratio: Annotated[Share | None, says("how much worse is still the same; of shares, in points")] = None
-    pair_noise_ratio: Annotated[float | None, says("exp(standard deviation of one pair's log ratio) − 1")] = None
+    pair_noise_ratio: Annotated[Amount | None, says("exp(standard deviation of one pair's log ratio) − 1")] = None
     verdict: Annotated[Word, says("gate: pass, fail, inconclusive; compare: different, same, inconclusive")]
     reason: Annotated[str | None, says("why it is inconclusive, else null")] = None
     noisy: Annotated[bool, says("whether it is inconclusive only because the figures vary so much")] = False
@@ -77,6 +78,15 @@ class RunSafety(Section, frozen=True, kw_only=True):
     service_faults: Annotated[Count, says("two leases of one resource at once, or another rule broken")]
     tested_leases: Annotated[Count, says("leases held and asked for meanwhile")] = 0
 
+    def contradictions(self) -> Iterator[str]:
+        """Yield where the word is not what the counts come to; results of before 2026-11-22 have no tested leases."""
+        if self.service_faults and self.verdict != "VIOLATED":
+            yield f"{self.verdict} beside {self.service_faults} service faults"
+        if self.verdict == "SAFE" and 0 < self.tested_leases < TESTED_LEAST:
+            yield f"SAFE over {self.tested_leases} tested leases: NOT TESTED below {TESTED_LEAST}"
+        if self.verdict == "NOT TESTED" and self.tested_leases >= TESTED_LEAST:
+            yield f"NOT TESTED over {self.tested_leases} tested leases"
+
 
 class ComparedRun(Section, frozen=True, kw_only=True):
     """One finished run of a finished round."""
@@ -86,11 +96,22 @@ class ComparedRun(Section, frozen=True, kw_only=True):
     id: Annotated[str, says("of the run")]
     status: Annotated[Status, says("verdict of the run by itself")]
     reasons: Annotated[tuple[str, ...], says("why")]
-    generator_cpu_ratio: Annotated[float | None, says("CPU of the busiest load process ÷ one core")]
+    generator_cpu_ratio: Annotated[Amount | None, says("CPU of the busiest load process ÷ one core")]
     generator: Annotated[GeneratorWord | None, says("`generator.verdict` of the run; null in closed loop")] = None
     safety: Annotated[RunSafety, says("whether the lock held")]
-    figures: Annotated[dict[str, float | None], says("by the metric's name, in the units of a run's result")]
+    figures: Annotated[dict[str, Amount | None], says("by the metric's name, in the units of a run's result")]
     thresholds: Annotated[tuple[JudgedThreshold, ...], says("as in a run's result")]
+
+    def contradictions(self) -> Iterator[str]:
+        """Yield where its status is not what its other fields come to."""
+        if (self.status == "violated") != (self.safety.verdict == "VIOLATED"):
+            yield f"it is {self.status}, and its safety is {self.safety.verdict}"
+        if self.generator == "INVALID" and self.status not in ("invalid", "violated"):
+            yield f"it is {self.status}, and its generator is INVALID"
+        if self.status != "pass" and not self.reasons:
+            yield f"it is {self.status} without a reason"
+        if (self.figures.get("acquire.success") or 0.0) > 1:
+            yield "its share of acquired leases is above 1"
 
 
 class SideThreshold(JudgedThreshold, frozen=True, kw_only=True):
@@ -119,6 +140,8 @@ class ComparisonResult(Document, frozen=True, kw_only=True):
     in_turns: Annotated[bool, says("whether they were at it at the same time, a tenth of a second each")] = False
     looks: Annotated[tuple[Count, ...], says("after how many pairs a gate asked whether it can answer")] = ()
     repeated_pairs: Annotated[Count, says("rounds run again because a run was INVALID")]
+    stopped: Annotated[str | None, says("why not all rounds were run; empty: nothing stopped them; null: older")] = None
+    sharp: Annotated[bool | None, says("whether the client's CPU is allowed less than the rest; null: older")] = None
     metrics: Annotated[tuple[Judged, ...], says("every figure of every side against the first")]
     exact: Annotated[Exact | None, says("costs per acquire; null: not asked for")]
     thresholds: Annotated[tuple[SideThreshold, ...], says("of all runs of a side the middle one, of safety the worst")]

@@ -26,12 +26,15 @@ from msgspec import structs
 
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.experiments.compare.pairs import HERE, Rounds, Side, entry_of
+from bench.experiments.compare.result import Kind
 from bench.gates.threshold import Threshold
+from bench.measure import verdict as words
 from bench.measure.environment import describe_environment
 from bench.measure.result import RESULT_NAME
 from bench.measure.revision import ask_git, refusal_of
-from bench.measure.run_result import RunResult, read_run
+from bench.measure.run_result import RunResult
 from bench.measure.section import builtins_of, leaves
+from bench.report.kinds import read_run
 from bench.scenario import READY, Scenario
 from bench.scenario.quantity import nearest
 from bench.topology.child import Guard
@@ -42,6 +45,7 @@ _ASK = "import importlib.util,sys; s=importlib.util.find_spec(sys.argv[1]); prin
 WINDOW_MS, WARMUP_MS = 1500.0, 300.0
 _MACHINE = ("cpu_model", "cores", "usable_cores", "memory_bytes", "kernel", "python", "lockcore")
 _INSTANCE = ("fsync", "no_fsync_on_rewrite", "maxmemory_bytes", "maxmemory_policy", "tls", "release_command")
+MOST_NAMED = 3  # of the runs that a refusal is about
 _NOT_COMPARED = ("seed", "thresholds")
 Settings = Mapping[str, object]
 
@@ -226,6 +230,38 @@ def require_alike(series: Sequence[Sequence[RunResult]], labels: Sequence[str], 
             if found := differences(settings[0], other):
                 raise UsageError(f"the runs in {label} are not of one thing: {'; '.join(found.values())}")
     require_declared([settings[0] for settings in told], labels, variables)
+
+
+def require_usable(kind: Kind, series: Sequence[Sequence[RunResult]], labels: Sequence[str]) -> None:
+    """Raise UsageError where a run's own word says that its figures are no basis. VIOLATED is one: it is certain, and
+    decides. NOT TESTED is one where no side was tested, as of a load that nobody contends for; a side that was not
+    tested beside one that was may be fast because it asks nobody."""
+    usable = {words.SAFE.text, words.VIOLATED.text}
+    if all(_word(result) == words.NOT_TESTED.text for results in series for result in results):
+        usable.add(words.NOT_TESTED.text)
+    wrong = [
+        f"{label}, run {result.id}: {_word(result)}{_why(result)}"
+        for results, label in zip(series, labels, strict=True)
+        for result in results
+        if _word(result) not in usable
+    ]
+    if wrong:
+        more = f"; and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
+        raise UsageError(
+            f"lockbench {kind} takes runs that are SAFE (or all NOT TESTED), and {len(wrong)} of "
+            f"{sum(map(len, series))} are not: {'; '.join(wrong[:MOST_NAMED])}{more}; "
+            "take these runs away, or make them anew"
+        )
+
+
+def _word(result: RunResult) -> str:
+    return str(result.verdict.word)
+
+
+def _why(result: RunResult) -> str:
+    """The first reason of a run's word, in brackets."""
+    reason = next(iter(result.verdict.reasons), result.safety.reason)
+    return f" ({reason})" if reason else ""
 
 
 def require_declared(sides: Sequence[Settings], labels: Sequence[str], variables: Sequence[str]) -> None:

@@ -1,11 +1,13 @@
 """What `compare` and `gate` say: *their result → a table and sentences*, 80 columns wide but for the noise."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 
 from bench.experiments.compare.result import ComparisonResult, Exact, Judged
 from bench.gates.threshold import FOREVER_S
+from bench.measure.verdict import TESTED_LEAST
 from bench.report.figures import INFINITE, MISSING, count, counted, in_unit, percent, threshold_text
 from bench.report.html.plot import Bar, Column, Figure, forest
 from bench.report.html.scale import Scale, exact, logarithmic
@@ -20,7 +22,7 @@ def sheet(result: ComparisonResult, place: str = "") -> Sheet:
     """Return what is said of `result`, stored at `place` ("" = nowhere)."""
     return sheet_of(
         result, place, kind=result.kind, headline=_headline(result), conditions=_conditions(result),
-        parts=_parts(result), lines=_lines(result),
+        parts=_parts(result), lines=_lines(result), caveat=_caveat(result),
     )  # fmt: skip
 
 
@@ -30,22 +32,50 @@ def _headline(result: ComparisonResult) -> str:
     if result.kind == "compare":
         names = " · ".join(labels[: -1 if result.paired else None])  # without the first once more
     else:
-        tolerance = f"{result.tolerance_ratio * 100:g} %"
-        wanted = {"pass": f"at most {tolerance} worse than", "fail": "worse than"}
-        names = f"{labels[1]} {wanted.get(status, 'against')} {labels[0]}"
+        names = _gate_names(result)
     if not result.paired:
         pairs = "stored runs, not made in turn"
     elif finished < planned and not (finished in result.looks and status in ("pass", "fail")):
         pairs = f"{finished} of {planned} pairs"
     else:
         pairs = counted(finished, "pair")
-    return f"{names}   {pairs}" + ("   safety not tested" if result.runs and _untested(result) else "")
+    caveat = _caveat(result)
+    return f"{names}   {pairs}" + (f"   {caveat}" if caveat else "")
+
+
+def _caveat(result: ComparisonResult) -> str:
+    """What a green word leaves open."""
+    return "safety not tested" if result.runs and _untested(result) else ""
+
+
+def _gate_names(result: ComparisonResult) -> str:
+    """What a gate held against what; of a PASS also by which figures, and that tails were not judged."""
+    baseline, candidate = (side.label for side in result.sides[:2])
+    status, tolerance = result.verdict.status, f"{result.tolerance_ratio * 100:g} %"
+    if status == "fail":
+        return f"{candidate} worse than {baseline}"
+    if status != "pass":
+        return f"{candidate} against {baseline}"
+    names = [_short(entry.metric) for entry in result.metrics if entry.role == "judged"]
+    p99 = "" if "p99" in names else "; p99 not judged"
+    listed = " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+    return f"{candidate}: {listed} at most {tolerance} worse than {baseline}{p99}"
+
+
+def _short(metric: str) -> str:
+    """A metric's name in a headline."""
+    name = metric.removeprefix("acquire.").removeprefix("cost.").removesuffix("_per_acquire").replace("_", " ")
+    return {"client cpu us per cycle": "CPU", "server cpu us per cycle": "server CPU"}.get(name, name)
 
 
 def _untested(result: ComparisonResult) -> list[str]:
-    """The labels of sides of which no lease was tested, nor seen to be violated."""
-    told = {run.side for run in result.runs if run.safety.tested_leases or run.safety.service_faults}
-    return [side.label for index, side in enumerate(result.sides) if index not in told]
+    """The labels of sides of which too few leases were tested to say anything, and none was seen to be violated."""
+    tested, broken = Counter[int](), Counter[int]()
+    for run in result.runs:
+        tested[run.side] += run.safety.tested_leases
+        broken[run.side] += run.safety.service_faults
+    sides = enumerate(result.sides)
+    return [side.label for index, side in sides if tested[index] < TESTED_LEAST and not broken[index]]
 
 
 def _conditions(result: ComparisonResult) -> Sequence[str]:

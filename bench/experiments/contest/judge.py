@@ -15,7 +15,9 @@ from operator import truediv
 from statistics import median
 from typing import Literal
 
-from bench.experiments.contest.result import BUSY_RATIO, ContestBar, TurnFigures, TurnRow
+from msgspec.structs import replace
+
+from bench.experiments.contest.result import BUSY_RATIO, ContestBar, PeersResult, TurnFigures, TurnRow
 from bench.measure.statistics import Spread
 from bench.measure.verdict import BARS_MISSED, BARS_REACHED, INTERRUPTED, NOT_KNOWN, Evidence, Verdict, conclude
 
@@ -55,6 +57,12 @@ def bars(cycles: Sequence[TurnRow], hot: Sequence[TurnRow], stopped: Sequence[Tu
     usual_us = usual_pace(row.rounds for row in cycles)
     found = [_beside_peers(*each, usual_us) for each in wanted]
     return tuple(bar for bar in (*found, _stopped(stopped)) if bar is not None)
+
+
+def earned(result: PeersResult) -> PeersResult:
+    """Return `result` with the bars and the verdict that its turns earn."""
+    made = bars(result.cycles, result.hot, result.stopped)
+    return replace(result, bars=made, verdict=judge_bars(made, interrupted=result.interrupted))
 
 
 def in_processes(count: int) -> str:

@@ -22,25 +22,25 @@ BUSY_RATIO = 0.05  # of the cores, spent elsewhere: such a turn is not compared
 class TurnFigures(Section, frozen=True, kw_only=True):
     """One contestant under one load."""
 
-    cycles_per_s: Annotated[float, says("completed in the measured time")] = 0.0
-    p50_us: Annotated[float | None, says("of all acquires begun in it, within 0.5 %; null: took for ever, or none")] = (
-        None
-    )
-    p99_us: Annotated[float | None, says("as p50_us")] = None
+    cycles_per_s: Annotated[Amount, says("completed in the measured time")] = 0.0
+    p50_us: Annotated[
+        Amount | None, says("of all acquires begun in it, within 0.5 %; null: took for ever, or none")
+    ] = None
+    p99_us: Annotated[Amount | None, says("as p50_us")] = None
     failed: Annotated[Count, says("acquires begun in it and never granted: they took for ever")] = 0
-    client_us: Annotated[float | None, says("CPU of the client per cycle")] = None
-    server_us: Annotated[float | None, says("CPU of all servers per cycle")] = None
-    beside_ratio: Annotated[float | None, says("of a core, what followed and judged a whole run")] = None
-    elsewhere_ratio: Annotated[float | None, says("of the cores, what other processes and the host took")] = None
-    piece_us: Annotated[float | None, says("CPU of a fixed piece of work meanwhile: how fast the cores were")] = None
-    jain: Annotated[float | None, says("Jain's index of the callers' leases: 1 = all the same")] = None
-    commands_per_lease: Annotated[float | None, says("sent by clients, over all instances")] = None
+    client_us: Annotated[Amount | None, says("CPU of the client per cycle")] = None
+    server_us: Annotated[Amount | None, says("CPU of all servers per cycle")] = None
+    beside_ratio: Annotated[Amount | None, says("of a core, what followed and judged a whole run")] = None
+    elsewhere_ratio: Annotated[Amount | None, says("of the cores, what other processes and the host took")] = None
+    piece_us: Annotated[Amount | None, says("CPU of a fixed piece of work meanwhile: how fast the cores were")] = None
+    jain: Annotated[Amount | None, says("Jain's index of the callers' leases: 1 = all the same")] = None
+    commands_per_lease: Annotated[Amount | None, says("sent by clients, over all instances")] = None
     gave_up: Annotated[Count, says("acquires that ended without a lease and without an error")] = 0
-    leases: Annotated[float, says("of the whole turn")] = 0
-    before_per_s: Annotated[float | None, says("cycles until one of the instances stands still")] = None
-    stopped_per_s: Annotated[float | None, says("cycles while it does")] = None
-    after_per_s: Annotated[float | None, says("cycles from then on")] = None
-    kept_ratio: Annotated[float | None, says("stopped ÷ the mean of before and after")] = None
+    leases: Annotated[Amount, says("of the whole turn")] = 0
+    before_per_s: Annotated[Amount | None, says("cycles until one of the instances stands still")] = None
+    stopped_per_s: Annotated[Amount | None, says("cycles while it does")] = None
+    after_per_s: Annotated[Amount | None, says("cycles from then on")] = None
+    kept_ratio: Annotated[Amount | None, says("stopped ÷ the mean of before and after")] = None
     keys_left: Annotated[Count, says("on all instances, 1.5 s after the last caller has ended")] = 0
     errors: Annotated[dict[str, int], says("failures by name")] = field(default_factory=dict)
 

@@ -23,7 +23,7 @@ from redis import RedisError
 
 from bench.errors import BenchError
 from bench.experiments.crash.cut import CrashPlace, OneCut, finish
-from bench.experiments.crash.judge import CutFacts, cells, group, judge_crash
+from bench.experiments.crash.judge import GIVEN_UP, CutFacts, cells, group, judge_crash
 from bench.experiments.crash.plan import DEPTH, TTL_MS, CrashPlan, lanes_of, seconds_of
 from bench.experiments.crash.result import Crash, CrashConditions, CrashResult
 from bench.measure.run_result import OwnFleet, ServerBinary
@@ -114,7 +114,7 @@ class _CutQueue:
     @property
     def failures(self) -> list[str]:
         """What was given up, and why."""
-        return [f"{crash.key}: given up: {reason}" for crash, reason in self._given_up.items()]
+        return [f"{crash.key}{GIVEN_UP}{reason}" for crash, reason in self._given_up.items()]
 
     def work(self, is_over: Callable[[], bool]) -> None:
         """Do every cut that is missing, until `is_over`. Raises BenchError when the journal cannot go on."""

@@ -6,20 +6,24 @@
 - everysec postpones writes while a sync runs, so `kill -9` may lose acknowledged locks then: such cuts stand apart, by
   the ledger alone. Any other loss there is a violation.
 
+- A row is judged by its own figures alone, so that a later reader comes to the same word (`earned`).
+
 Source: Redis aof.c (flushAppendOnlyFile); the Redlock text, "Performance, crash recovery and fsync"; the rule of three.
 """
 
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from msgspec.structs import asdict, replace
 
-from bench.experiments.crash.result import Crash, CrashGroup, CrashRow, MedianAndMax, SyncInFlight
+from bench.experiments.crash.result import Crash, CrashGroup, CrashResult, CrashRow, MedianAndMax, SyncInFlight
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED, RowWord, conclude_rows
 from bench.measure.verdict import Verdict
 
 Judged = tuple[RowWord, str | None]  # why, unless as expected
+GIVEN_UP = ": given up: "  # in the warning of a group that could not be finished
 NEARLY_ALL = 0.9  # of the locks at stake
 ASKED_FOR_S = 0.1  # a sync may wait so long for its thread: asked for, and not yet in the ledger
 
@@ -127,16 +131,18 @@ def group(cuts: Sequence[CutFacts], margin: int | None = None) -> CrashGroup:
         fsync_in_flight=SyncInFlight(
             cuts=len(in_flight), apart=apart, lost_per_cut_max=max((loss.lost for loss in in_flight), default=0)
         ),
+        unexplained=sum(cut.unexplained for cut in cuts),
         expected_loss=crash.promised_loss,
         verdict=NOT_KNOWN,
         reason=None,
     )
-    verdict, reason = _judged_loss(found, sum(cut.unexplained for cut in cuts))
+    verdict, reason = judge_loss(found)
     return replace(found, verdict=verdict, reason=reason)
 
 
-def _judged_loss(found: CrashGroup, unexplained: int) -> Judged:
-    """`unexplained`: locks lost without a sync."""
+def judge_loss(found: CrashGroup) -> Judged:
+    """Return the word on what a group lost, by its own figures."""
+    unexplained = found.unexplained
     if found.policy == "everysec" and found.kind in ("kill", "kill-slow-fsync") and unexplained:
         return VIOLATED, f"{unexplained} acknowledged locks were lost without a sync in flight"
     if found.expected_loss == "none" and found.lost_total:
@@ -158,40 +164,67 @@ def cells(cuts: Sequence[CutFacts]) -> list[CrashRow]:
 
 
 def _cell(cuts: Sequence[CutFacts], margin: int, *, abstention: bool) -> CrashRow:
-    asked, of_group = _asked(cuts, margin, abstention=abstention), group(cuts, margin)
-    judged = [(of_group.verdict, of_group.reason), judge_double_grants(cuts, margin, abstention=abstention)]
-    return CrashRow(
-        **{
-            **asdict(of_group),
-            "verdict": max((verdict for verdict, _ in judged), key=(AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED).index),
-            "reason": "; ".join(reason for _, reason in judged if reason) or None,
-        },
+    asked = _asked(cuts, margin, abstention=abstention)
+    in_flight = _asked([cut for cut in cuts if cut.is_in_flight], margin, abstention=abstention)
+    row = CrashRow(
+        **asdict(group(cuts, margin)),
         margin=margin,
         abstention=abstention,
         asked=sum(one.asked for one in asked),
         double_grants=sum(one.double_grants for one in asked),
+        double_grants_apart=sum(one.double_grants for one in in_flight),
         cuts_with_double_grants=sum(one.double_grants > 0 for one in asked),
         unavailable_s=spread(cut.unavailable_s[abstention] for cut in cuts),
     )
+    return _judged_row(row)
+
+
+def _judged_row(row: CrashRow) -> CrashRow:
+    judged = [judge_loss(row), judge_double_grants(row)]
+    worst = max((verdict for verdict, _ in judged), key=(AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED).index)
+    return replace(row, verdict=worst, reason="; ".join(reason for _, reason in judged if reason) or None)
 
 
 def _asked(cuts: Sequence[CutFacts], margin: int, *, abstention: bool) -> list[AskedAgain]:
     return [one for cut in cuts for one in cut.asked if (one.margin, one.abstention) == (margin, abstention)]
 
 
-def judge_double_grants(cuts: Sequence[CutFacts], margin: int, *, abstention: bool) -> Judged:
-    """The verdict on what the second client got."""
-    expected = cuts[0].crash.promised_double_grants(margin, abstention=abstention)
-    if not sum(one.asked for one in _asked(cuts, margin, abstention=abstention)):
+def judge_double_grants(row: CrashRow) -> Judged:
+    """Return the word on what the second client got, by the row's own figures."""
+    expected = row.promised_double_grants(row.margin, abstention=row.abstention)
+    if not row.asked:
         return NOT_KNOWN, "no lock was asked for while it was valid"
-    strict = [cut for cut in cuts if not (expected == "none-unless-in-flight" and cut.is_in_flight)]
-    if not strict:
-        return NOT_KNOWN, "a sync was in flight in every cut"
-    doubled = sum(one.double_grants for one in _asked(strict, margin, abstention=abstention))
+    doubled, apart = row.double_grants, row.fsync_in_flight.cuts
+    if expected == "none-unless-in-flight":
+        if apart == row.cuts:
+            return NOT_KNOWN, "a sync was in flight in every cut"
+        older = row.double_grants if apart and row.verdict != VIOLATED else 0  # what they were is not in older rows
+        doubled -= older if row.double_grants_apart is None else row.double_grants_apart
     if expected in ("none", "none-unless-in-flight"):
         told = f"{doubled} locks were granted a second time while they were valid"
         return (VIOLATED, told) if doubled else (AS_EXPECTED, None)
     return (AS_EXPECTED, None) if doubled else (NOT_SHOWN, "no lock was granted a second time")
+
+
+def earned(result: CrashResult) -> CrashResult:
+    """Return `result` with the words and the verdict that the figures of its groups and rows earn."""
+    groups = []
+    for one in result.groups:
+        verdict, reason = judge_loss(_promised(one))
+        groups.append(replace(_promised(one), verdict=verdict, reason=reason))
+    rows = [_judged_row(_promised(row)) for row in result.rows]
+    failures = [warning for warning in result.warnings if GIVEN_UP in warning]
+    whole = judge_crash(groups, rows, failures, interrupted=result.interrupted)
+    return replace(result, groups=tuple(groups), rows=tuple(rows), verdict=whole)
+
+
+Group = TypeVar("Group", bound=CrashGroup)
+
+
+def _promised(one: Group) -> Group:
+    """Return a stored group with what follows from its policy, its kind of end and its counts."""
+    share = one.lost_total / one.at_stake if one.at_stake else None
+    return replace(one, expected_loss=one.promised_loss, lost_share=share)
 
 
 def judge_crash(

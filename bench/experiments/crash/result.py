@@ -86,6 +86,7 @@ class CrashGroup(Crash, frozen=True, kw_only=True):
     cuts_with_loss: Annotated[Count, says("cuts that lost anything")]
     lost_window_s: Annotated[MedianAndMax, says("acknowledgement of the oldest lost lock → its instance's end")]
     fsync_in_flight: Annotated[SyncInFlight, says("cuts with a sync in flight")]
+    unexplained: Annotated[Count | None, says("locks lost without a sync that explains it; null: older")] = None
     expected_loss: Annotated[Expected, says("what the policy promises")]
     verdict: Annotated[RowWord, says("what it came to")]
     reason: Annotated[str | None, says("why, unless as expected")]
@@ -98,6 +99,9 @@ class CrashRow(CrashGroup, frozen=True, kw_only=True):
     abstention: Annotated[bool, says("the second client lets a restarted instance abstain for the longest TTL")]
     asked: Annotated[Count, says("locks the second client asked for while they were valid")]
     double_grants: Annotated[Count, says("of those: granted to it while the first lease was valid")]
+    double_grants_apart: Annotated[
+        Count | None, says("of those granted twice: in cuts with a sync in flight; null: older")
+    ] = None
     cuts_with_double_grants: Annotated[Count, says("cuts with any")]
     unavailable_s: Annotated[MedianAndMax, says("end of the instances → the second client's next grant of a free lock")]
 

@@ -16,10 +16,11 @@ from msgspec import structs
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.explore import search
+from bench.experiments.explore.judge import judge_explored
 from bench.experiments.explore.result import Broken, ExploredRow, ExplorePlan, ExploreResult, Replayed
 from bench.experiments.explore.search import BLOCK, Hunt, SearchOrder, kind_of, setting_of
-from bench.measure.expectation import conclude_rows, row_verdict, unmet
-from bench.measure.verdict import TESTED_LEAST, Evidence, Verdict
+from bench.measure.expectation import row_verdict, unmet
+from bench.measure.verdict import TESTED_LEAST
 from bench.recipes.protocol import About
 from bench.recipes.registry import find_recipe
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
@@ -180,18 +181,3 @@ def _preconditions(about: About, total: Hunt, *, whole: bool, cut: str) -> Mappi
     if not about.safe:
         return {f"a schedule that shows the flaw (the search ended after {total.played:,} schedules)": False}
     return {f"at least {TESTED_LEAST} schedules asked for a lock that was held": total.tested >= TESTED_LEAST}
-
-
-def judge_explored(rows: Sequence[ExploredRow], wanted: int, *, is_cut: bool = False) -> Verdict:
-    """The verdict over `rows`, of which `wanted` were asked for; the last one may have been cut."""
-    cut = f"interrupted in recipe {len(rows)} of {wanted}" if is_cut else ""
-    told = [(row.verdict, f"{row.recipe}: {_sentence(row)}") for row in rows]
-    held = sum(row.schedules for row in rows if row.safe)
-    also = [Evidence("schedules of recipes that must hold", held)] if held else []
-    return conclude_rows(told, tested="recipes as expected", also=also, interrupted=cut)
-
-
-def _sentence(row: ExploredRow) -> str:
-    if row.reason:
-        return row.reason
-    return row.broken.rule if row.broken else f"no violation in {row.schedules:,} schedules"

@@ -173,16 +173,17 @@ def _product(values: Values, scenario: Scenario | None) -> tuple[FsyncCell, ...]
 def planner(**values: Any) -> int:
     """The planner's page: throughput and p99 of each fsync policy beside what a crash loses, and what to choose.
 
-    Made from stored results of lockbench fsync and lockbench crash; nothing is measured.
+    Made from stored results of lockbench fsync and lockbench crash; nothing is measured. Both must say AS EXPECTED, and
+    must be of one machine and one server. Exit code 4: nothing can be recommended yet.
     """
     from bench.cli.showing import require_outputs, write_outputs
     from bench.experiments.crash.result import CrashResult
-    from bench.experiments.fsync.planner import plan_page
+    from bench.experiments.fsync.planner import apart, judge_page, plan_page
     from bench.experiments.fsync.result import FsyncResult
     from bench.experiments.fsync.words import planner_sheet, suite
-    from bench.measure.result import newest_result, result_of_kind
     from bench.measure.section import builtins_of
     from bench.report.html.page import page_of, write_page
+    from bench.report.kinds import newest_result, result_of_kind
     from bench.report.sheet import print_sheet
     from bench.screen import console_on, say_json
 
@@ -192,9 +193,12 @@ def planner(**values: Any) -> int:
     crash = result_of_kind(losses, "crash", CrashResult) if losses else newest_result(there, "crash", CrashResult)
     if result is None:
         raise EnvironmentNotReadyError("there is no result of lockbench fsync in results/; measure one, or name it")
-    page = plan_page(result.rows, crash, result.fleet.server)
+    if crash is not None and (why := apart(result, crash)):
+        raise UsageError(f"nothing can be planned: {why}; name two results that belong together (--costs, --crash)")
+    page = plan_page(result.rows, crash)
     result = msgspec.structs.replace(result, planner=page)
-    sheet = planner_sheet(result)
+    sources = [f"{name} {one.id} of {one.started_at}" for name, one in (("fsync", result), ("crash", crash)) if one]
+    sheet = planner_sheet(result, sources)
     if values["as_json"]:
         say_json(builtins_of(page))
     elif not values["quiet"]:
@@ -202,4 +206,4 @@ def planner(**values: Any) -> int:
     write_outputs(values, sheet, suite(result))
     if values["html"]:
         write_page(page_of(result), values["html"])
-    return 0
+    return int(judge_page(page).exit_code or 0)

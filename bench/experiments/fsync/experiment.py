@@ -142,7 +142,7 @@ class _Visits:
             rows=tuple(rows),
             costs=tuple(always_costs(rows)),
             findings=tuple(findings),
-            planner=plan_page(rows, None, fleet.server),
+            planner=plan_page(rows, None),
             warnings=(*self._limits(), *warnings_of(rows, findings)),
             verdict=judge_fsync(findings, rows, planned=planned, done=done, interrupted=experiment.is_over),
         )

@@ -8,15 +8,18 @@ range over everything measured; only ratios with an interval are quoted, never a
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 
 from msgspec.structs import asdict, replace
 
+from bench.errors import UsageError
 from bench.experiments.crash.result import RESTARTS, CrashGroup, CrashResult, CrashRow, Restart
-from bench.experiments.fsync.judge import always_costs, disk_of, find_rows, rate_interval
+from bench.experiments.fsync.judge import always_costs, disk_of, find_rows, findings_of, judge_fsync, rate_interval
 from bench.experiments.fsync.result import (
     POLICIES,
     AlwaysCost,
     CostRange,
+    FsyncResult,
     FsyncRow,
     LossesSeen,
     Most,
@@ -25,16 +28,19 @@ from bench.experiments.fsync.result import (
     Policy,
     Setup,
 )  # fmt: skip
-from bench.measure.run_result import ServerBinary
+from bench.measure import verdict as words
+from bench.measure.verdict import Evidence, Verdict, conclude
 
 CUTS = 20  # of each way; in fewer a fault that shows in one of seven may stay unseen (rule of three)
+MOST_DAYS = 31  # between two results that are read together
+MACHINE = ("cpu_model", "cores", "memory_bytes", "kernel")
 POWER_CUTS = ("power-cut", "power-cut-torn")
 
 Rows = Sequence[FsyncRow]
 
 
-def plan_page(rows: Rows, crash: CrashResult | None, server: ServerBinary | None = None) -> PlannerPage:
-    """The section `planner`, its advice made from its figures. `server`: the measured program, None = not known."""
+def plan_page(rows: Rows, crash: CrashResult | None) -> PlannerPage:
+    """The section `planner`, its advice made from its figures."""
     reference, costs = _reference(rows), always_costs(rows)
     known = sorted((cost for cost in costs if cost.is_known), key=lambda cost: cost.ratio)
     page = PlannerPage(
@@ -44,23 +50,87 @@ def plan_page(rows: Rows, crash: CrashResult | None, server: ServerBinary | None
         disk_fdatasync_s=disk_of(row.disk_fdatasync_s for row in rows),
         ttl_ms=crash.conditions.ttl_ms if crash else None,
         crash_locks_per_s=crash.conditions.locks_per_s if crash else None,
-        warnings=tuple(_doubts(server, {row.instances for row in rows}, crash)) if crash else (),
+        warnings=tuple(_doubts({row.instances for row in rows}, crash)) if crash else (),
     )
     return replace(page, advice=tuple(_advice(page)), unmeasured=tuple(_unmeasured(page, rows, costs)))
 
 
-def _doubts(measured: ServerBinary | None, counts: set[int], crash: CrashResult) -> Iterator[str]:
-    """Losses in doubt, or of other servers than the speed, do not stand beside it without a word. `counts`: its Ns."""
-    if crash.verdict.status != "pass":
-        yield f"the losses are {crash.verdict.word or 'in doubt'}: {'; '.join(crash.verdict.reasons[:1])}"
+def earned(result: FsyncResult) -> FsyncResult:
+    """Return a stored `result` with the costs, findings, page and verdict that its rows earn. What its page says of
+    crashes is left out: it came from another result, which has to be there to be believed (`words.beside`)."""
+    rows, conditions, findings = result.rows, result.conditions, findings_of(result.rows)
+    verdict = judge_fsync(
+        findings,
+        rows,
+        planned=conditions.visits_planned,
+        done=conditions.visits_done,
+        interrupted=result.interrupted,
+    )
+    return replace(
+        result,
+        costs=tuple(always_costs(rows)),
+        findings=tuple(findings),
+        planner=plan_page(rows, None),
+        verdict=verdict,
+    )
+
+
+def apart(speed: FsyncResult, losses: CrashResult) -> str:
+    """Return why the two may not be read together, "" = they may: each must say what it was to show, of one machine and
+    one server, within a month. What a machine is called nobody stored; its processor, memory and kernel tell."""
+    for name, result in (("speed", speed), ("losses", losses)):
+        verdict = result.verdict
+        if verdict.word != words.AS_EXPECTED.text:
+            why = f": {verdict.reasons[0]}" if verdict.reasons else ""
+            return f"the {name} of {result.started_at[:10]} say {verdict.word}{why}"
+    unlike = [
+        f"{name} {_text(one)} and {_text(other)}"
+        for name in MACHINE
+        if (one := getattr(speed.environment, name)) != (other := getattr(losses.environment, name))
+    ]
+    if unlike:
+        return f"the speed and the losses are of two machines: {', '.join(unlike)}"
+    servers = [_servers_of(speed), {f"{losses.fleet.server.name} {losses.fleet.server.version}"}]
+    if servers[0] != servers[1]:
+        names = [" and ".join(sorted(some)) or "servers that did not say" for some in servers]
+        return f"the speed is that of {names[0]}, the losses are those of {names[1]}"
+    days = abs((_date(speed.started_at) - _date(losses.started_at)).days)
+    if days > MOST_DAYS:
+        return f"{days} days lie between the speed ({speed.started_at[:10]}) and the losses ({losses.started_at[:10]})"
+    return ""
+
+
+def judge_page(page: PlannerPage) -> Verdict:
+    """Return the word of a page: it recommends a way that was crashed often enough and never led to a double grant."""
+    safe = [option.crash.cuts for option in page.options if option.crash and option.crash.is_safe]
+    evidence = [Evidence("crashes of ways that were safe", sum(safe), CUTS)]
+    return conclude(words.RECOMMENDED, evidence, {words.NOT_KNOWN: page.warnings})
+
+
+def _servers_of(speed: FsyncResult) -> set[str]:
+    if (server := speed.fleet.server) is not None:
+        return {f"{server.name} {server.version}"}
+    return {f"{one.server} {one.version}" for one in speed.fleet.instances or () if one.server}
+
+
+def _date(text: str) -> datetime:
+    """Return the moment. Raises UsageError for what is none."""
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"started_at {text!r} is no moment; the result was changed or is damaged") from None
+
+
+def _text(value: object) -> str:
+    return "unknown" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _doubts(counts: set[int], crash: CrashResult) -> Iterator[str]:
+    """What must be known of losses that stand beside the speed. `counts`: the Ns whose speed is known."""
     if (cuts := crash.conditions.cuts_per_cell) < CUTS:
         yield f"the losses rest on {cuts} of {CUTS} cuts per cell: too few to rely on what they did not show"
     if uncrashed := sorted(counts - {*crash.conditions.instances}):
         yield f"no crash was made at N={', '.join(map(str, uncrashed))}: what others lose says nothing of it"
-    crashed = crash.fleet.server
-    names = [f"{one.name} {one.version}" if one else "servers of another kind" for one in (measured, crashed)]
-    if names[0] != names[1]:
-        yield f"the speed is that of {names[0]}, the losses are those of {names[1]}"
 
 
 def _unmeasured(page: PlannerPage, rows: Rows, costs: Sequence[AlwaysCost]) -> Iterator[str]:

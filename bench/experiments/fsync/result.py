@@ -100,29 +100,29 @@ class PhaseFigures(Section, frozen=True, kw_only=True):
 
     seconds: Annotated[Amount, says("of the window")]
     granted: Annotated[Count, says("in the window, whenever due")]
-    due: Annotated[int | None, says("acquires that the schedule had in the window; null in closed loop")]
+    due: Annotated[Count | None, says("acquires that the schedule had in the window; null in closed loop")]
     histogram: Annotated[str, says("of acquires due in the window, from the intended start, ns")]
     max_ns: Annotated[Count, says("the longest of them, exact")]
     sum_ns: Annotated[Count, says("of all of them, exact")]
     leases: Annotated[Count, says("granted in the whole load, with warm-up and drain")]
-    denied: Annotated[dict[str, int], says("acquires without a lease, by outcome")]
+    denied: Annotated[dict[str, Count], says("acquires without a lease, by outcome")]
     release_failures: Annotated[Count, says("releases that did not end as RELEASED")]
     wanted_ratio: Annotated[Amount, says("share of the time that the load process ran or waited for a core")]
-    littles_law_ratio: Annotated[float | None, says("callers at work ÷ callers; closed loop")]
-    lateness_p99_ns: Annotated[int | None, says("what the timer added to starts; open loop")]
+    littles_law_ratio: Annotated[Amount | None, says("callers at work ÷ callers; closed loop")]
+    lateness_p99_ns: Annotated[Count | None, says("what the timer added to starts; open loop")]
     waitaof: Annotated[WaitaofCounts | None, says("null for other policies")]
 
 
 class LoadSeen(PhaseFigures, frozen=True, kw_only=True):
     """What came of a load, with what the servers and the shim counted meanwhile, warm-up and drain included."""
 
-    rate_per_s: Annotated[float | None, says("asked for; null in closed loop")]
-    fsyncs: Annotated[int | None, says("of all instances")]
+    rate_per_s: Annotated[Amount | None, says("asked for; null in closed loop")]
+    fsyncs: Annotated[Count | None, says("of all instances")]
     latency_events: Annotated[dict[str, SlowEvent] | None, says("by event; null when the servers do not watch")]
-    rewrite_fsyncs_per_s: Annotated[float | None, says("while the files were rewritten; null: not, or not counted")]
+    rewrite_fsyncs_per_s: Annotated[Amount | None, says("while the files were rewritten; null: not, or not counted")]
     elapsed_s: Annotated[Amount, says("between the two looks at the servers")]
-    server_cpu_s: Annotated[float | None, says("CPU of all instances")]
-    aof_delayed_fsync: Annotated[int | None, says("stalls that the servers counted")]
+    server_cpu_s: Annotated[Amount | None, says("CPU of all instances")]
+    aof_delayed_fsync: Annotated[Count | None, says("stalls that the servers counted")]
 
 
 class VisitSeen(Section, frozen=True, kw_only=True):
@@ -137,15 +137,15 @@ class VisitSeen(Section, frozen=True, kw_only=True):
 class DiskFigures(Section, frozen=True, kw_only=True):
     """fdatasync before each visit, nothing added (s)."""
 
-    p50: Annotated[float, says("s, median of the visits' medians")]
-    p99: Annotated[float | None, says("s, median of the visits'; of one with fewer than 100 writes its longest")]
-    max: Annotated[float, says("s, the longest")]
+    p50: Annotated[Amount, says("s, median of the visits' medians")]
+    p99: Annotated[Amount | None, says("s, median of the visits'; of one with fewer than 100 writes its longest")]
+    max: Annotated[Amount, says("s, the longest")]
 
 
 class LoadProcessFigures(Section, frozen=True, kw_only=True):
     """Whether the load was what it claims."""
 
-    wanted_ratio: Annotated[float, says("of a core that it used or waited for, median")]
+    wanted_ratio: Annotated[Amount, says("of a core that it used or waited for, median")]
     bound: Annotated[bool, says("wanted_ratio ≥ 0.9: the rate is a lower bound")]
     reason: Annotated[str | None, says("why it was not; null when it was")]
 
@@ -168,11 +168,11 @@ class FsyncRow(FsyncCell, frozen=True, kw_only=True):
     fsyncs_per_s: Annotated[Spread | None, says("per instance, counted by the shim")]
     locks_per_fsync: Annotated[Spread | None, says("leases ÷ fsyncs of one instance")]
     server_cpu_us_per_lock: Annotated[Spread | None, says("CPU of all instances per lease, µs")]
-    aof_delayed_fsync: Annotated[int | None, says("stalls that the servers counted, all repeats")]
+    aof_delayed_fsync: Annotated[Count | None, says("stalls that the servers counted, all repeats")]
     latency_events: Annotated[dict[str, SlowEvent] | None, says("by event; null when the servers do not watch")]
     rewrite_fsyncs_per_s: Annotated[Spread | None, says("of all instances and their children meanwhile")]
     leases: Annotated[Count, says("granted in all, with warm-up and drain")]
-    denied: Annotated[dict[str, int], says("acquires without a lease, by outcome")]
+    denied: Annotated[dict[str, Count], says("acquires without a lease, by outcome")]
     release_failures: Annotated[Count, says("releases that did not end as RELEASED")]
     waitaof: Annotated[WaitaofCounts | None, says("null for other policies")]
     disk_fdatasync_s: Annotated[DiskFigures | None, says("the disk of the servers; null = not known")]
@@ -234,7 +234,7 @@ class FsyncFinding(Section, frozen=True):
 class Most(Section, frozen=True, kw_only=True):
     """Of some crashes."""
 
-    max: Annotated[float, says("the most")]
+    max: Annotated[Amount, says("the most")]
 
 
 class LossesSeen(Section, frozen=True, kw_only=True):
@@ -259,10 +259,10 @@ class Option(Section, frozen=True, kw_only=True):
     restart: Annotated[Restart | None, says("of a crashed instance; null = no crash was made")]
     acquired_per_s: Annotated[Spread | None, says("maximum at the reference load")]
     generator_bound: Annotated[bool | None, says("limited by the load process")]
-    p99_s: Annotated[float | None, says("acquire at 80 % of it; null when that was a queue, or late")]
+    p99_s: Annotated[Amount | None, says("acquire at 80 % of it; null when that was a queue, or late")]
     sustained: Annotated[bool | None, says("of that open load")]
     crash: Annotated[LossesSeen | None, says("what a crash loses")]
-    rate_interval: Annotated[tuple[float, float] | None, says("of acquired_per_s, 95 %; null: too few visits")] = None
+    rate_interval: Annotated[tuple[Amount, Amount] | None, says("of acquired_per_s, 95 %; null: too few visits")] = None
 
 
 class CostRange(Section, frozen=True, kw_only=True):
@@ -283,8 +283,8 @@ class PlannerPage(Section, frozen=True, kw_only=True):
     options: Annotated[tuple[Option, ...], says("N × policy × restart")]
     always_costs: Annotated[CostRange | None, says("null where nothing can be compared")]
     disk_fdatasync_s: Annotated[DiskFigures | None, says("of all rows; null = not known")]
-    ttl_ms: Annotated[float | None, says("of the crash result; null without one")]
-    crash_locks_per_s: Annotated[float | None, says("offered while it crashed servers")]
+    ttl_ms: Annotated[Amount | None, says("of the crash result; null without one")]
+    crash_locks_per_s: Annotated[Amount | None, says("offered while it crashed servers")]
     warnings: Annotated[tuple[str, ...], says("what must be known before both are read together")] = ()
     unmeasured: Annotated[tuple[str, ...], says("what nothing is known of, and what to type")] = ()
     advice: Annotated[tuple[str, ...], says("sentences, the recommendation first")] = ()

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import msgspec
 
+from bench.errors import UsageError
 from bench.experiments.crash.result import CrashResult
 from bench.experiments.fsync.judge import rate_interval
-from bench.experiments.fsync.planner import plan_page
+from bench.experiments.fsync.planner import apart, judge_page, plan_page
 from bench.experiments.fsync.result import (
     AlwaysCost,
     CostRange,
@@ -19,12 +20,13 @@ from bench.experiments.fsync.result import (
     PlannerPage,
 )  # fmt: skip
 from bench.measure.expectation import ROW_WORDS
-from bench.measure.result import newest_result
 from bench.measure.statistics import Spread
+from bench.measure.verdict import word_of
 from bench.report.figures import MISSING, count, latency, milliseconds
 from bench.report.html.plot import Bar, Column, Figure, forest
 from bench.report.html.scale import logarithmic, number_tick
-from bench.report.sheet import DOUBTFUL, GOOD, Case, Columns, Part, Sentence, Sheet, Suite, made, sheet_of, table
+from bench.report.kinds import newest_result
+from bench.report.sheet import Case, Columns, Part, Sentence, Sheet, Suite, made, sheet_of, table
 
 CARRY_OVER = (
     "absolute rates do not carry over to another machine, disk or client; the order of the policies does, and the row "
@@ -35,11 +37,24 @@ MEMORY_S = 5e-6  # an fdatasync of a file in memory takes less
 
 
 def beside(result: FsyncResult, folder: Path) -> FsyncResult:
-    """Return it with the losses of the newest crash result right below `folder`, if it has none of its own."""
-    if result.planner.ttl_ms or not (crash := newest_result(folder, "crash", CrashResult)):
+    """Return it with the losses of the newest crash result right below `folder`, if it has none of its own. Where those
+    are refused or are of another machine, a warning says so."""
+    if result.planner.ttl_ms:
         return result
-    page = plan_page(result.rows, crash, result.fleet.server)
-    return msgspec.structs.replace(result, planner=page)
+    try:
+        crash = newest_result(folder, "crash", CrashResult)
+        why = apart(result, crash) if crash else ""
+    except UsageError as error:
+        return _warned(result, str(error))
+    if crash is None:
+        return result
+    if why:
+        return _warned(result, f"the losses beside it are left out: {why}")
+    return msgspec.structs.replace(result, planner=plan_page(result.rows, crash))
+
+
+def _warned(result: FsyncResult, warning: str) -> FsyncResult:
+    return msgspec.structs.replace(result, warnings=(*result.warnings, warning))
 
 
 def sheet(result: FsyncResult, place: str = "") -> Sheet:
@@ -54,19 +69,18 @@ def sheet(result: FsyncResult, place: str = "") -> Sheet:
     )  # fmt: skip
 
 
-def planner_sheet(result: FsyncResult) -> Sheet:
-    """Return the planner's page alone, its advice first."""
-    page, verdict = result.planner, result.verdict
+def planner_sheet(result: FsyncResult, sources: Sequence[str] = ()) -> Sheet:
+    """Return the planner's page alone, its advice first. `sources`: which results it was made of."""
+    page, verdict = result.planner, judge_page(result.planner)
+    word = word_of("planner", verdict)
     conditions = f"{_server(result) or 'your servers'} · p99 from the intended start"
-    lines = [*_planner_lines(page)]
+    lines = [*(("because", reason) for reason in verdict.reasons), *_planner_lines(page)]
+    lines += [("made of", source) for source in sources]
     if result.conditions.scenario:
         lines.append(("of", result.conditions.scenario))
-    if verdict.status != "pass":
-        lines.append(("warning", f"the speed is {verdict.word or 'in doubt'}: {'; '.join(verdict.reasons[:1])}"))
-    safe = any(option.crash.is_safe for option in page.options if option.crash)
-    style = GOOD if verdict.status == "pass" and safe and not page.warnings else DOUBTFUL
     parts = (_options(page), _prices(result))
-    return Sheet("PLANNER", style, page.advice[0], conditions, parts, tuple(Sentence(*line) for line in lines))
+    once = tuple(Sentence(*line) for line in dict.fromkeys(lines))
+    return Sheet(word.text, word.colour, page.advice[0], conditions, parts, once)
 
 
 def suite(result: FsyncResult) -> Suite:

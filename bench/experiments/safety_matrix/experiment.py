@@ -10,7 +10,6 @@ Redis"; the Redlock text, "Performance, crash recovery and fsync".
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
 
 from msgspec import structs
 from redis.exceptions import RedisError
@@ -20,11 +19,11 @@ from bench.experiments.explore import search
 from bench.experiments.explore.experiment import explored
 from bench.experiments.explore.result import ExploredRow, ExplorePlan
 from bench.experiments.safety_matrix import leases
+from bench.experiments.safety_matrix.judge import ELSEWHERE, judge_rows
 from bench.experiments.safety_matrix.leases import SKIPPED, RowSetup, cannot, confirmed
 from bench.experiments.safety_matrix.result import Finding, MatrixPart, SafetyPlan, SafetyResult, SafetyRow
-from bench.measure.expectation import NOT_KNOWN, conclude_rows
+from bench.measure.expectation import NOT_KNOWN
 from bench.measure.run_result import OwnFleet
-from bench.measure.verdict import Verdict
 from bench.recipes.registry import RECIPES, WITHDRAWN, find_recipe
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 from bench.scenario.quantity import require_known
@@ -32,7 +31,6 @@ from bench.topology.child import Child
 from bench.topology.server import find_server
 from lockcore.errors import LockcoreError
 
-ELSEWHERE: Final = "not measured here"
 BROKEN_OFF = (BenchError, LockcoreError, RedisError, TimeoutError, AssertionError)  # what ends a look says nothing
 TRIES = 3  # of a row that is not known: a machine that was busy for a moment need not be so the next time
 # How many schedules a recipe is played in that must hold, and the claims about lockcore.
@@ -165,18 +163,6 @@ def look(case: PlannedRow, setup: RowSetup) -> SafetyRow:
         **structs.asdict(finding),
         part=case.part, recipe=case.recipe, fault=case.fault, expected=case.expected, about=case.about,
     )  # fmt: skip
-
-
-def judge_rows(rows: Sequence[SafetyRow], wanted: int | None = None) -> Verdict:
-    """The verdict over `rows`, of which so many were `wanted`: half of those measured here must be as expected."""
-    wanted = len(rows) if wanted is None else wanted
-    here = sum(row.verdict != ELSEWHERE for row in rows)
-    cut = f"interrupted after {len(rows)} of {wanted} rows" if len(rows) < wanted else ""
-    told = []
-    for row in rows:
-        more = f" ({row.reason})" if row.reason else ""
-        told.append((row.verdict, f"{row.recipe}, {row.fault}: expected {row.expected}, seen {row.seen}{more}"))
-    return conclude_rows(told, least=max(1, here // 2), interrupted=cut)
 
 
 def run_safety(order: ExperimentOrder[SafetyPlan], show: Show) -> Done[SafetyResult]:

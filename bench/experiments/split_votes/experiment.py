@@ -53,6 +53,7 @@ def run_split_votes(order: ExperimentOrder[SplitVotesPlan], show: Show) -> Done[
             calibration=tuple(measured.calibration),
             contention=contention,
             retries=retries,
+            losses=tuple(losses),
             warnings=(warning,) if unreachable else (),
             verdict=judge_split_votes(measured.calibration, contention, retries, losses, interrupted=experiment.cut),
         )

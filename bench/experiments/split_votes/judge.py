@@ -18,10 +18,17 @@ from math import comb, inf
 from typing import Literal
 
 import numpy as np
-from msgspec.structs import asdict
+from msgspec.structs import asdict, astuple, replace
 
 from bench.experiments.split_votes.plan import Attempt, Contest
-from bench.experiments.split_votes.result import CalibrationRow, ContentionRow, ContestRow, Endings, RetryRow
+from bench.experiments.split_votes.result import (
+    CalibrationRow,
+    ContentionRow,
+    ContestRow,
+    Endings,
+    RetryRow,
+    SplitVotesResult,
+)
 from bench.measure.histogram import Histogram
 from bench.measure.latency import Latency
 from bench.measure.statistics import wilson
@@ -143,22 +150,29 @@ def until_grant(attempts: Sequence[Attempt]) -> UntilGrant:
 def calibration_row(instances: int, contenders: int, rounds: Sequence[Sequence[Attempt]]) -> CalibrationRow:
     """One K of the calibration."""
     endings: Counter[str] = Counter(map(ending_of, rounds))
-    expected, measured = closed_form(instances, contenders), wilson(endings["split"], len(rounds))
-    unlike = len(rounds) - endings["won"] - endings["split"]
+    row = CalibrationRow(
+        contenders=contenders,
+        rounds=len(rounds),
+        endings=Endings(**endings),
+        split_rate=wilson(0, 0),
+        closed_form=0.0,
+        probable_by_outcome=wilson(sum(map(_is_called_split, rounds)), len(rounds)),
+        misses=(),
+    )
+    return _calibrated(row, instances)
+
+
+def _calibrated(row: CalibrationRow, instances: int) -> CalibrationRow:
+    """Return the row with the rate that its endings give, and how that misses the closed form."""
+    endings = row.endings
+    expected, measured = closed_form(instances, row.contenders), wilson(endings.split, row.rounds)
+    unlike = row.rounds - endings.won - endings.split
     misses = [f"{unlike} rounds that nobody won were not found to be split votes"] if unlike else []
     if measured.rate is None:
         misses.append("the split-vote rate was not measured")
     elif abs(measured.rate - expected) > TOLERANCE:
         misses.append(f"the split-vote rate is {measured.rate:.3f}, expected {expected:.3f} ± {TOLERANCE}")
-    return CalibrationRow(
-        contenders=contenders,
-        rounds=len(rounds),
-        endings=Endings(**endings),
-        split_rate=measured,
-        closed_form=expected,
-        probable_by_outcome=wilson(sum(map(_is_called_split, rounds)), len(rounds)),
-        misses=tuple(misses),
-    )
+    return replace(row, split_rate=measured, closed_form=expected, misses=tuple(misses))
 
 
 def _is_called_split(round_: Iterable[Attempt]) -> bool:
@@ -198,16 +212,17 @@ class ContestFigures:
 
     def contention_row(self, instances: int) -> ContentionRow:
         """The row of a contest without retries: how often nobody wins."""
-        rounds, endings = self.endings.total(), self.endings
-        return ContentionRow(
+        rounds = self.endings.total()
+        row = ContentionRow(
             **asdict(self._row()),
             contention_rounds=rounds,
-            endings=Endings(**endings),
-            split_rate=wilson(endings["split"], rounds),
-            nobody_won_rate=wilson(rounds - endings["won"] - endings["unreachable"], rounds),
+            endings=Endings(**self.endings),
+            split_rate=wilson(0, 0),
+            nobody_won_rate=wilson(0, 0),
             probable_by_outcome=wilson(self._called, rounds),
-            closed_form=closed_form(instances, self.contest.contenders),
+            closed_form=0.0,
         )
+        return _counted(row, instances)
 
     def retry_row(self) -> RetryRow:
         """The row of a contest with retries: how long until somebody wins."""
@@ -236,6 +251,30 @@ class ContestFigures:
 
 def _latency(values_ns: Sequence[int]) -> Latency:
     return Latency.of(Histogram.of(np.array(values_ns, np.int64)))
+
+
+def _counted(row: ContentionRow, instances: int) -> ContentionRow:
+    """Return the row with the rates that its endings give."""
+    endings = row.endings
+    rounds = sum(astuple(endings))
+    return replace(
+        row,
+        contention_rounds=rounds,
+        split_rate=wilson(endings.split, rounds),
+        nobody_won_rate=wilson(rounds - endings.won - endings.unreachable, rounds),
+        closed_form=closed_form(instances, row.contenders),
+    )
+
+
+def earned(result: SplitVotesResult) -> SplitVotesResult:
+    """Return `result` with the rates and the verdict that the endings of its rounds earn."""
+    instances, losses = result.conditions.instances, result.losses
+    if losses is None:  # before 2026-11-27 only the reasons told
+        losses = result.verdict.reasons if result.verdict.word == NOT_KNOWN.text else ()
+    calibration = tuple(_calibrated(row, instances) for row in result.calibration)
+    contention = tuple(_counted(row, instances) for row in result.contention)
+    verdict = judge_split_votes(calibration, contention, result.retries, losses, interrupted=result.interrupted)
+    return replace(result, calibration=calibration, contention=contention, verdict=verdict)
 
 
 def judge_split_votes(

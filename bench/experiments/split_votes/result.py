@@ -59,7 +59,7 @@ class RetryRow(ContestRow, frozen=True, kw_only=True):
     retry: Annotated[RetrySettings, says("when the next attempt starts")]
     granted: Annotated[Count, says("trials that somebody won")]
     first_attempts_lost: Annotated[Count, says("trials in which nobody's first attempt won")]
-    attempts_per_grant: Annotated[float | None, says("of all contenders until the grant")]
+    attempts_per_grant: Annotated[Amount | None, says("of all contenders until the grant")]
     first_grant_s: Annotated[Latency, says("from the first start to the first grant, in seconds")]
     dead_time_s: Annotated[Latency, says("the same of trials in which nobody's first attempt won")]
 
@@ -73,3 +73,4 @@ class SplitVotesResult(Document, frozen=True, kw_only=True):
     calibration: Annotated[tuple[CalibrationRow, ...], says("votes by pure chance beside the closed form")]
     contention: Annotated[tuple[ContentionRow, ...], says("one attempt each")]
     retries: Annotated[tuple[RetryRow, ...], says("until somebody wins")]
+    losses: Annotated[tuple[str, ...] | None, says("servers that ended meanwhile, in words; null: older")] = None

@@ -198,6 +198,22 @@ def test_a_violation_is_certain_even_in_an_invalid_run(result: Result) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("acquire.success >= 99%", 0.99),
+        ("acquire.success >= 0.99", 0.99),
+        ("acquire.success == 1", 1.0),
+        ("safety.violations == 0", 0.0),
+        ("safety.violations < 0.5", 0.5),
+        ("generator.cpu_ratio < 2.5", 2.5),  # of a core, and some have more
+        ("cost.commands_per_acquire == 10.5", 10.5),  # an average
+    ],
+)
+def test_a_limit_within_the_range_of_its_figure_is_taken(text: str, limit: float) -> None:
+    assert read_threshold(text).limit == pytest.approx(limit)
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("aquire.p99 < 5ms", "there is no metric aquire.p99; did you mean acquire.p99?"),
@@ -210,6 +226,14 @@ def test_a_violation_is_certain_even_in_an_invalid_run(result: Result) -> None:
         ("acquire.p99 < 5%", "'%' is not a unit of acquire.p99"),
         ("rate > 5ms", "'ms' is not a unit of rate (write it like rate > 2000/s)"),
         ("safety.violations == 0%", "'%' is not a unit of safety.violations"),
+        ("acquire.success >= 99", "is a share from 0 to 1, and 99 is more than all; write acquire.success >= 99%"),
+        ("acquire.success >= 101%", "and 101% is more than all; write acquire.success >= 100%"),
+        ("outcome_shares.contended < 2", "outcome_shares.contended is a share from 0 to 1"),
+        (
+            "safety.violations == 0.5",
+            "safety.violations is a whole number, which 0.5 is not; write safety.violations == 0",
+        ),
+        ("outcomes.contended != 1.5", "outcomes.contended is a whole number"),
         ("acquire.p99", "is not a threshold"),
         ("acquire.p99 =< 5ms", "is not a threshold"),
         ("", "is not a threshold"),

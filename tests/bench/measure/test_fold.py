@@ -189,12 +189,17 @@ def test_waiting_is_how_evenly_long_and_for_what_callers_waited(records, report)
     lost = {"start": 1_250, "ended": 1_750, "outcome": "contended", "caller": 1 << 40, "attempts": 2}
     notes = [report(figures={"wakeups": 3, "polls": 10}), report(figures={"wakeups": 4})]
     waiting = values_of(records(*asked, lost, cycle(500, attempts=9)), facts, notes)["waiting"]
-    assert waiting == {"jain": 3**2 / (3 * (2**2 + 1)), "longest_s": 0.5, "wakeups": 7, "polls": 10 + 2 + 1 + 8}
+    assert waiting == {
+        "jain": 3**2 / (3 * (2**2 + 1)), "longest_s": 0.5, "asked": 3, "unserved": 1,
+        "wakeups": 7, "polls": 10 + 2 + 1 + 8,
+    }  # fmt: skip
 
 
 def test_where_nobody_was_served_nothing_was_uneven(records):
     lost = {"start": 1_250, "ended": 1_250, "outcome": "contended"}
-    assert values_of(records(lost))["waiting"] == {"jain": None, "longest_s": None, "wakeups": 0, "polls": 0}
+    assert values_of(records(lost))["waiting"] == {
+        "jain": None, "longest_s": None, "asked": 2, "unserved": 2, "wakeups": 0, "polls": 0,
+    }  # fmt: skip
 
 
 # ---------------------------------------------------------------- workers and instances

@@ -11,14 +11,15 @@ import pytest
 from msgspec import structs
 
 from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.gates.run_verdict import judge_run
 from bench.measure import environment, result, workers
 from bench.measure.facts import Window
 from bench.measure.fold import fold
 from bench.measure.record import RECORD_DTYPE, History
-from bench.measure.result import newest_result, read_result, result_of_kind, write_result
-from bench.measure.run_result import FleetFacts, RunResult, fields_of, read_run
-from bench.measure.section import Section, builtins_of, schema_of, typed
-from bench.run.conclude import judge_run
+from bench.measure.result import read_result, write_result
+from bench.measure.run_result import FleetFacts, RunResult, fields_of
+from bench.measure.section import builtins_of, schema_of, typed
+from bench.report.kinds import read_run
 from bench.safety.judge import judge
 from bench.scenario import load
 from tests.doubles.records import MS, scenario_of
@@ -148,38 +149,3 @@ def test_outside_a_checkout_there_is_no_commit(tmp_path, monkeypatch):
     monkeypatch.setattr(environment, "_SOURCE", tmp_path)
     section = builtins_of(environment.describe_environment())
     assert (section["git_commit"], section["git_dirty"]) == (None, None)
-
-
-# -- results that lie about -------------------------------------------------------------------------------------------
-
-
-class Stored(Section, frozen=True, kw_only=True):
-    """As much of a result as is looked at here."""
-
-    id: str = ""
-    started_at: str
-
-
-def store(folder: Path, name: str, **result: object) -> None:
-    (folder / name).mkdir()
-    (folder / name / "result.json").write_text(json.dumps({"schema_version": 1, **result}), encoding="utf-8")
-
-
-def test_the_newest_of_its_kind_is_found(tmp_path: Path) -> None:
-    store(tmp_path, "a", kind="crash", started_at="2026-11-21T02:00:00Z", id="old")
-    store(tmp_path, "b", kind="crash", started_at="2026-11-21T03:00:00Z", id="new")
-    store(tmp_path, "c", kind="fsync", started_at="2026-11-21T04:00:00Z", id="other")
-    store(tmp_path, "d", started_at="2026-11-21T05:00:00Z", id="a run")
-    (tmp_path / "e").mkdir()
-    (tmp_path / "e" / "result.json").write_text("{", encoding="utf-8")
-    assert newest_result(tmp_path, "crash", Stored).id == "new"
-
-
-def test_where_there_is_none_nothing_is_found(tmp_path: Path) -> None:
-    assert newest_result(tmp_path / "nowhere", "crash", Stored) is None
-
-
-def test_a_named_result_of_another_kind_is_refused(tmp_path: Path) -> None:
-    store(tmp_path, "c", kind="fsync")
-    with pytest.raises(UsageError, match="no result of lockbench crash"):
-        result_of_kind(tmp_path / "c", "crash", Stored)

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from bench.gates.run_verdict import judge_run
 from bench.gates.threshold import read_threshold
 from bench.measure.run_result import JudgedThreshold
 from bench.measure.verdict import Verdict
-from bench.run.conclude import judge_run
 from bench.run.experiment import exit_code
 from tests.bench.whole_run import run_of
 

@@ -11,7 +11,8 @@ from rich.console import Console
 
 from bench.errors import UsageError
 from bench.experiments.audit import experiment
-from bench.experiments.audit.experiment import TRIES, AuditPlan, _Playing, chosen, judge_cells, known
+from bench.experiments.audit.experiment import TRIES, AuditPlan, _Playing, chosen, known
+from bench.experiments.audit.judge import judge_cells
 from bench.experiments.audit.party import promise_of, words_of
 from bench.experiments.audit.result import CONTROL, AuditConditions, AuditResult, Cell, CellWord, CourseStep
 from bench.experiments.audit.schedules import SCHEDULES, AuditSchedule

@@ -282,12 +282,18 @@ def test_of_a_threshold_over_many_runs_the_one_in_the_middle_speaks() -> None:
     assert combine_thresholds([first, broken, second]) == [limit("pass", 2.0)]
     assert combine_thresholds([unclear, first, second]) == [limit("pass", 1.0)]
     assert combine_thresholds([unclear, unclear, first]) == [limit("inconclusive")]
+    assert combine_thresholds([unclear, unclear, broken]) == [limit("fail", 9.0)], (
+        "it stays failed beside undecided ones"
+    )
+    assert combine_thresholds([unclear, unclear]) == [limit("inconclusive")]
 
 
 def test_of_safety_the_worst_run_speaks() -> None:
     path = "safety.service_faults"
     runs = [run(thresholds=(limit("pass", 0.0, path),))] * 5 + [run(thresholds=(limit("fail", 3.0, path),))]
     assert combine_thresholds(runs) == [limit("fail", 3.0, path)]
+    unclear = [run(thresholds=(limit("inconclusive", path=path),))] * 11
+    assert combine_thresholds([*unclear, runs[-1]]) == [limit("fail", 3.0, path)], "a fault is certain"
 
 
 SUCCESS = find_metric("acquire.success")

@@ -16,8 +16,9 @@ from msgspec import structs
 from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.experiments.compare import experiment as comparison
 from bench.experiments.compare import pairs
-from bench.experiments.compare.costs import judge_exact
 from bench.experiments.compare.experiment import compare_now
+from bench.experiments.compare.judge import judge_exact
+from bench.experiments.compare.judge import middle as middle_of
 from bench.experiments.compare.pairs import CompareOrder, Comparison, Side, run_pairs, take_turns
 from bench.gates.threshold import FOREVER_S, find_metric
 from bench.run.experiment import ExperimentOrder
@@ -286,17 +287,19 @@ def test_a_gate_that_is_cut_between_two_looks_is_not_judged(
     ("values", "middle"), [((4.0, 9.0), 6.0), ((1.0, 0.0), 0.0), ((0.0, 0.0), 0.0), ((1.0, None), None)]
 )
 def test_a_share_of_nothing_acquired_is_a_value(values: tuple[float | None, ...], middle: float | None) -> None:
-    assert pairs._middle(values) == (middle if middle is None else pytest.approx(middle))
+    assert middle_of(values) == (middle if middle is None else pytest.approx(middle))
 
 
 @pytest.mark.parametrize("runs", [1, 2])
 def test_an_hour_that_stands_for_ever_stays_an_hour(runs: int) -> None:
-    assert pairs._middle([FOREVER_S] * runs) == FOREVER_S, "else it is shown as 3600.00 s, not as endless"
+    assert middle_of([FOREVER_S] * runs) == FOREVER_S, "else it is shown as 3600.00 s, not as endless"
 
 
 def test_a_change_of_nothing_is_said_but_that_of_the_share_acquired(monkeypatch: pytest.MonkeyPatch) -> None:
     figures = [SimpleNamespace(metric=name, ratio=1.0, role="judged") for name in ("rate", "acquire.success")]
-    monkeypatch.setattr(comparison, "_judged", lambda *_: figures)
-    monkeypatch.setattr(comparison, "_verdict", lambda *_: SimpleNamespace(status="inconclusive"))
-    question, rounds = SimpleNamespace(kind="gate", looks=(7,)), SimpleNamespace(finished=2)
+    monkeypatch.setattr(comparison, "judge_figures", lambda *_: figures)
+    monkeypatch.setattr(comparison, "verdict_over", lambda *_, **__: SimpleNamespace(status="inconclusive"))
+    monkeypatch.setattr(comparison, "_asked", lambda *_: None)
+    question = SimpleNamespace(kind="gate", looks=(7,))
+    rounds = SimpleNamespace(finished=2, runs=[], stopped="", interrupted=False)
     assert comparison._so_far(question, rounds) == ("rate +0.0 %, ", False)  # type: ignore[arg-type]

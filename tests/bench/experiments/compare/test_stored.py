@@ -54,7 +54,7 @@ def test_what_holds_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no result"):
         read_series(tmp_path)
     other = store(tmp_path / "other", {"schema_version": 1, "kind": "gate", "started_at": "x"})
-    with pytest.raises(UsageError, match="is no result of lockbench run"):
+    with pytest.raises(UsageError, match="is not a result of lockbench run"):
         read_series(other)
 
 

@@ -10,8 +10,8 @@ import pytest
 import xmlschema
 from msgspec.structs import replace
 
-from bench.experiments.compare.costs import judge_exact
 from bench.experiments.compare.experiment import compare_stored
+from bench.experiments.compare.judge import judge_exact
 from bench.experiments.compare.pairs import Comparison, Side
 from bench.experiments.compare.result import ComparisonResult, Exact
 from bench.experiments.compare.sides import rounds_of

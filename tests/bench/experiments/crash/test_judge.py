@@ -32,6 +32,10 @@ def cut(of, lost=0, *, window_s=None, stake=100, ledger=CALM, doubled=0, abstain
     return CutFacts(of, number, 1.5, (ledger,), losses, asked, (0.01, 2.0))
 
 
+def grants_of(cuts, margin, *, abstention):
+    return judge_double_grants(next(row for row in cells(cuts) if (row.margin, row.abstention) == (margin, abstention)))
+
+
 def judge_loss(cuts):
     told = group(cuts)
     return told.verdict, told.reason
@@ -161,26 +165,26 @@ def test_nothing_at_stake_shows_nothing() -> None:
 
 def test_double_grants_where_there_must_be_some_and_where_there_must_be_none() -> None:
     of = crash("none", "kill")
-    assert judge_double_grants([cut(of, 100, doubled=3)], 0, abstention=False)[0] == AS_EXPECTED
-    assert judge_double_grants([cut(of, 100)], 0, abstention=False)[0] == NOT_SHOWN
-    assert judge_double_grants([cut(of, 100, abstaining=1)], 0, abstention=True)[0] == VIOLATED
+    assert grants_of([cut(of, 100, doubled=3)], 0, abstention=False)[0] == AS_EXPECTED
+    assert grants_of([cut(of, 100)], 0, abstention=False)[0] == NOT_SHOWN
+    assert grants_of([cut(of, 100, abstaining=1)], 0, abstention=True)[0] == VIOLATED
     delayed = crash("none", "kill", restart="delayed")
-    assert judge_double_grants([cut(delayed, 100, doubled=1)], 0, abstention=False)[0] == VIOLATED
+    assert grants_of([cut(delayed, 100, doubled=1)], 0, abstention=False)[0] == VIOLATED
     safe = crash("always", "power-cut")
-    assert judge_double_grants([cut(safe, doubled=1)], 0, abstention=False)[0] == VIOLATED
+    assert grants_of([cut(safe, doubled=1)], 0, abstention=False)[0] == VIOLATED
 
 
 def test_double_grants_after_a_kill_are_excused_by_a_sync_in_flight_alone() -> None:
     of = crash(kind="kill")
     excused = cut(of, 40, ledger=SYNCING, doubled=5)
-    assert judge_double_grants([cut(of), excused], 0, abstention=False)[0] == AS_EXPECTED
-    assert judge_double_grants([cut(of, doubled=5)], 0, abstention=False)[0] == VIOLATED
-    assert judge_double_grants([excused], 0, abstention=False)[0] == NOT_KNOWN
+    assert grants_of([cut(of), excused], 0, abstention=False)[0] == AS_EXPECTED
+    assert grants_of([cut(of, doubled=5)], 0, abstention=False)[0] == VIOLATED
+    assert grants_of([excused], 0, abstention=False)[0] == NOT_KNOWN
 
 
 def test_nobody_asked_shows_nothing() -> None:
     silent = replace(cut(crash()), asked=(AskedAgain(0, False, 0, 0),))
-    assert judge_double_grants([silent], 0, abstention=False)[0] == NOT_KNOWN
+    assert grants_of([silent], 0, abstention=False)[0] == NOT_KNOWN
 
 
 # -- figures and rows ------------------------------------------------------------------------------------------------

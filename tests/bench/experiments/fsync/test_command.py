@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from bench.cli.commands import execute
+from bench.errors import UsageError
 from bench.experiments.crash.result import CrashResult
 from bench.experiments.fsync.command import fsync, fsync_plan_of
-from bench.measure.result import newest_result
+from bench.report.kinds import newest_result
 
-STORED = Path(__file__).parents[3] / "histories" / "results"
-SPEED = str(STORED / "fsync.json")
+HISTORIES = Path(__file__).parents[3] / "histories" / "results"
+SPEED = str(HISTORIES / "fsync.json")
 Said = Callable[[], Any]
 
 
@@ -22,6 +23,26 @@ def said(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest
     """What was printed, in a folder that is empty."""
     monkeypatch.chdir(tmp_path)
     return capsys.readouterr
+
+
+def stored(kind: str, folder: str, **changes: Any) -> str:
+    """A stored result of that kind in a folder of its own, as if both were of the machine and hour of the crashes."""
+    result = json.loads((HISTORIES / f"{kind}.json").read_text("utf-8"))
+    crash = json.loads((HISTORIES / "crash.json").read_text("utf-8"))
+    result |= {name: crash[name] for name in ("environment", "started_at")}
+    if kind == "crash":  # as a full one has
+        result["conditions"]["cuts_per_cell"] = 20
+        for row in (*result["groups"], *result["rows"]):
+            row["cuts"] = 20
+    for path, value in changes.items():
+        *place, last = path.split("__")
+        section = result
+        for name in place:
+            section = section[name]
+        section[last] = value
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    Path(folder, "result.json").write_text(json.dumps(result), encoding="utf-8")
+    return folder
 
 
 def values(*arguments: str) -> dict[str, Any]:
@@ -98,24 +119,53 @@ def test_a_target_that_is_dead_is_named_and_no_option_advised_that_there_is_not(
 def test_the_planner_writes_its_page_or_says_what_it_needs(said: Said) -> None:
     assert execute(["planner"]) == 3
     assert "there is no result of lockbench fsync" in said().err
-    speed, losses = (str(STORED / f"{kind}.json") for kind in ("fsync", "crash"))
-    assert execute(["planner", "--costs", speed, "--crash", losses, "--html", "page.html", "--quiet"]) == 0
-    page = Path("page.html").read_text("utf-8")
-    assert "take everysec with delayed restart" in page
+    speed, losses = stored("fsync", "speed"), stored("crash", "losses")
+    assert execute(["planner", "--costs", speed, "--crash", losses, "--html", "page.html"]) == 0
+    page, text = Path("page.html").read_text("utf-8"), said().out
+    assert text.startswith("RECOMMENDED   take ")
+    assert "made of" in text
     assert "a crash" in page
 
 
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"verdict__word": "VIOLATED", "verdict__status": "violated"}, "it says VIOLATED, and its sections come to AS"),
+        ({"interrupted": True}, "it says AS EXPECTED, and its sections come to INTERRUPTED"),
+        (
+            {"interrupted": True, "verdict": {"word": "INTERRUPTED", "status": "inconclusive", "reasons": []}},
+            "the losses of 2026-11-22 say INTERRUPTED: interrupted: groups of cuts",
+        ),
+        ({"environment__cpu_model": "a toaster"}, "of two machines: cpu_model"),
+        ({"environment__kernel": "2.6.9"}, "of two machines: kernel"),
+        ({"fleet__server__version": "8.4.0"}, "the losses are those of redis 8.4.0"),
+        ({"started_at": "2019-01-01T00:00:00Z"}, "days lie between the speed (2026-11-22) and the losses (2019-01-01)"),
+        ({"started_at": "yesterday"}, "started_at 'yesterday' is no moment"),
+    ],
+)
+def test_losses_that_do_not_belong_to_the_speed_are_refused(changes: dict[str, Any], sentence: str, said: Said) -> None:
+    speed, losses = stored("fsync", "results/speed"), stored("crash", "results/losses", **changes)
+    for named in (["--costs", speed, "--crash", losses], []):  # also where it is only the newest
+        assert execute(["planner", *named]) == 2
+        told = said()
+        assert sentence in told.err
+        assert told.out == ""
+    assert execute(["report", speed]) == 0, "speed alone is told, and why it is alone"
+    text = " ".join(said().out.split())
+    assert "double grants in" not in text
+    assert "warning" in text
+
+
+def test_without_losses_nothing_is_recommended(said: Said) -> None:
+    assert execute(["planner", "--costs", stored("fsync", "results/speed")]) == 4
+    assert said().out.startswith("NOT KNOWN   nothing is recommended yet")
+
+
 def test_a_report_finds_the_crash_result_beside_or_says_what_to_type(said: Said) -> None:
-    alone = json.loads((STORED / "fsync.json").read_text("utf-8"))
-    alone["planner"]["ttl_ms"], alone["planner"]["advice"] = None, ["speed alone"]
-    for option in alone["planner"]["options"]:
-        option["crash"] = None
-    Path("results/speed").mkdir(parents=True)
-    Path("results/speed/result.json").write_text(json.dumps(alone), "utf-8")
+    stored("fsync", "results/speed")
     assert execute(["report", "results/speed"]) == 0
     assert "double grants in" not in said().out
-    Path("results/losses").mkdir()
-    Path("results/losses/result.json").write_bytes((STORED / "crash.json").read_bytes())
+    stored("crash", "results/losses")
     assert execute(["report", "results/speed"]) == 0
     assert "double grants in" in said().out
     assert "double grants in" in Path("results/speed/report.html").read_text("utf-8")
@@ -124,16 +174,21 @@ def test_a_report_finds_the_crash_result_beside_or_says_what_to_type(said: Said)
 @pytest.mark.parametrize(
     ("kind", "command", "sentence"),
     [
-        ("safety", ["planner", "--costs", SPEED, "--crash"], "is no result of lockbench crash"),
+        ("safety", ["planner", "--costs", SPEED, "--crash"], "is not a result of lockbench crash"),
         ("crash", ["planner", "--costs", SPEED, "--crash"], "is not a whole CrashResult of lockbench"),
         ("fsync", ["planner", "--costs"], "is not a whole FsyncResult of lockbench"),
     ],
 )
-def test_a_wrong_result_is_refused_or_passed_over(kind: str, command: list[str], sentence: str, said: Said) -> None:
+def test_a_wrong_result_is_refused_and_none_older_taken(
+    kind: str, command: list[str], sentence: str, said: Said
+) -> None:
     folder = Path("results/broken")
     folder.mkdir(parents=True)
     broken = {"schema_version": 1, "kind": kind, "id": "c0", "started_at": "2026", "rows": [{"instances": 3}]}
     (folder / "result.json").write_text(json.dumps(broken), encoding="utf-8")
     assert execute([*command, str(folder)]) == 2
     assert sentence in said().err
-    assert newest_result(Path("results"), "crash", CrashResult) is None
+    stored("crash", "results/older", started_at="2025")
+    if kind == "crash":
+        with pytest.raises(UsageError, match="is not a whole CrashResult"):
+            newest_result(Path("results"), "crash", CrashResult)

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 from bench.experiments.crash.result import CrashResult
 from bench.experiments.fsync.planner import plan_page
 from bench.experiments.fsync.result import FsyncRow, Option, PlannerPage, Setup, Spread
-from bench.measure.run_result import ServerBinary
 from tests.doubles.fsync_visits import crash_of, cut, turns, visit
 from tests.doubles.fsync_visits import rows_of as rows_of_visits
 
@@ -73,25 +72,13 @@ def test_the_recommendation_is_made_from_the_figures() -> None:
     )
 
 
-def test_losses_of_another_server_are_told_of() -> None:
-    like, unlike = (
-        ServerBinary("", "redis", version, "", tls=True, release_command="evalsha", source="PATH")
-        for version in ("7.0.15", "8.4.0")
-    )
-    assert plan_page(rows(), healthy(), like).warnings == ()
-    assert plan_page(rows(), healthy(), unlike).warnings == (
-        "the speed is that of redis 8.4.0, the losses are those of redis 7.0.15",
-    )
-
-
 @pytest.mark.parametrize(
     "conditions, doubt",
     [({"cuts_per_cell": 2}, "2 of 20 cuts per cell"), ({"instances": (2, 3)}, "no crash was made at N=1, 5:")],
 )
 def test_a_recommendation_of_few_cuts_or_of_other_fleets_is_in_doubt(conditions: dict[str, Any], doubt: str) -> None:
     crash = replace(healthy(), conditions=replace(healthy().conditions, **conditions))
-    like = ServerBinary("", "redis", "7.0.15", "", tls=True, release_command="evalsha", source="PATH")
-    (told,) = plan_page(rows(), crash, like).warnings
+    (told,) = plan_page(rows(), crash).warnings
     assert doubt in told
 
 

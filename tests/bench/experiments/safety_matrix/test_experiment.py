@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.safety_matrix.experiment import ELSEWHERE, PlannedRow, all_cases, choose_cases, judge_rows, look
+from bench.experiments.safety_matrix.experiment import PlannedRow, all_cases, choose_cases, look
+from bench.experiments.safety_matrix.judge import ELSEWHERE, judge_rows
 from bench.experiments.safety_matrix.leases import SKIPPED, RowSetup, confirmed
 from bench.experiments.safety_matrix.result import Finding, MatrixWord, SafetyRow
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED

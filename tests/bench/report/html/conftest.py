@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from msgspec import structs
 
+from bench.gates.run_verdict import judge_run
 from bench.measure.environment import describe_environment
 from bench.measure.facts import Window
 from bench.measure.fold import Fold
 from bench.measure.histogram import Histogram
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, History
 from bench.measure.run_result import fields_of
-from bench.run.conclude import judge_run
 from bench.safety.judge import Judge
 from bench.safety.rules import Holders
 from tests.bench.whole_run import SAMPLE, run_of

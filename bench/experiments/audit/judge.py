@@ -1,0 +1,49 @@
+"""The verdict over an audit: *a cell per library and schedule → one word*. Pure.
+
+Rules: controls must be caught, lockcore must hold, the cells of others are told and decide nothing. `earned` judges a
+stored audit anew: a cell that does not hold was seen so at least once, a cell that holds was played and never was.
+"""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from bench.experiments.audit.result import CONTROL, NO_FAULT, AuditResult, Cell, CellWord
+from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED, conclude_rows
+from bench.measure.verdict import Verdict
+
+
+def judge_cells(cells: Sequence[Cell], *, interrupted: bool = False) -> Verdict:
+    """Return what the audit itself ends with."""
+    rows = [
+        (_row_word(cell), f"{cell.library}, {cell.schedule}: {cell.verdict} {cell.happened}".strip()) for cell in cells
+    ]
+    if not any(cell.verdict in ("holds", "does not") and not cell.library.startswith(CONTROL) for cell in cells):
+        rows.append((NOT_KNOWN, "no library was played to an end: see absent and what is not known"))
+    cut = f"interrupted after {len(cells)} cells" if interrupted else ""
+    return conclude_rows(rows, tested="cells as expected", interrupted=cut)
+
+
+def earned(result: AuditResult) -> AuditResult:
+    """Return `result` with the words and the verdict that its cells earn."""
+    cells = tuple(replace(cell, verdict=word_of_cell(cell)) for cell in result.cells)
+    return replace(result, cells=cells, verdict=judge_cells(cells, interrupted=result.interrupted))
+
+
+def word_of_cell(cell: Cell) -> CellWord:
+    """Return the word that the counts of a stored cell earn."""
+    if cell.seen:
+        return "does not"
+    if cell.of:
+        return "holds"
+    return "not known" if cell.verdict in ("holds", "does not") else cell.verdict
+
+
+def _row_word(cell: Cell) -> str:
+    """What a cell is for the audit itself; "told": it decides nothing."""
+    if cell.library.startswith(CONTROL):
+        must = "holds" if cell.library == CONTROL + NO_FAULT else "does not"
+        return AS_EXPECTED if cell.verdict == must else NOT_KNOWN if cell.verdict == "not known" else NOT_SHOWN
+    if cell.library.startswith("lockcore"):
+        return {"holds": AS_EXPECTED, "does not": VIOLATED, "not known": NOT_KNOWN}.get(cell.verdict, "told")
+    return "told"

@@ -1,0 +1,53 @@
+"""The verdict over the safety matrix: *rows, each with what was seen and what it rests on → one word*. Pure.
+
+Rules: half of the rows that are measured here must come out as expected. `earned` judges a stored matrix anew, row by
+row: what was seen must be what was expected, and every precondition must have come about.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from bench.experiments.safety_matrix.result import MatrixWord, SafetyResult, SafetyRow
+from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, ROW_WORDS, VIOLATED, conclude_rows
+from bench.measure.verdict import TESTED_LEAST, Verdict
+
+ELSEWHERE: Final = "not measured here"
+HOLDS, FLAW = "no flaw", "the flaw"  # of a recipe, as seen and as expected
+
+
+def judge_rows(rows: Sequence[SafetyRow], wanted: int | None = None) -> Verdict:
+    """Return the verdict over `rows`, of which so many were `wanted`."""
+    wanted = len(rows) if wanted is None else wanted
+    here = sum(row.verdict != ELSEWHERE for row in rows)
+    cut = f"interrupted after {len(rows)} of {wanted} rows" if len(rows) < wanted else ""
+    told = []
+    for row in rows:
+        more = f" ({row.reason})" if row.reason else ""
+        told.append((row.verdict, f"{row.recipe}, {row.fault}: expected {row.expected}, seen {row.seen}{more}"))
+    return conclude_rows(told, least=max(1, here // 2), interrupted=cut)
+
+
+def earned(result: SafetyResult) -> SafetyResult:
+    """Return `result` with the words and the verdict that its rows earn."""
+    rows = tuple(replace(row, verdict=word_of_row(row)) for row in result.rows)
+    return replace(result, rows=rows, verdict=judge_rows(rows, len(rows) + result.interrupted))
+
+
+def word_of_row(row: SafetyRow) -> MatrixWord:
+    """Return the word that a stored row earns. Of a row that was not looked at there is nothing to say."""
+    if row.verdict not in ROW_WORDS:
+        return row.verdict
+    if row.verdict == VIOLATED or row.figures.get("broken_rules"):
+        return VIOLATED
+    if row.seen not in (HOLDS, FLAW, "confirmed", "refuted") or not all(row.preconditions.values()):
+        return NOT_KNOWN
+    if row.part == "claim":
+        return AS_EXPECTED if row.seen == "confirmed" else NOT_SHOWN
+    if row.seen == FLAW and row.expected == HOLDS:
+        return VIOLATED
+    tested = row.figures.get("tested")
+    if row.part == "schedule" and row.seen == HOLDS and (tested is None or tested < TESTED_LEAST):
+        return NOT_KNOWN
+    return AS_EXPECTED if row.seen == row.expected else NOT_SHOWN

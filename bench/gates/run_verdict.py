@@ -1,0 +1,95 @@
+"""The verdict of one run: *its sections, what ended early, its limits → one word, and why*.
+
+Rules
+- The maker of a run and the reader of a stored one ask the same function, `judge_result`. A stored word is compared
+  with its answer and never believed.
+- Of an invalid run nothing is judged but violations, which are certain: its figures mean nothing.
+- UNKNOWN safety, or one that was not tested, is the word of a run that has nothing else to say; it is never green.
+- A run that Ctrl-C cut is not known, however well it began.
+"""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from bench.gates.threshold import read_thresholds, sentence
+from bench.measure import verdict as words
+from bench.measure.run_result import Figures, JudgedThreshold, RunResult
+from bench.measure.verdict import TESTED_LEAST, Evidence, Verdict
+from bench.measure.verdict import conclude as concluded
+
+_OF_SAFETY = {word.text: word for word in (words.SAFE, words.NOT_TESTED, words.UNKNOWN)}
+
+
+def judge_result(result: RunResult) -> Verdict:
+    """Return the verdict that the sections of `result` earn, whatever its own verdict says. Raises UsageError where a
+    limit names a figure that this version does not know."""
+    limits = judge_limits(result, breaks_of(result))
+    return judge_run(result, breaks_of(result), limits, interrupted=result.interrupted)
+
+
+def earned(result: RunResult) -> RunResult:
+    """Return `result` with the verdict and the judged limits that its other sections earn. Raises as
+    `judge_result`."""
+    limits = tuple(judge_limits(result, breaks_of(result)))
+    return replace(result, thresholds=limits, verdict=judge_result(result))
+
+
+def judge_limits(figures: Figures, breaks: Sequence[str], limits: Sequence[str] | None = None) -> list[JudgedThreshold]:
+    """Return every limit on these figures, judged; `limits` None: those that a stored result was judged by. Raises
+    UsageError as `judge_result`."""
+    if limits is None:
+        limits = [entry.expression for entry in getattr(figures, "thresholds", ())]
+    void = invalidities(figures, breaks)
+    return [threshold.judge(figures, void) for threshold in read_thresholds(limits)]
+
+
+def breaks_of(result: RunResult) -> tuple[str, ...]:
+    """What ended early or did not take place. Results of before 2026-11-27 do not say; there it is the reasons of an
+    INVALID word that the generator does not explain, which makes nothing better."""
+    if result.breaks is not None:
+        return (*result.breaks, *(one for one in result.limits.invalidities() if one not in result.breaks))
+    unexplained = result.verdict.status == words.INVALID.status and result.generator.verdict != "INVALID"
+    return result.verdict.reasons if unexplained else ()
+
+
+def judge_run(
+    measured: Figures,
+    deaths: Sequence[str],
+    thresholds: Sequence[JudgedThreshold] = (),
+    *,
+    interrupted: bool = False,
+) -> Verdict:
+    """Return the verdict. `deaths`: workers that ended early; `interrupted`: by Ctrl-C."""
+    safety, invalid = measured.safety, invalidities(measured, deaths)
+    failed, undecided = (
+        [sentence(one) for one in thresholds if one.status == status] for status in ("fail", "inconclusive")
+    )
+    found = {
+        words.VIOLATED: [str(safety.reason)] if safety.verdict == "VIOLATED" else [],
+        words.FAIL: [] if invalid else failed,
+        words.INVALID: invalid,
+        words.INTERRUPTED: ["interrupted before its time"] if interrupted and not invalid else [],
+        words.INCONCLUSIVE: [] if invalid else [*_nothing_granted(measured), *undecided],
+    }
+    evidence = (Evidence.none_in("tested leases", safety.tested_leases, TESTED_LEAST),)
+    word = _OF_SAFETY.get(safety.verdict, words.UNKNOWN)
+    if word is not words.SAFE and not any(found.values()):
+        return Verdict.of(word, word.exit_code, evidence, ())
+    return concluded(words.SAFE, evidence, found, thin=words.NOT_TESTED)
+
+
+def invalidities(measured: Figures, deaths: Sequence[str]) -> list[str]:
+    """Why no figure of this run means anything; nothing when they do. `deaths`: workers that ended early."""
+    generator = measured.generator
+    claim = [f"the load was not what it claims: {generator.reason}"] if generator.verdict == "INVALID" else []
+    return [*deaths, *claim]
+
+
+def _nothing_granted(measured: Figures) -> list[str]:
+    """Outcomes count what was due in the window, the rate what was granted in it: in a long queue these are others."""
+    if measured.outcomes.acquired:
+        return []
+    if measured.rate.achieved_per_s:
+        return ["no acquire that was due in the measured window got its lease; those granted in it were due before"]
+    return ["no lease was granted in the measured window"]
