@@ -7,6 +7,7 @@ folder and all other options are the same.
 
 from __future__ import annotations
 
+import os
 import secrets
 import shlex
 import sys
@@ -59,8 +60,10 @@ def measured(
     from bench.cli.showing import remove_empty, result_folder
     from bench.run.experiment import ExperimentOrder
     from bench.run.journal import is_unfinished
+    from bench.telemetry.receiver import require_receivers
     from lockcore.mask import masked_command
 
+    require_receivers(os.environ)
     run_id = secrets.token_hex(4)
     folder, made, command = values["out"], list[Path](), ["lockbench", *masked_command(sys.argv[1:])]
     if kind not in _RESUMED or folder is None or not is_unfinished(folder):

@@ -9,7 +9,7 @@ Rules
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from urllib.parse import unquote
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from bench.errors import UsageError
 from lockcore.mask import shown
@@ -66,6 +66,7 @@ def settings_of(environ: Environ) -> TelemetrySettings | None:
     if not is_wanted(environ):
         return None
     metrics, traces = (_protocol(environ, signal) for signal in SIGNALS)
+    endpoints_of(environ)  # a wrong one is refused before anything starts
     one_in = _one_in(environ)
     return TelemetrySettings(
         metrics=metrics,
@@ -79,6 +80,59 @@ def settings_of(environ: Environ) -> TelemetrySettings | None:
         service_name=_service_name(environ),
         warnings=tuple(_ignored(environ)),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a signal goes. `variable`: which names it; `url`: without a scheme where gRPC's address has none."""
+
+    variable: str
+    url: SplitResult
+    protocol: str
+    insecure: bool
+
+
+def endpoints_of(environ: Environ) -> list[Endpoint]:
+    """The addresses that are named for OTLP, each once. Raises UsageError for one that can never work."""
+    found: dict[tuple[str, str], Endpoint] = {}
+    if not is_wanted(environ):
+        return []
+    for signal in SIGNALS:
+        protocol = _protocol(environ, signal)
+        names = (f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+        variable = next((name for name in names if environ.get(name, "").strip()), None)
+        if protocol is None or variable is None:
+            continue
+        insecure = any(
+            _word(environ, name) == "true"
+            for name in (f"OTEL_EXPORTER_OTLP_{signal}_INSECURE", "OTEL_EXPORTER_OTLP_INSECURE")
+        )
+        url = _url(variable, environ[variable].strip(), protocol)
+        found[variable, protocol] = Endpoint(variable, url, protocol, insecure)
+    return list(found.values())
+
+
+def _url(variable: str, text: str, protocol: str) -> SplitResult:
+    """The parts of an address. Its text may hold a password, so a sentence shows its host and port at most."""
+    example = f"http://127.0.0.1:{4317 if protocol == GRPC else 4318}"
+    has_scheme = "://" in text
+    try:
+        url = urlsplit(text if has_scheme else f"//{text}")
+        host, port = url.hostname, url.port
+    except ValueError:
+        raise UsageError(f"{variable} is no address (its host or port cannot be read); write {example}") from None
+    if protocol == GRPC:
+        if not host and url.scheme in ("http", "https", ""):
+            raise UsageError(f"{variable} names no host; write {example}")
+        return url
+    if not has_scheme:
+        meant = f"http://{f'[{host}]' if ':' in host else host}:{port or 4318}" if host else example
+        raise UsageError(f"{variable} has no scheme, so nothing could be sent there; write {meant}, or with https")
+    if url.scheme not in ("http", "https"):
+        raise UsageError(f"{variable} has the scheme {url.scheme}://, which OTLP over HTTP has not; write {example}")
+    if not host:
+        raise UsageError(f"{variable} names no host; write {example}")
+    return url
 
 
 def _word(environ: Environ, name: str) -> str:

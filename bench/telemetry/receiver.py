@@ -1,0 +1,89 @@
+"""Who answers at an OTLP address: *variables, a look of a second at most → nothing, or why nothing can arrive there*.
+
+Rules: only what is certain is told. A receiver that is down, slow, behind TLS or behind a proxy is not judged here:
+what it does not take becomes a warning of the result. A gRPC server speaks HTTP/2 alone. It answers HTTP/2's preface
+with its SETTINGS, and a request of HTTP/1.1 with no line of HTTP/1. A server that answers both is left alone.
+Source: RFC 9113, 3.4 and 6.5.
+"""
+
+import socket
+import threading
+from urllib.parse import SplitResult
+from urllib.request import getproxies, proxy_bypass
+
+from bench.errors import UsageError
+from bench.telemetry.settings import GRPC, Endpoint, Environ, endpoints_of
+
+LOOK_S = 1.0  # for all receivers together
+_ANSWER_S = 0.4  # for one of them
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))  # and empty SETTINGS
+_SETTINGS = 4  # the fourth byte of a frame: its type
+_FRAME_BYTES = 9
+_TEXT_BYTES = 5
+_PORTS = {GRPC: 4317}
+_HTTP_PORT = 4318
+
+
+def require_receivers(environ: Environ) -> None:
+    """Raise UsageError if an address of a collector can never work, or a wrong protocol is spoken there."""
+    endpoints, found = endpoints_of(environ), list[str]()
+    if not endpoints:
+        return
+
+    def look() -> None:
+        found.extend(filter(None, map(_fault, endpoints)))
+
+    looking = threading.Thread(target=look, name="telemetry-look", daemon=True)  # names are looked up without a limit
+    looking.start()
+    looking.join(LOOK_S)
+    if found:
+        raise UsageError(found[0])
+
+
+def _fault(endpoint: Endpoint) -> str:
+    """What is wrong with who answers there; "" = nothing that is certain."""
+    url = endpoint.url
+    if url.scheme not in ("http", "") or not url.hostname or _by_proxy(url):
+        return ""
+    is_grpc = endpoint.protocol == GRPC
+    if not url.scheme and not endpoint.insecure:
+        return ""
+    place = url.hostname, url.port or _PORTS.get(endpoint.protocol, _HTTP_PORT)
+    frame = _answer(place, _PREFACE, _FRAME_BYTES)
+    if frame is None:
+        return ""
+    is_http_2 = len(frame) == _FRAME_BYTES and frame[3] == _SETTINGS
+    if is_http_2 is is_grpc:
+        return ""
+    request = f"OPTIONS / HTTP/1.1\r\nHost: {place[0]}\r\nConnection: close\r\n\r\n".encode("ascii", "replace")
+    line = _answer(place, request, _TEXT_BYTES)
+    if line is None:
+        return ""
+    where = f"{endpoint.variable} names {place[0]}:{place[1]}, and this port"
+    if is_grpc and line == b"HTTP/":
+        return f"{where} speaks HTTP and no gRPC; try port 4317, or set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"
+    if is_http_2 and line != b"HTTP/":
+        return f"{where} speaks gRPC; try port 4318, or set OTEL_EXPORTER_OTLP_PROTOCOL=grpc"
+    return ""
+
+
+def _by_proxy(url: SplitResult) -> bool:
+    return "http" in getproxies() and not proxy_bypass(url.hostname or "")
+
+
+def _answer(place: tuple[str, int], sent: bytes, size: int) -> bytes | None:
+    """The first bytes that come back; fewer where the connection ends, None where it is silent or cannot be made."""
+    received = b""
+    try:
+        with socket.create_connection(place, _ANSWER_S) as connection:
+            connection.sendall(sent)
+            while len(received) < size:
+                data = connection.recv(size - len(received))
+                if not data:
+                    break
+                received += data
+    except ConnectionResetError:
+        return received  # an end, too
+    except OSError:
+        return received or None
+    return received
