@@ -26,7 +26,7 @@ def every_third_is_refused(_name: str) -> Iterator[None]:
 
 def test_percentiles_are_over_all_acquires_and_one_that_failed_takes_for_ever() -> None:
     load = OwnLoad(callers=1, seconds=0.5, warmup_s=0.0, refused=(BlockingIOError,))
-    run = LockRun(*measure_own_lock(every_third_is_refused, load))
+    run = LockRun(measure_own_lock(every_third_is_refused, load).measured, {})
     assert run.measured.outcomes.contended > 10
     assert run.p99_s == inf
     assert run.p50_s is not None
