@@ -57,7 +57,7 @@ OWN = """
 
     def gate(lock_benchmark, planted, pairs):
         lock_benchmark.gate(
-            slower_by(0), slower_by(planted), pairs=pairs, tolerance=0.5, callers=1, seconds=0.1, warmup_s=0.0,
+            slower_by(0), slower_by(planted), pairs=pairs, tolerance=0.5, callers=1, seconds=0.2, warmup_s=0.0,
             metrics=["acquire.p50"], allow_violations=True,
         )
 
