@@ -186,7 +186,7 @@ def test_the_example_plug_in_is_loaded_and_judged_like_any_other(plugged, tmp_pa
     command = (sys.executable, "-m", "bench", "run", "--recipe", "redis-py-lock", *load, "--out", "r")
     done = run(*command, cwd=tmp_path, PYTHONPATH=f"{plugged}:{ROOT}")
     assert done.returncode in (0, 4), done.stdout + done.stderr  # a busy machine may make a run invalid
-    assert "redis-py-lock · closed loop · 4 users · 1 resource · hold 2ms" in done.stdout
+    assert "redis-py-lock · closed loop · 4 users in 2 processes · 1 resource · hold 2ms" in done.stdout
     safety = json.loads((tmp_path / "r" / "result.json").read_text("utf-8"))["safety"]
     assert safety["violations"] == 0 < safety["tested_leases"]
 

@@ -135,8 +135,9 @@ def scenario_template(name: str) -> str:
 def _line(key: ScenarioKey) -> str:
     absent = key.default is None or key.default == ()
     setting = f"{key.name} = {_EXAMPLES.get(key.name, '') if absent else json.dumps(key.default)}"
-    # Commented out: what is absent by default, and what only makes sense beside something absent.
-    mark = "# " if absent or key.name == "arrivals" else ""
+    # Commented out: what is absent by default, what only makes sense beside something absent, and what has another
+    # default beside another recipe.
+    mark = "# " if absent or key.name in ("arrivals", "processes") else ""
     return f"{mark}{setting:<{38 - len(mark)}} # {key.help}\n"
 
 

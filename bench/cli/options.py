@@ -160,7 +160,14 @@ def scenario_of(path: Path | None, values: Values) -> Scenario:
     """Return the scenario of `path` under the options that were written. Raises UsageError."""
     from bench.recipes.registry import find_recipe
 
-    return load(path, given_options(values), lambda recipe: find_recipe(recipe).about.usual)
+    def instances(recipe: str) -> int:
+        return find_recipe(recipe).about.usual
+
+    def processes(recipe: str) -> int:
+        return find_recipe(recipe).usual_processes
+
+    is_led = values.get("expect_workers") is not None  # then all load comes from the workers of other hosts
+    return load(path, given_options(values), instances, None if is_led else processes)
 
 
 def swept(option: str, texts: Sequence[str], refused: Collection[str] = ()) -> list[dict[str, str]]:

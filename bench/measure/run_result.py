@@ -111,6 +111,9 @@ class SafetyReport(Section, frozen=True):
     tested_leases: Annotated[Count, says("leases held for a time in which another attempt's command was sent")] = 0
     judged_ratio: Annotated[Share, says("share of the run's leases that were judged, by their resources; 1: all")] = 1.0
     upper_bound_95: Annotated[Share | None, says("95 % sure: fewer than 3 ÷ tested_leases; null: not SAFE")] = None
+    within_one_process: Annotated[
+        bool, says("all callers of another package's recipe were of one process: a lock that holds only there looks so")
+    ] = False
     examples: Annotated[tuple[Example, ...], says("up to five findings of each kind")] = ()
     holders: Annotated[tuple[Holder, ...], says("of some resources: violated ones, then the hottest")] = ()
 

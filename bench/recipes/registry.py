@@ -56,6 +56,12 @@ class RecipeEntry:
         """What is known of it."""
         return self.recipe.about
 
+    @property
+    def usual_processes(self) -> int:
+        """By how many processes it is loaded when nothing is said. Nobody has looked at a recipe of another package, so
+        it takes two: a lock that holds only within one process would look safe in one."""
+        return 2 if self.package else 1
+
     def require(self, instances: int, pauses: Sequence[Pause]) -> None:
         """Raise UsageError for a number of instances it cannot lock on, or a pause at a point it does not have."""
         about = self.about

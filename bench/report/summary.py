@@ -43,6 +43,7 @@ _ROWS = (  # section of latency_s, its name, what to know about it
     ("handoff", "hand-off", "release sent → next grant"),
     ("hold", "hold", ""),
 )
+WITHIN = "within one process"  # of a lock that nobody has looked at, all of whose callers were in one
 MOST_FAULTS = 3  # of a kind, by their times
 MOST_INSTANCES = 9  # with more, only those with trouble get a line of their own
 
@@ -62,7 +63,8 @@ def suite(result: RunResult) -> Suite:
         limits = set(map(sentence, result.thresholds))
         own = "pass" if set(verdict.reasons) <= limits else "inconclusive"
     word, tested = word_of("run", verdict).text, result.safety.tested_leases
-    reasons = "; ".join(verdict.reasons) or f"valid; {word}, by {tested:,} tested leases"
+    within = f" {WITHIN}" if result.safety.within_one_process else ""
+    reasons = "; ".join(verdict.reasons) or f"valid; {word}{within}, by {tested:,} tested leases"
     cases = [Case("the run", own, reasons)]
     cases += [Case(entry.expression, entry.status, threshold_text(entry)) for entry in result.thresholds]
     properties = {"id": result.id, "recipe": scenario.recipe, "instances": str(scenario.instances)}
@@ -75,6 +77,8 @@ def _headline(result: RunResult) -> str:
         return f"no figure of this run counts, over {count(result.duration_s)} s"
     leases, seconds = f"{count(rate.achieved_per_s)} leases/s", f"over {count(result.duration_s)} s"
     success = [f"{percent(got)} acquired"] if got is not None and got < 1 else []
+    if result.safety.within_one_process and result.safety.verdict == "SAFE":
+        leases = f"{WITHIN}   {leases}"
     if rate.sustained is False:  # a percentile beside a rate that was not reached would be misread
         leases += f" of {count(rate.offered_per_s)}/s offered: not sustained {seconds}"
         return "   ".join([leases, *success])
@@ -206,6 +210,8 @@ def safety_sentence(safety: SafetyReport) -> Sentence:
         return Sentence("safety", f"{safety.verdict.lower()}: {reason}{overstays}", DOUBTFUL)
     bound = count(round(1 / safety.upper_bound_95)) if safety.upper_bound_95 else MISSING
     sure = f"(95 % sure: < 1 in {bound})"
+    if safety.within_one_process:
+        sure = f"{WITHIN} {sure}"
     return Sentence("safety", f"0 violations in {leases} tested leases {sure}{overstays}", GOOD)
 
 

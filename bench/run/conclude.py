@@ -131,7 +131,8 @@ def _judge(
         used.update(np.unique(history.records["resource"]).tolist())
         leases += leases_by_worker(history.records)
     ratio = told.ratio(leases.total())
-    safety = replaced(oracle.report(), holders=holders.section(), judged_ratio=ratio)
+    alone = bool(find_recipe(evidence.scenario.recipe).package) and len(reports) == 1
+    safety = replaced(oracle.report(), holders=holders.section(), judged_ratio=ratio, within_one_process=alone)
     sections = total.sections(reports, evidence.server_cpu_s, safety)
     warnings = (*sections.warnings, *share_warning(ratio))
     return replace(sections, warnings=warnings), used, told.leases or leases
@@ -198,9 +199,8 @@ def _warnings(
         yield from _instance_warnings(instance)
     for text, number in workers.added(report.errors for report in reports).items():
         yield f"a caller failed {number} times: {text}"
-    entry = find_recipe(evidence.scenario.recipe)
-    about = entry.about
-    if entry.package and safety.verdict == "SAFE" and len(reports) == 1:
+    about = find_recipe(evidence.scenario.recipe).about
+    if safety.within_one_process and safety.verdict == "SAFE":
         yield "all callers were of one process: a lock that holds only within it looks the same; --processes 2 tells"
     if not about.safe:
         yield f"{evidence.scenario.recipe} is here to show its flaw, do not use it: {about.flaw}"

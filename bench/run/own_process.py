@@ -47,17 +47,13 @@ def forked(work: Callable[[Link], object], urls: Sequence[str]) -> Iterator[Link
         libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
         ours.close()
         _be_the_copy(work, theirs, ports, parent_pid)
-    descriptor = os.pidfd_open(pid)
+    descriptor = _watched(pid)
     theirs.close()
     try:
         yield ours
     finally:
         ours.close()
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-        os.close(descriptor)
-        with suppress(ChildProcessError):  # the program that runs us has SIGCHLD ignored
-            os.waitpid(pid, 0)
+        _end(pid, descriptor)
 
 
 def answer(link: Link, patience_s: float, what: str) -> Any:
@@ -71,6 +67,27 @@ def answer(link: Link, patience_s: float, what: str) -> Any:
     if isinstance(message, _Failure):
         raise InconclusiveError(f"the second process could not {what}: {message.text}")
     return message
+
+
+def _watched(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except OSError:  # forbidden here, or unknown to this kernel
+        return None
+
+
+def _end(pid: int, descriptor: int | None) -> None:
+    """Kill the copy and wait for it. Its number alone is its own until somebody waits for it, which a program that
+    ignores SIGCHLD leaves to the kernel: so the descriptor is better."""
+    with suppress(ProcessLookupError):
+        if descriptor is None:
+            os.kill(pid, signal.SIGKILL)
+        else:
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+    if descriptor is not None:
+        os.close(descriptor)
+    with suppress(ChildProcessError):
+        os.waitpid(pid, 0)
 
 
 class _Failure:

@@ -148,7 +148,7 @@ class Scenario:
         str, choice("none", "no", "everysec", "always"), "everysec", says("AOF policy of started servers; none: no AOF")
     ]
     users: Annotated[int, whole(1, 100_000), 64, says("concurrent callers over all processes")]
-    processes: Annotated[int, whole(1, 256), 1, says("Locust worker processes")]
+    processes: Annotated[int, whole(1, 256), 1, says("Locust worker processes; of another package's recipe 2")]
     rate_per_s: Annotated[float | None, RATE, None, says("operations per second in all: open loop; absent: closed")]
     arrivals: Annotated[str, choice("poisson", "fixed"), "poisson", says("how open-loop operations are spaced")]
     duration_ms: Annotated[float, duration(100, _DAY_MS), "20s", says("measured time; the warm-up comes before it")]
@@ -209,9 +209,11 @@ def load(
     path: Path | None = None,
     options: Mapping[str, object] | None = None,
     usual_instances: Callable[[str], int] | None = None,
+    usual_processes: Callable[[str], int] | None = None,
 ) -> Scenario:
     """Return the scenario of the TOML file `path`, or a ready one by name, overridden by `options` (key name → text,
-    list of texts or bool). `usual_instances`: how many a recipe takes when nothing is said.
+    list of texts or bool). `usual_instances`, `usual_processes`: how many a recipe takes when nothing is said, and by
+    how many processes it is loaded then (never more than there are users).
 
     Raises UsageError with the place for an unreadable file, an unknown key, a wrong type or range, a contradiction.
     """
@@ -227,6 +229,9 @@ def load(
             given.pop(replaced, None)
     if usual_instances and not {"instances", "targets"} & given.keys():
         given["instances"] = usual_instances(given.get("recipe", BY_NAME["recipe"].default))
+    if usual_processes and "processes" not in given:
+        users = int(given.get("users", BY_NAME["users"].default))
+        given["processes"] = min(usual_processes(given.get("recipe", BY_NAME["recipe"].default)), users)
     scenario = _resolve(given)
     wrong = (_server_contradictions, _load_contradictions, _fault_contradictions)
     for name, sentence in chain.from_iterable(one(scenario, given) for one in wrong):

@@ -254,6 +254,22 @@ def test_the_number_of_instances_is_the_recipes_unless_somebody_says_it() -> Non
     assert load(None, {"targets": ["redis://a", "redis://b"]}, usual).instances == 2
 
 
+def test_the_number_of_processes_is_the_recipes_unless_somebody_says_it(tmp_path: Path) -> None:
+    def usual(recipe: str) -> int:
+        return {"redlock": 1, "of-another-package": 2}[recipe]
+
+    theirs = {"recipe": "of-another-package"}
+    file = tmp_path / "one.toml"
+    file.write_text('recipe = "of-another-package"\nprocesses = 1\n', "utf-8")
+    assert load(None, {}, None, usual).processes == 1
+    assert load(None, theirs, None, usual).processes == 2
+    assert load(None, {**theirs, "users": "1"}, None, usual).processes == 1
+    assert load(None, {**theirs, "processes": "1"}, None, usual).processes == 1
+    assert load(file, {}, None, usual).processes == 1
+    assert load(file, {"processes": "3"}, None, usual).processes == 3
+    assert load(None, theirs).processes == 1, "who asks for no usual number gets the default"
+
+
 def test_json_carries_every_field_and_no_secret() -> None:
     scenario = load(None, {"targets": ["redis://:hunter2@a:1", "redis://b:2"], "skew": "zipf:1.2", "hold": "exp:3ms"})
     text = json.dumps(builtins_of(scenario.shown()))

@@ -127,19 +127,39 @@ def test_a_night_of_schedules_does_not_break_redlock(
     print(ended.stdout)
 
 
-def test_another_packages_lock_that_claims_too_much_is_violated(tmp_path: Path) -> None:
-    fakes = ROOT / "tests" / "plugins" / "fake-locks"
+@pytest.fixture
+def fakes(tmp_path: Path) -> str:
+    """PYTHONPATH with the fakes of another package in it."""
     metadata = tmp_path / "fake_locks-1.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: fake-locks\nVersion: 1\n")
-    (metadata / "entry_points.txt").write_text("[lockbench.recipes]\nalways-yes = fake_locks:AlwaysYes\n")
-    paths = ":".join(map(str, (tmp_path, fakes, ROOT)))
-    words = ("explore", "--recipe", "always-yes", "--out", "out")
-    process = started(tmp_path, *words, PYTHONPATH=paths)
+    names = {"always-yes": "AlwaysYes", "timer": "LetsGoByTimer", "thread": "LetsGoByThread", "gevent": "LateRelease"}
+    points = [f"{name} = fake_locks:{class_name}" for name, class_name in names.items()]
+    (metadata / "entry_points.txt").write_text("\n".join(["[lockbench.recipes]", *points, ""]))
+    return ":".join(map(str, (tmp_path, ROOT / "tests" / "plugins" / "fake-locks", ROOT)))
+
+
+def test_another_packages_lock_that_claims_too_much_is_violated(tmp_path: Path, fakes: str) -> None:
+    process = started(tmp_path, "explore", "--recipe", "always-yes", "--out", "out", PYTHONPATH=fakes)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 5, err
     assert out.startswith("VIOLATED   always-yes: broken")
     assert "granted until" in out
+
+
+@pytest.mark.parametrize(
+    ("recipe", "why"),
+    [("timer", "it started a thread (Timer)"), ("thread", "it started a thread"), ("gevent", "it uses gevent")],
+)
+def test_of_a_lock_whose_timers_do_not_run_in_virtual_time_nothing_is_known(
+    tmp_path: Path, fakes: str, recipe: str, why: str
+) -> None:
+    """Each of them lets go of what it holds, and none of that would happen here."""
+    process = started(tmp_path, "explore", "--recipe", recipe, "--out", "out", PYTHONPATH=fakes)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 4, err
+    assert out.startswith("NOT KNOWN"), out
+    assert why in " ".join(out.split()), out
 
 
 def test_a_recipe_that_is_not_there_is_refused(lockbench: Lockbench, tmp_path: Path) -> None:

@@ -137,6 +137,7 @@ class Ended:
     def __init__(self, done: Typed, folder: Path) -> None:
         assert done.returncode in (0, 4, 5), done.stderr
         self.code, self.word = done.returncode, done.stdout.partition("   ")[0]
+        self.headline = done.stdout.partition("\n")[0]
         self.result: dict[str, Any] = json.loads((folder / "result" / "result.json").read_text("utf-8"))
         self.safety = self.result["safety"]
 
@@ -195,23 +196,27 @@ def test_a_lock_that_does_not_lock_is_never_safe(
 
 
 @pytest.mark.parametrize(
-    ("recipe", "verdict"),
+    ("recipe", "processes", "verdict"),
     [
-        ("silent", "NOT TESTED"),
-        pytest.param("never-releases", "NOT TESTED", marks=pytest.mark.slow),
-        pytest.param("never-yes", "NOT TESTED", marks=pytest.mark.slow),
-        pytest.param("yes-after-the-end", "VIOLATED", marks=pytest.mark.slow),
+        ("silent", "", "VIOLATED"),  # two processes, as nobody said how many
+        ("silent", "1", "NOT TESTED"),
+        pytest.param("never-releases", "1", "NOT TESTED", marks=pytest.mark.slow),
+        pytest.param("never-yes", "1", "NOT TESTED", marks=pytest.mark.slow),
+        pytest.param("yes-after-the-end", "1", "VIOLATED", marks=pytest.mark.slow),
     ],
 )
-def test_a_lock_that_only_seems_to_work_is_never_safe(run: Callable[..., Ended], recipe: str, verdict: str) -> None:
-    ended = run(recipe, "--duration", "400ms", "--hold", "1ms")
+def test_a_lock_that_only_seems_to_work_is_never_safe(
+    run: Callable[..., Ended], recipe: str, processes: str, verdict: str
+) -> None:
+    ended = run(recipe, "--duration", "400ms", "--hold", "1ms", *(("--processes", processes) if processes else ()))
+    assert ended.result["scenario"]["processes"] == int(processes or 2)
     assert ended.safety["verdict"] == verdict, ended.said
     assert ended.code == (5 if verdict == "VIOLATED" else 4), ended.said
 
 
 def test_a_lock_that_says_it_was_granted_later_than_it_was_is_a_caller_that_failed(run: Callable[..., Ended]) -> None:
     """It would shrink what the oracle sees; so much that a run ended with a fault of lockbench itself."""
-    ended = run("granted-later", "--duration", "300ms")
+    ended = run("granted-later", "--duration", "300ms", "--processes", "1")
     assert (ended.word, ended.code) == ("INVALID", 4), ended.said
     assert any("within its acquire" in line for line in ended.result["warnings"]), ended.result["warnings"]
 
@@ -232,9 +237,10 @@ def test_a_lock_that_never_yields_is_ended_with_a_sentence(
 
 def test_the_same_lock_without_the_fault_is_safe_where_it_was_tested(run: Callable[..., Ended]) -> None:
     """Else the fakes would prove nothing: it is their fault that is found, not their make."""
-    ended = run("honest", "--duration", "1s", "--hold", "1ms")
+    ended = run("honest", "--duration", "1s", "--hold", "1ms", "--processes", "1")
     alone = [line for line in ended.result["warnings"] if "all callers were of one process" in line]
-    assert len(alone) == (ended.safety["verdict"] == "SAFE"), ended.result["warnings"]
+    assert ended.safety["within_one_process"]
+    assert len(alone) == ("within one process" in ended.headline) == (ended.safety["verdict"] == "SAFE"), ended.said
     assert ended.safety["violations"] == ended.safety["foreign_deletes"] == 0, ended.said
     assert ended.safety["tested_leases"] > 0, ended.said
     if ended.safety["tested_leases"] >= 100 and ended.result["generator"]["verdict"] == "VALID":

@@ -122,9 +122,10 @@ def explored(recipe: str, plan: ExplorePlan, searchers: Sequence[Child], show: S
         total.add(answer)
         rate = total.played / total.took_s if total.took_s else 0
         show(f"{recipe}: {total.played:,} schedules played, {rate:,.0f}/s and core")
-        if total.raised or total.is_enough:
+        if total.raised or total.outside or total.is_enough:
             break
-    whole = plan.exhaustive is not None and not total.raised and next(orders, None) is None
+    ended = total.raised or total.outside
+    whole = plan.exhaustive is not None and not ended and next(orders, None) is None
     cut = "" if whole or plan.exhaustive is None else "it was cut"
     return row_of(recipe, find_recipe(recipe).about, total, whole=whole, cut=cut)
 
@@ -142,7 +143,7 @@ def _answers(orders: Iterator[SearchOrder], searchers: Sequence[Child], plan: Ex
 def row_of(recipe: str, about: About, total: Hunt, *, whole: bool = False, cut: str = "") -> ExploredRow:
     """The row of a recipe, judged: without a broken rule it takes schedules that could have broken it, all of them
     that were asked for. `cut`: what ended it early."""
-    broken = total.broken
+    broken = None if total.outside else total.broken  # what ran in real time may have been what keeps it whole
     needs = _preconditions(about, total, whole=whole, cut=cut)
     setting = setting_of(recipe, about)
     return ExploredRow(
@@ -170,6 +171,8 @@ def _preconditions(about: About, total: Hunt, *, whole: bool, cut: str) -> Mappi
     `set-nx-get-del` needs 150 schedules on average, and one seed in a thousand needs 1,000. So a known flaw that stays
     away is "not known", unless every schedule within the bound was played.
     """
+    if total.outside:
+        return {f"all of the recipe ran in virtual time ({total.outside})": False}
     if total.raised:
         return {f"the recipe's own code ran ({total.raised})": False}
     if total.broken:

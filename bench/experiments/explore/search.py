@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from bench.experiments.explore.diagram import steps_of
 from bench.experiments.explore.keyspace import RealKeyspace
+from bench.experiments.explore.outside import Outside, watch
 from bench.experiments.explore.play import ENGINE, Play, Played, play
 from bench.experiments.explore.result import Broken, Deviation, Size, Step
 from bench.experiments.explore.schedule import (
@@ -103,12 +104,13 @@ def every(schedule: Schedule, most: int, first: int = 0, step: int = 1) -> Itera
 class Hunt(Struct):
     """What came of some schedules. `took_s`: processor time; `raised`: by a recipe; `found`: how many broke a
     rule, the smallest made of them is `broken`; `seen`: how often what came about, of lockcore; `rule`: that one broken
-    again broke."""
+    again broke; `outside`: what did not run in virtual time, so that nothing is known."""
 
     played: int = 0
     tested: int = 0
     took_s: float = 0.0
     raised: str = ""
+    outside: str = ""
     found: int = 0
     seen: dict[str, int] = {}
     broken: Broken | None = None
@@ -119,6 +121,7 @@ class Hunt(Struct):
         self.played, self.tested = self.played + more.played, self.tested + more.tested
         self.took_s, self.found = self.took_s + more.took_s, self.found + more.found
         self.seen, self.raised = Counter(self.seen) + Counter(more.seen), self.raised or more.raised
+        self.outside = self.outside or more.outside
         self.keep(more.broken)
 
     def keep(self, broken: Broken | None) -> None:
@@ -138,6 +141,9 @@ def hunt(schedules: Iterable[tuple[Schedule, Played]], first: int = 0) -> Hunt:
     for number, (schedule, played) in enumerate(schedules, first):
         found.played, found.tested = found.played + 1, found.tested + played.tested
         found.raised = found.raised or played.raised
+        found.outside = Outside.take()
+        if found.outside:
+            break
         if schedule.setting.recipe == ENGINE:
             played.count_in(seen)
         if played.broken:
@@ -220,6 +226,7 @@ class SearchOrder(Struct):
 def main() -> None:
     """Obey until there are no more orders."""
     take_over()
+    watch()
     gc.freeze()
     gc.set_threshold(50_000)  # play.py collects what a schedule leaves
     for order in orders(SearchOrder):

@@ -17,6 +17,7 @@ from greenlet import getcurrent
 
 from bench.experiments.explore.engine_client import RETRY
 from bench.experiments.explore.network import SimulatedLink, SimulatedServer
+from bench.experiments.explore.outside import Outside
 from bench.experiments.explore.schedule import TTL_MS
 from bench.experiments.explore.world import Actor, here
 from bench.recipes.protocol import RecipeSettings
@@ -145,11 +146,14 @@ def _reading(real: Callable[..., bool]) -> Callable[..., bool]:
 class _SimulatedThread:
     """A thread of a simulated process: one more course."""
 
-    def __init__(self, target: Callable[[], object], **_more: object) -> None:
+    def __init__(self, target: Callable[[], object] | None = None, **_more: object) -> None:
+        if target is None:  # a threading.Timer, or a class of its own with a `run`
+            Outside.note(f"a thread ({type(self).__name__})")
         self._target = target
 
     def start(self) -> None:
-        here().process.start(self._target)
+        if self._target is not None:
+            here().process.start(self._target)
 
     def join(self, timeout: float | None = None) -> None:
         """Nobody waits for it: it ends with the world."""

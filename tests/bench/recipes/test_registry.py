@@ -11,6 +11,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from bench.cli.first_steps import recipes
+from bench.cli.options import scenario_of
 from bench.errors import BenchError, UsageError
 from bench.recipes import registry
 from bench.recipes.plain import GRANTED, PlainRecipe
@@ -161,6 +162,14 @@ def test_a_lease_of_another_package_that_was_not_granted_within_its_acquire_is_n
     with pytest.raises(ValueError, match="within its acquire"):
         checked("r0", 10_000, 0)
     assert find_recipe("redlock").acquire_of(lock) is acquire
+
+
+def test_a_run_of_it_has_two_processes_unless_workers_of_other_hosts_load_it(offered):
+    offered(theirs="nowhere:Theirs")
+    assert scenario_of(None, {"recipe": "theirs", "instances": "1"}).processes == 2
+    assert scenario_of(None, {"recipe": "theirs", "instances": "1", "processes": "1"}).processes == 1
+    assert scenario_of(None, {"recipe": "theirs", "instances": "1", "expect_workers": 3}).processes == 1
+    assert scenario_of(None, {"recipe": "redlock"}).processes == 1
 
 
 def test_our_names_cannot_be_taken(offered):

@@ -202,3 +202,11 @@ def test_faults_that_were_there_are_told_with_their_times(result: Result) -> Non
     text = text_of(result, 400)
     assert "faults     stop #1 1.00–1.25 s, #2 1.00–1.25 s, #3 1.00–1.25 s and 1 more · kill worker 0 2.00 s" in text
     assert "drop" not in text
+
+
+def test_a_green_word_of_one_process_says_so_on_its_line_and_beside_its_leases() -> None:
+    wide = sheet_text(sheet(run_of(safety={"within_one_process": True}), PLACE), 120)
+    first = wide.splitlines()[0]
+    assert first.startswith("SAFE   within one process   "), first
+    assert "tested leases within one process (95 % sure" in wide
+    assert "within one process" not in sheet_text(sheet(run_of(), PLACE), 120)

@@ -6,9 +6,12 @@ part of lockbench.
 
 from __future__ import annotations
 
+import _thread
+import threading
+import time
 from collections.abc import Sequence
 from itertools import count
-from typing import Self
+from typing import Any, Self
 
 import gevent
 
@@ -73,6 +76,31 @@ class LateRelease(_Fake):
         """Delete now and later."""
         gevent.spawn_later(LATE_S, self.delete, lease.resource)
         return self.delete(lease.resource)
+
+
+class LetsGoByTimer(_Fake):
+    """Deletes its own key by a timer, half a millisecond after the grant."""
+
+    def leased(self, resource: str, token: bytes, ttl_ms: int, started_ns: int, **more: Any) -> Lease:
+        """Grant it, and let it go."""
+        lease = super().leased(resource, token, ttl_ms, started_ns, **more)
+        threading.Timer(LATE_S / 2, self.delete, [resource]).start()
+        return lease
+
+
+class LetsGoByThread(LetsGoByTimer):
+    """The same by a thread that Python's threading does not know."""
+
+    def leased(self, resource: str, token: bytes, ttl_ms: int, started_ns: int, **more: Any) -> Lease:
+        """Grant it, and let it go."""
+        lease = _Fake.leased(self, resource, token, ttl_ms, started_ns, **more)
+
+        def let_go() -> None:
+            time.sleep(LATE_S / 2)
+            self.delete(resource)
+
+        _thread.start_new_thread(let_go, ())
+        return lease
 
 
 class ForeignDelete(_Fake):

@@ -1,0 +1,83 @@
+"""What of a recipe does not run in virtual time: *its threads, timers, processes, loops → a sentence, or none*.
+
+A schedule is played in one thread and one virtual clock. `threading.Thread` and `threading.Condition` of a recipe are
+simulated (sockets.py); whatever else it starts would run in real time, when all is played already. A lock that lets go
+by such a timer would look as if it held. So it is noticed, refused where that can be done, and nothing is known of it.
+Source: the table of audit events in Python's documentation.
+"""
+
+import _thread
+import signal
+import sys
+import threading
+from asyncio import base_events
+from collections.abc import Callable
+from typing import Any
+
+from greenlet import getcurrent
+
+from bench.experiments.explore.world import Actor
+
+_STARTS = frozenset(("os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system", "subprocess.Popen"))
+_THREADS = ("start_new_thread", "start_new", "start_joinable_thread")  # the last one since Python 3.13
+
+
+class OutsideError(RuntimeError):
+    """Something was not started, because it would not run in virtual time."""
+
+
+class Outside:
+    """What was noticed since the last time that somebody asked."""
+
+    first = ""
+
+    @classmethod
+    def note(cls, what: str) -> None:
+        """Keep what was started. Raises OutsideError in a course of a world: there it can still be refused."""
+        cls.first = cls.first or f"it started {what}, which does not run in virtual time"
+        if isinstance(getcurrent(), Actor):
+            raise OutsideError(cls.first)
+
+    @classmethod
+    def take(cls) -> str:
+        """The first of it, "" = nothing."""
+        hub = getattr(sys.modules.get("gevent._hub_local"), "get_hub_if_exists", lambda: None)()
+        if hub is not None and not cls.first:
+            cls.first = "it uses gevent, whose greenlets and timers do not run in virtual time"
+        first, cls.first = cls.first, ""
+        return first
+
+
+def watch() -> None:
+    """Notice from now on, in this process, for good."""
+
+    def hook(event: str, _arguments: object) -> None:
+        if event in _STARTS:
+            Outside.note("a process")
+
+    def noted(real: Callable[..., Any], what: str) -> Callable[..., Any]:
+        def either(*arguments: Any, **named: Any) -> Any:
+            Outside.note(what)
+            return real(*arguments, **named)
+
+        return either
+
+    def thread(real: Callable[..., Any]) -> Callable[..., Any]:
+        """Python 3.11 has no audit event for a thread."""
+
+        def either(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+            owner = getattr(function, "__self__", None)  # a threading.Timer, or another class of threads
+            Outside.note(f"a thread ({type(owner).__name__})" if owner is not None else "a thread")
+            return real(function, *arguments, **named)
+
+        return either
+
+    sys.addaudithook(hook)
+    for name in _THREADS:
+        for module, own in ((_thread, name), (threading, f"_{name}")):
+            if hasattr(module, own):
+                setattr(module, own, thread(getattr(module, own)))
+    signal.setitimer = noted(signal.setitimer, "a timer of the system")
+    signal.alarm = noted(signal.alarm, "a timer of the system")
+    loop: Any = base_events.BaseEventLoop
+    loop.__init__ = noted(loop.__init__, "an asyncio loop")
