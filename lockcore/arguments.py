@@ -9,6 +9,8 @@ from typing import Final
 from lockcore.model import Lease
 
 A_DAY_MS = 86_400_000
+LONGEST_KEY: Final = 1 << 17  # bytes of a key: key prefix and resource
+LONGEST_PREFIX: Final = 1 << 10  # bytes
 NO_WAIT: Final[object] = 0  # the default of `wait_ms`, told apart by identity: whatever else is passed is looked at
 
 
@@ -35,6 +37,22 @@ def check_acquire(resource: object, ttl_ms: object, wait_ms: object) -> None:
         raise kind(f"resource must be a text that is not empty, not {resource!r}")
     check_whole("ttl_ms", ttl_ms, 1, A_DAY_MS)
     check_number("wait_ms", wait_ms, 0, A_DAY_MS)
+
+
+def check_key(key_bytes: int) -> None:
+    """Raises ValueError unless the key of a resource, its key prefix included, has at most LONGEST_KEY bytes."""
+    if key_bytes > LONGEST_KEY:
+        raise ValueError(
+            f"resource must make a key of at most {LONGEST_KEY:,} bytes (UTF-8) together with the key prefix, not "
+            f"{key_bytes:,}; use a shorter name, or a hash of it"
+        )
+
+
+def check_prefix(key_prefix: str) -> None:
+    """Raises ValueError unless `key_prefix` leaves enough of a key for resources."""
+    size = len(key_prefix.encode())
+    if size > LONGEST_PREFIX:
+        raise ValueError(f"key_prefix must have at most {LONGEST_PREFIX:,} bytes (UTF-8), not {size:,}")
 
 
 def check_lease(lease: object) -> Lease:

@@ -8,6 +8,7 @@ comes back.
 import secrets
 from typing import Final, TypeVar
 
+from lockcore.arguments import check_key
 from lockcore.clock import NS_PER_MS, drift_ns
 from lockcore.commands import OWNER_TOKEN_BYTES, set_nx_px
 from lockcore.settings import Settings
@@ -72,7 +73,10 @@ class Claims:
         """Key and owner token of attempt `number` on `resource`, as every command has them (commands.py)."""
         if not isinstance(resource, str) or not resource:
             raise ValueError(f"resource must be a text that is not empty, not {resource!r}")
-        key = resource.encode()
+        try:
+            key = resource.encode()
+        except UnicodeEncodeError:  # half of a surrogate pair
+            raise ValueError(f"resource must be a text that UTF-8 can carry, not {resource!r}") from None
         length = len(key)
         head = self._heads[length] if length < _LENGTHS else self._head(length)
         thousand, middle = self._middle  # at once: other threads make claims, too
@@ -83,5 +87,8 @@ class Claims:
         return head + key + middle + _ENDINGS[number % _LAST]
 
     def _head(self, length: int) -> bytes:
-        """What comes before a resource of so many bytes."""
+        """What comes before a resource of so many bytes. Raises ValueError when they are too many.
+
+        Only a resource whose head is not there yet can have too many, so the check costs the others nothing."""
+        check_key(len(self.prefix) + length)
         return b"$%d\r\n%b" % (len(self.prefix) + length, self.prefix)

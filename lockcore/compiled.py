@@ -15,8 +15,8 @@ from setuptools.command.build_ext import build_ext
 MODULES = tuple(
     f"lockcore.{name}"
     for name in (
-        "model", "arguments", "quorum", "claims", "awaited", "rounds", "owed", "flight", "pipeline", "deadlines",
-        "watched", "turns", "handoff", "membership", "engine", "attempt", "observed", "counted",
+        "model", "arguments", "quorum", "claims", "awaited", "rounds", "owed", "flight", "framing", "pipeline",
+        "deadlines", "watched", "turns", "handoff", "membership", "engine", "attempt", "observed", "counted",
         "shells.wire", "shells.shortcut", "shells.tasks",
     )
 )  # fmt: skip

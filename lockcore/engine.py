@@ -315,6 +315,8 @@ class Engine(RoundEngine):
         if [pipe for pipe in self.voters if pipe.pending]:
             self._leave_out(lambda pipe: pipe.over_age(now_ns))
         self.amnesia.ask(self.pipes, now_ns)
+        if self.handoff is not None:
+            self.handoff.sweep(now_ns)
         return self.next_tick_ns(now_ns)
 
     def _leave_out(self, reason_of: Callable[[Pipeline], str]) -> None:

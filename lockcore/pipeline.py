@@ -1,10 +1,13 @@
 """One connection's order: *commands out, replies in → each reply to the round that awaits it*. Pure.
 
+This file is compiled, so it follows the rules of README.md, "Compiled".
+
 Rules: Redis answers a connection's commands in order, so the awaited replies are a FIFO and nothing is tagged. Bytes
-that were expected are counted by the flight (flight.py); of single lines the exact success is counted here, straight on
-the round (`Awaited` says when that is enough). An instance says unasked (RESP3) that keys were flushed, exactly between
-the replies before and after it, and what others leave word of (handoff.py). What an instance sends is bounded in size
-and in kinds of errors, and concerns that instance only.
+are never changed before they are read. From the beginning of a reply on they are either compared with what is expected
+(whole flights by flight.py, single lines here, straight on the round: `Awaited` says when that is enough), or the reply
+is parsed once it is whole (framing.py). Unasked (RESP3), an instance says that keys were flushed, exactly between the
+replies before and after it, and what others publish (handoff.py). What an instance sends is bounded in size and in
+kinds of errors, and concerns that instance only.
 """
 
 from collections import deque
@@ -19,24 +22,29 @@ from lockcore.clock import NS_PER_MS
 from lockcore.commands import Dialect
 from lockcore.errors import ProtocolError
 from lockcore.flight import Flight
+from lockcore.framing import LONGEST_REPLY, NOT_WHOLE, PUSH, Framing
 from lockcore.membership import Membership
 from lockcore.model import InstanceStatus
-from lockcore.resp import NOT_YET, UNEXPECTED, answer_of, exact_answer, exact_line, reply_reader, resp2
+from lockcore.resp import NOT_YET, UNEXPECTED, error_of, exact_answer, exact_line, reply_reader
 from lockcore.rounds import Part, SetRound
 from lockcore.settings import LagCap
 
 Transmit = Callable[[bytes], int]  # data → bytes still kept because the socket would not take them
-LONGEST_REPLY: Final = 1 << 16  # bytes; the longest of a sane server is an error's line
 LINES_AT_ONCE: Final = 256
+_LINES: Final = b"+-:_"  # the first bytes of what rounds are answered
 LONGEST_ANSWER: Final = 5  # bytes
 MOST_KINDS: Final = 32  # of errors, per instance
+
+
+def nothing(message: object, index: int) -> None:
+    """Nobody reads what others publish."""
 
 
 class Pipeline:
     """The commands in flight to one instance, over however many connections it takes. Counters run since `connect`."""
 
     __slots__ = (
-        "_begun", "_cut", "_looked_ns", "_progress", "_replies",
+        "_framing", "_kept", "_looked_ns", "_passed", "_passing", "_progress", "_replies",
         "address", "awaited", "backlog", "bytes_received", "bytes_sent", "commands", "dialect", "errors", "forgot",
         "heard", "index", "lag_ns", "late_replies", "most_awaited", "most_kept", "pending", "queue", "reads",
         "reconnects", "seen", "transmit", "writes",
@@ -48,7 +56,7 @@ class Pipeline:
         self.most_awaited, self.most_kept = cap.operations, cap.bytes
         self.lag_ns = int(cap.age_ms * NS_PER_MS)
         self.forgot = forgot  # it may have forgotten locks just now
-        self.heard: Callable[[object], object] = type  # nothing, unless there is an inbox
+        self.heard: Callable[[object, int], object] = nothing  # a message, and the index of who brought it
         self.dialect = Dialect("evalsha", native_extend=False)
         self.pending: deque[Awaited | Flight] = deque()
         self.awaited = 0  # replies
@@ -72,9 +80,11 @@ class Pipeline:
         self._listen()
 
     def _listen(self) -> None:
-        self._replies: Reader | None = None  # of several lines, which are rare
-        self._cut = b""  # the beginning of a line
-        self._begun = 0  # bytes of a reply of several lines
+        self._framing = Framing(self.address)
+        self._replies: Reader | None = None  # for what is not recognised by comparing, which is rare
+        self._kept = b""  # the beginning of a reply that is not whole
+        self._passing = 0  # bytes still to come of a message that is too long to be ours
+        self._passed = 0  # bytes of all that nobody asked for
         self._progress: int | None = None  # bytes of whole replies, at the last look
         self._looked_ns = 0  # when that was seen first
 
@@ -142,52 +152,60 @@ class Pipeline:
         """Give every reply that `data` completes to its round. Raises ProtocolError on what nobody can have said."""
         self.reads += 1
         self.bytes_received += len(data)
+        if self._passing:
+            data = self._pass_over(data)
+        if self._kept:
+            data = self._kept + data
+            self._kept = b""
         pending = self.pending
-        if self._cut or not data.endswith(b"\r\n"):
-            data = self._whole_lines(data)
-        at = self._read_on(data, 0) if self._begun else 0
         end = len(data)
-        if pending and not at:
-            oldest: Any = pending[0]
-            if oldest.__class__ is Flight:
-                if b"_" in data:
-                    data = resp2(data)
-                    end = len(data)
-                at = self._predicted(oldest, data, 0)
-            elif end <= LONGEST_ANSWER and (reply := exact_line(data, UNEXPECTED)) is not UNEXPECTED:
-                pending.popleft()  # one answer: who has few callers gets little else
-                self.awaited -= 1
-                undecided = oldest.undecided
-                if undecided > 0 and reply == oldest.success_reply:
-                    oldest.undecided = undecided - 1
-                    oldest.missing = missing = oldest.missing - 1
-                    if not missing:
-                        oldest.carried()
-                else:
-                    oldest.reply(reply, self)
+        if end <= LONGEST_ANSWER and pending and pending[0].__class__ is not Flight:
+            reply = exact_line(data, UNEXPECTED)
+            if reply is not UNEXPECTED:  # one answer: who has few callers gets little else
+                self._answer(reply)
                 return
+        at = 0
         while at < end and self.transmit is not None:  # else it broke in the middle: what was left is silent by now
-            oldest = pending[0] if pending else None
-            if oldest.__class__ is Flight:
-                at = self._predicted(oldest, data, at)
+            oldest: Any = pending[0] if pending else None
+            if data[at] == PUSH:
+                stop = self._read_whole(data, at)
+            elif oldest.__class__ is Flight:
+                stop = self._of_flight(oldest, data, at)
             else:
-                stopped = self._one_by_one(data, at)
-                at = stopped if stopped > at else self._unusual(oldest, data, at)
+                stop = self._one_by_one(data, at) if data[at] in _LINES or data.startswith(b"$-1", at) else at
+                if stop == at:
+                    stop = self._unusual(oldest, data, at)
+            if stop == NOT_WHOLE:
+                break
+            at = stop
+        if at < end:
+            self._kept = data[at:]
+            if end - at > LONGEST_REPLY:
+                raise ProtocolError(f"{self.address} sent a reply of more than {LONGEST_REPLY:,} bytes")
 
-    def _whole_lines(self, data: bytes) -> bytes:
-        """What has come in whole lines; the beginning of the next one waits for its end."""
-        data = self._cut + data
-        end = data.rfind(b"\r\n") + 2 if b"\r\n" in data else 0
-        self._cut = data[end:]
-        self._bound(len(self._cut))
-        return data[:end]
+    def _answer(self, reply: object) -> None:
+        """One of the exact answers (resp.py), to the oldest round."""
+        oldest: Any = self.pending.popleft()
+        self.awaited -= 1
+        undecided = oldest.undecided
+        if undecided > 0 and reply == oldest.success_reply:
+            oldest.undecided = undecided - 1
+            oldest.missing = missing = oldest.missing - 1
+            if not missing:
+                oldest.carried()
+        else:
+            oldest.reply(reply, self)
 
-    def _bound(self, size: int) -> None:
-        if size > LONGEST_REPLY:
-            raise ProtocolError(f"{self.address} sent a reply of more than {LONGEST_REPLY:,} bytes")
+    def _pass_over(self, data: bytes) -> bytes:
+        """What comes behind a message that is too long."""
+        passed = min(self._passing, len(data))
+        self._passing -= passed
+        self._passed += passed
+        return data[passed:]
 
     def _one_by_one(self, data: bytes, at: int) -> int:
-        """Give lines to the rounds that await them; returns where a flight, or a reply of several lines, begins."""
+        """Give lines to the rounds that await them. Returns where a flight begins, or a reply that is neither an exact
+        answer nor an error."""
         lines = data[at:].split(b"\r\n", LINES_AT_ONCE)
         rest = lines.pop()
         count, oldest = 0, self.pending.popleft
@@ -195,9 +213,9 @@ class Pipeline:
             for line in lines:
                 reply = exact_answer(line, UNEXPECTED)
                 if reply is UNEXPECTED:
-                    if line[:1] not in b"+-:" or not line:
+                    if not line.startswith(b"-"):
                         break
-                    reply = answer_of(line)
+                    reply = error_of(line)
                 try:
                     awaited: Any = oldest()
                 except IndexError:
@@ -223,71 +241,85 @@ class Pipeline:
         return at + sum(map(len, lines[:count])) + 2 * count
 
     def _unusual(self, oldest: Awaited | None, data: bytes, at: int) -> int:
-        """A merged release's header, what nobody asked for, or what cannot be."""
-        if oldest is None and not data.startswith(b">", at):
+        """A merged release's header, or a reply that is read as a whole. Returns where it ends, or NOT_WHOLE."""
+        if oldest is None:
             raise ProtocolError(f"{self.address} sent a reply nobody asked for")
-        if oldest is None or not oldest.success or not data.startswith(oldest.success, at):
-            return self._read_on(data, at)
+        if not oldest.success or not data.startswith(oldest.success, at):
+            return self._read_whole(data, at)
         self.pending.popleft()
         self.awaited -= 1
         return at + len(oldest.success)
 
-    def _predicted(self, flight: Flight, data: bytes, at: int) -> int:
-        """Count what was expected of a whole flight; anything else makes it await its rounds one by one."""
+    def _of_flight(self, flight: Flight, data: bytes, at: int) -> int:
+        """Count what a whole flight is answered; anything else makes it await its rounds one by one. Returns where its
+        answers end, or NOT_WHOLE where even the next one does not."""
         if not flight.open:
             self.seen = 0  # dissolved, and reached: from here on its rounds are awaited one by one
             self.pending.popleft()
             self.pending.extendleft(reversed(flight.left(self.index)))
             return at
         seen = self.seen
-        left = len(flight.expected) - seen
-        part = data[at : at + left]
+        part = data[at : at + len(flight.expected) - seen]
+        if not part.endswith(b"\n"):
+            part = part[: part.rfind(b"\n") + 1]
         refused: Sequence[int] | None = None
-        if not flight.expected.startswith(part, seen):
-            refused = flight.refusals(part, seen)
-            if refused is None:
+        if part and flight.expected.startswith(part, seen):
+            replies = part.count(b"\n")
+            at += len(part)
+            seen += len(part)
+        else:
+            answers = flight.answers(data, at, self.index, seen)
+            replies = answers.replies
+            if not replies:
+                if data.find(b"\n", at) < 0:
+                    return NOT_WHOLE
                 flight.dissolve()
                 return at
-            flight.adopt(part, seen)
-        replies = part.count(b"\n")
+            at = answers.end
+            seen = answers.seen
+            refused = answers.refused
         self.awaited -= replies
-        seen += len(part)
-        if len(part) == left:
+        if flight.done[self.index] + replies == len(flight.rounds):
             self.seen = 0
             self.pending.popleft()
         else:
             self.seen = seen
         flight.count(self, replies, seen, refused)
-        return at + len(part)
+        return at
 
-    def _read_on(self, data: bytes, at: int) -> int:
-        """A reply of several lines, which no round awaits: the parser finds its end."""
+    def _read_whole(self, data: bytes, at: int) -> int:
+        """A reply that is parsed, as soon as it is whole. Returns where it ends, or NOT_WHOLE."""
+        stop = self._framing.end_of(data, at)
+        if stop == NOT_WHOLE:
+            return NOT_WHOLE
+        if data[at] == PUSH:
+            end = min(stop, len(data))
+            self._passed += end - at
+            if stop - at > LONGEST_REPLY:
+                self._passing = stop - end
+                return end
         if self._replies is None:
             self._replies = reply_reader()
         replies = self._replies
-        while at < len(data):
-            stop = data.find(b"\r\n", at) + 2
-            self._begun += stop - at
-            self._bound(self._begun)
-            try:
-                replies.feed(data[at:stop])
-                reply = replies.gets()
-            except HiredisProtocolError as error:
-                raise ProtocolError(f"{self.address} does not speak RESP2: {error}") from error
-            at = stop
-            if reply is not NOT_YET:
-                self._begun = 0
-                self._give(reply)
-                break
-        return at
+        try:
+            replies.feed(data[at:stop])
+            reply = replies.gets()
+        except HiredisProtocolError as error:
+            raise ProtocolError(f"{self.address} does not speak RESP2 or RESP3: {error}") from error
+        if reply is NOT_YET or replies.has_data():
+            raise ProtocolError(f"{self.address} does not speak RESP2 or RESP3: it says where a reply ends in two ways")
+        self._give(reply)
+        return stop
 
     def _give(self, reply: object) -> None:
         if isinstance(reply, PushNotification):
             if reply[:1] == [b"invalidate"]:
                 self.forgot(self, "keys were flushed")
             elif reply[:1] == [b"message"]:
-                self.heard(reply[-1])
+                self.heard(reply[-1], self.index)
             return
+        if not self.pending:
+            raise ProtocolError(f"{self.address} sent a reply nobody asked for")
         awaited: Any = self.pending.popleft()
         self.awaited -= 1
         awaited.reply(reply if isinstance(awaited, Ignored) else UNEXPECTED, self)
@@ -308,11 +340,11 @@ class Pipeline:
 
     def is_silent(self, now_ns: int, limit_ns: int) -> bool:
         """True when nothing it was asked has been answered for `limit_ns`, as seen by regular looks: by the progress
-        between them. Bytes that complete no reply are none."""
+        between them. Bytes that complete no reply are none, nor is what nobody asked for."""
         if not self.pending:
             self._progress = None
             return False
-        progress = self.bytes_received - self._begun - len(self._cut)
+        progress = self.bytes_received - self._passed - len(self._kept)
         if progress != self._progress:
             self._progress, self._looked_ns = progress, now_ns
         return now_ns - self._looked_ns >= limit_ns

@@ -2,7 +2,7 @@ r"""RESP2 on the wire: *arguments → a request's bytes; a peer's bytes → repl
 
 Rules: what the lock awaits are single lines, and only the exact line is the answer: `+OK`, `$-1` (RESP3: `_`), `:1`,
 `:0` (`ANSWERS`), or an error. Whatever else a peer says, `#t` and `,1` or a bulk string `OK`, is UNEXPECTED: it grants,
-refuses and confirms nothing. Replies of other exchanges are parsed by hiredis, fed in any pieces; an error is a
+refuses and confirms nothing. Every other reply is parsed by hiredis, once it is whole (framing.py); an error is a
 `ReplyError` value, never raised. Source: the Redis serialization protocol, RESP2 and RESP3.
 """
 
@@ -21,11 +21,6 @@ exact_answer = ANSWERS.get
 exact_line = {line + b"\r\n": answer for line, answer in ANSWERS.items()}.get
 
 
-def resp2(data: bytes) -> bytes:
-    """Whole lines with RESP3's nil as RESP2's, which is as long as the `+OK` it stands in for."""
-    return (b"\n" + data).replace(b"\n_\r", b"\n$-1\r")[1:]
-
-
 def bulk(argument: bytes) -> bytes:
     """One argument as a bulk string."""
     return b"$%d\r\n%b\r\n" % (len(argument), argument)
@@ -36,11 +31,9 @@ def request(*arguments: bytes) -> bytes:
     return b"*%d\r\n" % len(arguments) + b"".join(map(bulk, arguments))
 
 
-def answer_of(line: bytes) -> object:
-    """What a reply of one line (without its end) says: one of `ANSWERS`, a ReplyError, or UNEXPECTED."""
-    if line.startswith(b"-"):
-        return ReplyError(line[1:].decode(errors="replace"))
-    return ANSWERS.get(line, UNEXPECTED)
+def error_of(line: bytes) -> ReplyError:
+    """The error that a line (`-…`, without its end) says."""
+    return ReplyError(line[1:].decode(errors="replace"))
 
 
 def error_kind(reply: object) -> str:

@@ -7,7 +7,7 @@ Rules: every number carries its unit in its name; a value out of range is a Valu
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from lockcore.arguments import A_DAY_MS, check_number, check_whole
+from lockcore.arguments import A_DAY_MS, check_number, check_prefix, check_whole
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns
 from lockcore.membership import Rejoin
 from lockcore.model import Observer, Outcome
@@ -135,6 +135,7 @@ class Settings:
         ):
             if not isinstance(value := getattr(self, name), kind):
                 raise TypeError(f"{name} must be {what}, not {value!r}")
+        check_prefix(self.key_prefix)
         if self.observer is not None and not callable(getattr(self.observer, "observe", None)):
             raise TypeError(f"observer must have a method observe(record), not {self.observer!r}")
         if self.rejoin not in ("delay", "trust-first", "trust"):

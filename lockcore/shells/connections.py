@@ -26,8 +26,8 @@ LOOK_S = 0.001  # between two looks whether a close is over
 GRACE_NS = 100 * NS_PER_MS  # so long nobody gives a lease back: they are held, or forgotten
 STILL_NS = 10 * NS_PER_MS  # more between two looks does not count: this process stood still, and its holders with it
 CANNOT_HEAR = (
-    "retry policy push polls: no quorum of these servers lets this user GET, PUBLISH and SUBSCRIBE over RESP3 with "
-    "CLIENT TRACKING; the README lists what an ACL needs for it"
+    "retry policy push polls: no quorum of these servers lets this user GETRANGE, PUBLISH and SUBSCRIBE over "
+    "RESP3 with CLIENT TRACKING; the README lists what an ACL needs for it"
 )
 
 

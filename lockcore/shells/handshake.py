@@ -105,13 +105,13 @@ def _tells(connection: Any) -> bool:
 
 
 def _hears(connection: Any, target: InstanceTarget) -> bool:
-    """True when this user may look whose a key is, and words go to inboxes and come from its own here."""
+    """True when this user may look whose a key is (GETRANGE), and words go to inboxes and come from its own here."""
     inbox = target.inbox
     try:
         _ask(connection, "PUBLISH", inbox, b"")
     except ResponseError:
         return False
-    if not _works(connection, "GET", _probe(target)):
+    if not _works(connection, "GETRANGE", _probe(target), "0", "0"):
         return False
     connection.send_command("SUBSCRIBE", inbox, check_health=False)
     connection.send_command("INFO", "server", check_health=False)  # a subscription is no reply, its refusal is

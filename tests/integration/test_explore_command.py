@@ -199,6 +199,7 @@ def test_a_search_process_that_is_killed_costs_its_recipe_the_verdict_and_no_oth
 SCRIPTS = [script.source for script in (COMPARE_AND_DELETE, COMPARE_AND_EXTEND, COMPARE_AND_DELETE_MANY, FENCED_SET)]
 COMMANDS: list[tuple[object, ...]] = [
     ("SET", "k", "a", "NX", "PX", 90_000), ("SET", "k", "b", "NX", "PX", 90_000), ("GET", "k"), ("SETNX", "k", "c"),
+    ("GETRANGE", "k", 0, 36), ("GETRANGE", "k", 1, 1), ("GETRANGE", "none", 0, 36),
     ("PEXPIRE", "k", 80_000), ("PEXPIRE", "none", 80_000), ("GETSET", "k", "d"), ("PTTL", "k"), ("PTTL", "none"),
     ("EXISTS", "k", "none"), ("SET", "k", "e", "PX", 90_000), ("DEL", "k", "none"), ("SETNX", "n", "1"),
     ("SET", "k", "a", "NX"), ("EVAL", SCRIPTS[0], 1, "k", "b"), ("EVAL", SCRIPTS[1], 1, "k", "a", 5_000),

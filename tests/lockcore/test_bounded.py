@@ -13,13 +13,30 @@ from tests.doubles.keyspace import OK
 from tests.lockcore.scripted import ScriptedFleet, name_of, settings_of
 
 
-@pytest.mark.parametrize("resource", ["r", "ä€😀", "x" * 254, "x" * 255, "x" * 256, "ä" * 128, "x" * 70_000])
+@pytest.mark.parametrize("resource", ["r", "ä€😀", "x" * 254, "x" * 255, "x" * 256, "ä" * 128, "x" * 131_069])
 def test_a_claim_says_key_and_owner_token_with_their_lengths(resource: str) -> None:
     made = claims.Claims(settings_of(key_prefix="lb:"))
     key, numbers = f"lb:{resource}".encode(), (10**14, 10**14 + 999, 10**14 + 1_000, 10**14 + 7, 10**15 - 1)
     for number in numbers:
         expected = b"$%d\r\n%b\r\n$37\r\n%b%d\r\n" % (len(key), key, made.process, number)
         assert made.claim(resource, number) == expected
+
+
+@pytest.mark.parametrize("resource", ["x" * 131_070, "ä" * 65_535, "x" * 10_000_000])
+def test_a_key_that_is_too_long_is_refused_with_its_length(resource: str) -> None:
+    """Its prefix counts, too; the sentence does not repeat the name."""
+    made = claims.Claims(settings_of(key_prefix="lb:"))
+    with pytest.raises(
+        ValueError, match=f"resource must .*131,072 bytes .* not {len(resource.encode()) + 3:,};"
+    ) as raised:
+        made.claim(resource, 10**14)
+    assert len(str(raised.value)) < 200
+
+
+def test_a_key_prefix_that_leaves_no_room_is_refused() -> None:
+    Settings(key_prefix="ä" * 512)
+    with pytest.raises(ValueError, match="key_prefix must have at most 1,024 bytes .* not 1,026"):
+        Settings(key_prefix="ä" * 513)
 
 
 def test_the_terms_kept_are_bounded_and_those_forgotten_are_made_again() -> None:

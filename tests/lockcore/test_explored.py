@@ -17,14 +17,14 @@ from lockcore import attempt, claims, engine
 from lockcore.clock import NS_PER_S
 from lockcore.commands import Dialect
 from lockcore.engine import Engine
-from lockcore.flight import Flight
+from lockcore.flight import Answers, Flight
 from lockcore.model import Lease
 from lockcore.rounds import SetRound
 from lockcore.turns import Turns
 from tests.lockcore.scripted import rounds_kept
 
 REDLOCK = setting_of("redlock", RedlockRecipe.about)
-REFUSALS, REPLY = Flight.refusals, SetRound.reply
+ANSWERS, REPLY = Flight.answers, SetRound.reply
 MOST = 4_000  # schedules: 8 s
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -91,21 +91,22 @@ def _twice(self: SetRound, reply: object, pipe: Any) -> None:
         REPLY(self, reply, pipe)
 
 
-def _misread(change: Callable[[list[int]], list[int]]) -> Callable[..., list[int] | None]:
-    def refusals(*told: Any) -> list[int] | None:
-        found = REFUSALS(*told)
-        return None if found is None else change(found)
+def _misread(change: Callable[[list[int]], list[int]]) -> Callable[..., Answers]:
+    def answers(*arguments: Any) -> Answers:
+        read = ANSWERS(*arguments)
+        read.refused = change(read.refused)
+        return read
 
-    return refusals
+    return answers
 
 
 PLANTED: dict[str, tuple[object, str, object, str]] = {
     "a quorum off by one": (engine, "quorum_of", lambda instances: instances // 2, "a lease was"),
     "votes counted twice": (SetRound, "reply", _twice, "a lease was"),
     "a refusal of a batch given to the next round": (
-        Flight, "refusals", _misread(lambda found: [index + 1 for index in found][:-1]), "a lease was",
+        Flight, "answers", _misread(lambda refused: [index + 1 for index in refused][:-1]), "a lease was",
     ),
-    "one refusal of a batch kept": (Flight, "refusals", _misread(lambda found: found[:1]), "a lease was"),
+    "one refusal of a batch kept": (Flight, "answers", _misread(lambda refused: refused[:1]), "a lease was"),
     "an ignored drift": (claims, "drift_ns", lambda ttl_ms, factor: 0, "two leases valid"),
     "an ignored validity": (attempt, "lease_of", _blind, "a lease was"),
     "a skipped clean-up": (Engine, "clean_up", lambda self, round_: None, "a key was"),

@@ -97,10 +97,10 @@ def test_when_all_is_answered_nothing_is_kept() -> None:
     assert calm > 40
 
 
-def _believed(self: Handoff, word: object) -> None:
-    """A planted fault: who is told that it is his turn holds the lock."""
-    HEARD(self, word)
-    if isinstance(word, bytes) and word.startswith(b"turn"):
+def _believed(self: Handoff, message: object, index: int) -> None:
+    """A planted fault: a process whose turn it is holds the lock."""
+    HEARD(self, message, index)
+    if isinstance(message, bytes) and message.startswith(b"2:turn:"):
         for part in list(self.engine.asked_now):  # type: ignore[attr-defined]
             if part.outcome is None:
                 part.carried()

@@ -1,14 +1,33 @@
 """Turns passed between processes: in which order, for how many commands, and what lost words cost."""
 
 from collections import Counter
+from collections.abc import Sequence
+from hashlib import blake2s
 
 import pytest
 
-from lockcore.handoff import LONGEST_LOOK_NS, MOST_KEPT, MOST_OTHERS, PROCESS_BYTES, Handoff
+from lockcore.clock import NS_PER_MS
+from lockcore.handoff import (
+    FEW_CROWDS,
+    FEWER_OTHERS,
+    LONGEST_LOOK_NS,
+    MOST_ARRIVALS,
+    MOST_KEPT,
+    MOST_OF_ONE,
+    MOST_OTHERS,
+    MOST_PER_WINDOW,
+    NUMBER_BYTES,
+    PROCESS_BYTES,
+    SOON_FREE,
+    WINDOW_NS,
+    Allowance,
+    Arrivals,
+    Handoff,
+)
 from lockcore.model import Lease, Outcome
 from lockcore.settings import RetryPolicy
 from tests.lockcore.by_hand import Caller
-from tests.lockcore.scripted import settings_of
+from tests.lockcore.scripted import START_NS, settings_of
 from tests.lockcore.town import House, Town
 
 
@@ -85,7 +104,14 @@ def test_a_lease_costs_little_more_than_its_set_and_its_release() -> None:
     town.commands.clear()
     served(town, 240, again=True)
     assert sum(town.commands.values()) / 240 < 6.6, town.commands  # 3 instances
-    assert town.commands["GET"] == 0
+    assert town.commands["GETRANGE"] == 0
+
+
+def handoff_in(town: Town) -> Handoff:
+    """Of the first process."""
+    handoff = town.houses[0].engine.handoff
+    assert handoff is not None
+    return handoff
 
 
 def first_of(house: House) -> bytes:
@@ -94,19 +120,22 @@ def first_of(house: House) -> bytes:
     return house.engine.handoff.me
 
 
-def test_what_was_released_before_the_word_came_is_passed_on_at_once() -> None:
+def test_what_was_released_before_the_message_came_is_found_free_at_once() -> None:
+    """The process that held it tells who waits to look again, if nobody waits there."""
     town = Town()
     here, there = town.houses
     first = here.asks()
-    assert isinstance(first.result, Lease)
-    late = there.engine.handoff
-    assert late is not None
-    here.gives_back(first)
-    late.looked("stock", [first_of(here)] * 2)  # as it was a moment ago
     waiting = there.asks()
-    assert isinstance(waiting.result, Lease)
+    late = there.engine.handoff
+    assert isinstance(first.result, Lease)
+    assert late is not None
+    for server in town.servers:
+        server.drop(b"shop:stock")  # as if released, and the message had missed it
+    town.commands.clear()
+    late.looked("stock", [first_of(here) + b"8" * 15] * 2)  # as it was a moment ago
     town.run()
-    assert late.wakeups == 1
+    assert isinstance(waiting.result, Lease)
+    assert town.commands == {"PUBLISH": 6, "GETRANGE": 3, "SET": 3}
 
 
 def test_who_died_is_passed_over() -> None:
@@ -227,7 +256,7 @@ def test_where_nothing_is_heard_it_polls() -> None:
     for _ in range(3):
         town.run(after_ms=3)
     assert isinstance(second.result, Lease)
-    assert town.commands["GET"] == town.commands["PUBLISH"] == 0
+    assert town.commands["GETRANGE"] == town.commands["PUBLISH"] == 0
 
 
 def test_among_clients_with_another_policy_it_polls() -> None:
@@ -253,21 +282,37 @@ def test_a_poll_policy_leaves_no_word() -> None:
     assert [house.engine.handoff for house in town.houses] == [None, None]
 
 
-@pytest.mark.parametrize(
-    "word",
-    [b"", b"turn", b"turn x y stock", b"waits " + b"x" * 40, b"nothing " + b"x" * 30 + b" - stock", None, 3, [b"turn"]],
-)
-def test_what_is_no_word_of_ours_does_nothing(word: object) -> None:
+STOCK = blake2s(b"shop:stock", digest_size=16).hexdigest().encode()
+
+
+def message(
+    kind: bytes, number: int = 1, others: bytes = b"", digest: bytes = STOCK, process: bytes = b"x" * 22
+) -> bytes:
+    """As another process publishes it."""
+    return b"2:%b:%b%015d:%b:%b" % (kind, process, number, digest, others)
+
+
+NO_MESSAGES = [
+    b"", b"turn", b"turn " + b"x" * 23 + b"  stock", b"waits " + b"x" * 23 + b"  stock", None, 3, [b"turn"],
+    message(b"nothing"), message(b"turn")[1:], b"3" + message(b"turn")[1:], message(b"turn", digest=b"stock"),
+    message(b"turn", process=b"x" * 21), message(b"turn") + b":", message(b"turn", others=b"y" * 10_000),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("word", NO_MESSAGES)
+def test_what_is_no_message_of_this_version_does_nothing(word: object) -> None:
     town = Town()
     house = town.houses[0]
     waiting = house.asks(), house.asks()
     assert isinstance(house.engine.handoff, Handoff)
-    for _ in range(3):
-        house.engine.handoff.heard(word)
+    for index in range(3):
+        house.engine.handoff.heard(word, index)
     town.run()
     assert isinstance(waiting[0].result, Lease)
     assert waiting[1].result is None
     assert not house.engine.handoff.crowds
+    assert not house.engine.handoff.wakeups
+    assert not town.published
 
 
 def test_a_turn_nobody_gave_grants_nothing() -> None:
@@ -278,8 +323,8 @@ def test_a_turn_nobody_gave_grants_nothing() -> None:
     handoff = town.houses[1].engine.handoff
     assert isinstance(first.result, Lease)
     assert handoff is not None
-    for _ in range(2):
-        handoff.heard(b"turn " + b"x" * 23 + b"  stock")
+    for index in range(2):
+        handoff.heard(message(b"turn"), index)
     town.run()
     assert handoff.wakeups == 1
     assert second.result is None
@@ -290,23 +335,153 @@ def test_a_turn_counts_when_a_quorum_has_brought_it_and_once() -> None:
     handoff = town.houses[0].engine.handoff
     assert handoff is not None
     counted = []
-    for _ in range(3):
-        handoff.heard(b"turn " + b"x" * 23 + b"  stock")
+    for index in range(3):
+        handoff.heard(message(b"turn"), index)
         counted.append(handoff.wakeups)
     assert counted == [0, 1, 1]
 
 
-def test_whatever_is_heard_is_kept_boundedly() -> None:
+@pytest.mark.parametrize("numbers", [[1] * 9, range(9), [1, 1, 2, 2, 1, 3]])
+def test_one_instance_gives_no_turn_however_often_it_brings_messages(numbers: Sequence[int]) -> None:
     town = Town(1)
-    handoff = town.houses[0].engine.handoff
-    assert handoff is not None
+    handoff = handoff_in(town)
+    for number in numbers:
+        handoff.heard(message(b"turn", number), 2)
+    assert handoff.wakeups == 0
+    handoff.heard(message(b"turn", numbers[0]), 0)
+    assert handoff.wakeups == 1
+    for number in numbers:
+        handoff.heard(message(b"turn", number), 2)
+    assert handoff.wakeups == 1
+
+
+def test_arrivals_by_number_alone_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fault there was."""
+    counts = Counter[bytes]()
+
+    def completes(self: Arrivals, content: bytes, index: int) -> bool:
+        counts[content] += 1
+        return counts[content] == 2
+
+    monkeypatch.setattr(Arrivals, "completes", completes)
+    with pytest.raises(AssertionError):
+        test_one_instance_gives_no_turn_however_often_it_brings_messages([1] * 9)
+
+
+def test_an_instance_that_changes_a_message_does_not_complete_it() -> None:
+    town = Town(1)
+    handoff = handoff_in(town)
+    handoff.heard(message(b"turn"), 0)
+    handoff.heard(message(b"turn", others=b"y" * 22), 1)
+    assert handoff.wakeups == 0
+
+
+def test_a_flood_from_one_instance_makes_no_other_instance_forgotten() -> None:
+    town = Town(1)
+    handoff = handoff_in(town)
+    handoff.heard(message(b"turn"), 0)
+    for number in range(5_000):
+        handoff.heard(message(b"turn", number + 10), 1)
+    handoff.heard(message(b"turn"), 2)
+    assert handoff.wakeups == 1
+    assert not town.published
+
+
+def flood(town: Town, messages: int, within_ms: float, digests: int) -> Handoff:
+    """A quorum brings so many forged messages within a time, about so many resources."""
+    handoff = handoff_in(town)
+    engine = town.houses[0].engine
+    for number in range(messages):
+        town.now_ns = START_NS + int(number * within_ms * 1e6 / messages)
+        engine.now_ns = town.now_ns
+        word = message(b"waits", number, digest=b"%032d" % (number % digests), process=b"%022d" % number)
+        for index in range(2):
+            handoff.heard(word, index)
+        if number % 100 == 0:
+            engine.flush(town.now_ns)
+    engine.flush(town.now_ns)
+    return handoff
+
+
+@pytest.mark.parametrize(("digests", "most"), [(1, MOST_OF_ONE), (20_000, MOST_PER_WINDOW)])
+def test_a_flood_from_a_quorum_causes_a_bounded_number_of_commands(digests: int, most: int) -> None:
+    """Each message that anything is done for costs an answer to three instances; the others cost nothing."""
+    town = Town(1)
+    flood(town, 20_000, within_ms=1_000, digests=digests)
+    assert 0 < town.commands["PUBLISH"] <= 3 * most * (1_000 * NS_PER_MS // WINDOW_NS)
+
+
+def test_an_allowance_without_bounds_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Allowance, "admits", lambda *_: True)
+    with pytest.raises(AssertionError):
+        test_a_flood_from_a_quorum_causes_a_bounded_number_of_commands(1, MOST_OF_ONE)
+
+
+def test_processes_that_nobody_hears_of_are_forgotten_at_once() -> None:
+    """Else a turn would be passed to each of them in vain."""
+    town = Town(1)
+    handoff = flood(town, 2_000, within_ms=10_000, digests=3)
+    town.run()
+    assert not handoff.crowds
+
+
+@pytest.mark.parametrize("digests", [1, 100, 20_000])
+def test_whatever_is_heard_is_kept_boundedly(digests: int) -> None:
+    town = Town(1)
+    for server in range(3):
+        town.houses[0].engine.pipes[server].transmit = lambda _: 0  # nobody says that nobody listens
+    handoff = flood(town, 20_000, within_ms=20_000, digests=digests)
+    crowds = handoff.crowds.values()
+    assert len(crowds) <= MOST_KEPT
+    assert max(len(crowd.others) for crowd in crowds) <= MOST_OTHERS
+    assert sum(len(crowd.others) for crowd in crowds) <= FEW_CROWDS * MOST_OTHERS + MOST_KEPT * FEWER_OTHERS
+    assert all(len(one) == PROCESS_BYTES for crowd in crowds for one in crowd.others)
+    assert len(handoff._arrivals) <= 2 * MOST_ARRIVALS * (3 + 1)
+
+
+def test_the_names_kept_are_those_that_callers_wait_for() -> None:
+    town = Town(1)
+    handoff = handoff_in(town)
     for number in range(3 * MOST_KEPT):
-        handoff.heard(b"waits %022d%d %b stock-%d" % (number, number, b"t" * 37, number))
-        handoff.heard(b"waits %022d%d %b stock" % (number, number + 1, b"t" * 37))
-    assert len(handoff.crowds) <= MOST_KEPT + 1
-    assert max(len(crowd.others) for crowd in handoff.crowds.values()) <= MOST_OTHERS
-    assert all(len(one) == PROCESS_BYTES for crowd in handoff.crowds.values() for one in crowd.others)
-    assert len(handoff._arrived) <= MOST_KEPT
+        handoff.look(f"r{number}", again=False)
+    assert len(handoff._names) <= MOST_KEPT + 1
+
+
+@pytest.mark.parametrize("name", ["stock", "\n_\r" * 5 + "\r\n+OK", "a b:c,d", "ä" * 30_000])
+def test_messages_have_one_length_and_hold_nothing_of_the_resources_name(name: str) -> None:
+    town = Town(3)
+    town.resource = name
+    for house in town.houses:
+        house.asks()
+    assert served(town, 3) == [0, 1, 2]
+    assert len(town.published) > 10
+    for word in town.published:
+        fixed, others = word[: word.rindex(b":")], word[word.rindex(b":") + 1 :]
+        assert len(fixed) - len(fixed.split(b":")[1]) == len(b"2::%b:%b" % (b"n" * NUMBER_BYTES, STOCK))
+        assert all(len(one) in {0, PROCESS_BYTES} for one in others.split(b","))
+        assert name.encode() not in word
+
+
+@pytest.mark.parametrize("value", [b"", b"x", b"x" * 100_000, b"\n_\r" * 40])
+def test_a_value_that_is_no_owner_token_costs_what_a_held_lock_costs(value: bytes) -> None:
+    """An empty text looks like no key at all: the head tries some times in vain, then rests."""
+    town = Town(1)
+    for server in town.servers:
+        server.put(b"shop:stock", value)
+    waiting = town.houses[0].asks(wait_ms=60_000)
+    received = town.houses[0].engine.status()[0].bytes_received
+    town.commands.clear()
+    for _ in range(300):
+        town.run(after_ms=10)
+    assert waiting.result is None
+    looks, instances = 3_000 // 190, 3
+    assert town.commands["SET"] <= (0 if value else looks * (SOON_FREE + 1) * instances)
+    assert town.houses[0].engine.status()[0].bytes_received - received < 10_000
+    for server in town.servers:
+        server.drop(b"shop:stock")
+    for _ in range(100):
+        town.run(after_ms=10)
+    assert isinstance(waiting.result, Lease)
 
 
 def test_when_all_have_been_served_nothing_is_kept() -> None:

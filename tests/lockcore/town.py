@@ -13,9 +13,10 @@ from lockcore.clock import NS_PER_MS
 from lockcore.engine import Engine
 from lockcore.membership import Hello
 from lockcore.model import Lease
+from lockcore.resp import bulk
 from lockcore.rounds import SetRound
 from lockcore.settings import RetryPolicy
-from tests.doubles.keyspace import NIL, Keyspace
+from tests.doubles.keyspace import Keyspace
 from tests.lockcore.by_hand import Caller, NoChance
 from tests.lockcore.scripted import DELIFEQ, START_NS, TTL_MS, settings_of, submit
 
@@ -25,8 +26,10 @@ class Town:
 
     def __init__(self, processes: int = 2, instances: int = 3, *, hears: bool = True, **settings: Any) -> None:
         self.now_ns = START_NS
+        self.resource = "stock"
         self.servers = [Keyspace("delifeq", lambda: self.now_ns) for _ in range(instances)]
         self.mute: set[int] = set()
+        self.published: list[bytes] = []
         self.commands: Counter[str] = Counter()
         told = {"retry": RetryPolicy("push"), "key_prefix": "shop:"} | settings
         self.houses = [House(self, settings_of(**told), hears=hears) for _ in range(processes)]
@@ -42,6 +45,7 @@ class Town:
 
     def publish(self, index: int, channel: bytes, word: bytes) -> int:
         """How many heard it."""
+        self.published.append(word)
         heard = 0
         for house in self.houses:
             if house.lives and house.inbox == channel:
@@ -85,15 +89,15 @@ class House:
         town.commands[kind] += 1
         if kind == "PUBLISH":
             return b":%d\r\n" % town.publish(index, *command[1:])
-        if kind == "GET":
-            held = town.servers[index].get(command[1])
-            return NIL if held is None else b"$%d\r\n%b\r\n" % (len(held), held)
+        if kind == "GETRANGE":
+            start, end = int(command[2]), int(command[3])
+            return bulk((town.servers[index].get(command[1]) or b"")[start : end + 1])
         return town.servers[index].run(command)
 
     def asks(self, wait_ms: float = 60_000) -> Caller:
         """One more caller wants it."""
         engine = self.engine
-        acquire = Acquisition(engine, "stock", engine.terms(TTL_MS), wait_ms, self.now_ns, NoChance())
+        acquire = Acquisition(engine, self.town.resource, engine.terms(TTL_MS), wait_ms, self.now_ns, NoChance())
         self.callers.append(Caller(self, acquire.steps(self.now_ns)))  # type: ignore[arg-type]
         self.town.run()
         return self.callers[-1]

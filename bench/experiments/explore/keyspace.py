@@ -131,6 +131,11 @@ class Keyspace:
         self.put(key, value)
         return held
 
+    def _getrange(self, key: bytes, start: bytes, end: bytes) -> Reply:
+        """Both ends, from 0 on, are included."""
+        held: bytes = self.get(key) or b""
+        return held[int(start) : int(end) + 1]
+
     def _pexpire(self, key: bytes, ttl_ms: bytes) -> Reply:
         held = self.get(key)
         if held is not None:
@@ -172,6 +177,7 @@ _COMMANDS: dict[bytes, Callable[..., Reply]] = {
     b"SET": Keyspace._set,
     b"SETNX": lambda self, key, value: int(self._set(key, value, b"NX") is OK),
     b"GET": Keyspace.get,
+    b"GETRANGE": Keyspace._getrange,
     b"GETSET": Keyspace._getset,
     b"DEL": lambda self, *keys: sum(map(self.drop, keys)),
     b"UNLINK": lambda self, *keys: sum(map(self.drop, keys)),

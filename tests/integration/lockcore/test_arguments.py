@@ -14,7 +14,7 @@ INF, NAN = float("inf"), float("nan")
 NO_NUMBER = (None, "1", True, False, [], b"1", 1j)
 NO_WAIT = (*NO_NUMBER, INF, -INF, NAN, -1, -0.001, 1e300, 86_400_001)
 NO_TTL = (*NO_NUMBER, INF, NAN, 10.5, 10_000.0, 0, -1, 10**30)
-NO_RESOURCE = (None, "", b"stock", 5, [], {})
+NO_RESOURCE = (None, "", b"stock", 5, [], {}, "x" * 131_073, "ä" * 65_537, "\udcff")
 NO_LEASE = (None, "stock", object(), True)
 
 

@@ -17,7 +17,7 @@ from tests.integration.lockcore.test_connect import SCRIPTS, with_user
 
 pytestmark = pytest.mark.integration
 PUSH = RetryPolicy("push")
-WORDS = "+subscribe +publish &*handoff:*"  # what lockcore/README.md adds for it
+WORDS = "+getrange +subscribe +publish &*handoff:*"  # what lockcore/README.md adds for it
 
 
 def handoff_of(lock: Any) -> Handoff:
