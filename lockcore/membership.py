@@ -24,7 +24,8 @@ FIRST_BACKOFF_NS = 50 * NS_PER_MS
 LONGEST_BACKOFF_NS = 2 * NS_PER_S
 ASK_EVERY_NS = NS_PER_S
 SWAPS_EVERY_NS: Final = NS_PER_S // 10
-NOT_COUNTED: Final = -1  # a server whose INFO has no statistics of commands
+NOT_COUNTED: Final = -1  # a server whose INFO has no statistics of commands, or too many to read them on and on
+LONGEST_STATISTICS: Final = 1 << 15  # bytes; a reply of twice as many ends a connection
 SAME_START_S = 1.0  # uptime comes in whole seconds
 SWAPPED = "databases were swapped"
 SWAPS = request(b"INFO", b"commandstats")
@@ -113,6 +114,8 @@ def swaps_of(info: bytes | str) -> int:
 
     A call that failed swapped nothing. A server lists a command only after the first call.
     """
+    if len(info) > LONGEST_STATISTICS:
+        return NOT_COUNTED
     fields = fields_of(info)
     if not any(name.startswith("cmdstat_") for name in fields):
         return NOT_COUNTED

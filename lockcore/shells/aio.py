@@ -208,8 +208,8 @@ class AsyncDriver(LoopDriver):
             self._stay_awake()
 
     def _watch(self, index: int, wire: Wire) -> None:
-        is_uvloop = type(self._loop).__module__.startswith("uvloop")
-        self._loop.add_reader(wire.fileno, self._readable_at_last if is_uvloop else self.readable, index)
+        readable = self._readable_at_last if is_uvloop(self._loop) else self.readable
+        self._loop.add_reader(wire.fileno, readable, index)
 
     def _readable_at_last(self, index: int) -> None:
         """uvloop tells of a reset once, together with the bytes before it, and then watches the socket no more."""
@@ -255,6 +255,11 @@ def _tell_ended(told: Listener, resource: str, result: Lease | Denied | None, be
     except BaseException:  # an interrupt, which came while the observer ran
         give_back(result)
         raise
+
+
+def is_uvloop(loop: asyncio.AbstractEventLoop) -> bool:
+    """True for a loop of uvloop, which has no public mark."""
+    return type(loop).__module__.startswith("uvloop")
 
 
 def _whole_ms_s(delay_ns: int) -> float:

@@ -235,7 +235,10 @@ def _check_scripts(target: InstanceTarget, connection: Any, key: bytes) -> None:
 
 def _take_over(connection: Any) -> _socket.socket:
     """The connected socket of a redis-py connection, which forgets it. `_sock` is private there: used only here."""
-    sock = connection._sock.inner
+    taken = getattr(connection, "_sock", None)
+    if taken is None:
+        raise RuntimeError("this version of redis-py has no Connection._sock; install one that lockbench asks for")
+    sock = taken.inner
     with suppress(OSError):  # a unix socket
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, TCP_USER_TIMEOUT_MS)

@@ -4,7 +4,8 @@ Rules: a future has its task stepped in the loop's next turn, by a handle made f
 I/O callback, where no task of the loop is being stepped (else: `later`). So what a task awaits is a `Seat`: one future
 that stays pending, by which the next task waits as well, as making and settling a new one for each wait costs more than
 waiting. A task that waits again as soon as it is stepped gets the same seat, which knows by what to step it. Source:
-asyncio's futures.py, `_callbacks`, and tasks.py, `__step` and `__wakeup`, and their C twins.
+asyncio's futures.py, `_callbacks`, and tasks.py, `__step` and `__wakeup`, and their C twins. These parts are private:
+where they are gone, a seat is an ordinary future that the loop settles (`knows`).
 """
 
 import sys
@@ -25,7 +26,13 @@ from lockcore.rounds import ReleaseRound, SetRound
 from lockcore.shells.driver import LoopDriver
 
 REMEMBERS_WHO_AWAITS: Final = sys.version_info >= (3, 14)  # there a future keeps hold of every task that awaited it
+PRIVATE: Final = ("_callbacks", "_state", "_asyncio_future_blocking")  # of a future, which seats rely on
 COMPILED: Final = not __file__.endswith(".py")  # in the middle of machine code no signal is handled
+
+
+def knows(future: Any) -> bool:
+    """True when futures like this one still have the private parts by which a seat steps its task."""
+    return all(hasattr(future, name) for name in PRIVATE)
 
 
 class Seat:
@@ -41,6 +48,8 @@ class Seat:
         self._context: Any = None
 
     def __await__(self) -> Generator[Any, None, None]:
+        if not self._seats.steps:
+            return cast("Generator[Any, None, None]", self._future.__await__())
         once: Any = ()
         if not self._future.done():
             self._future._asyncio_future_blocking = True
@@ -50,6 +59,9 @@ class Seat:
     def step(self) -> None:
         """Step its task now."""
         future, seats = self._future, self._seats
+        if not seats.steps:
+            self.later()
+            return
         if self._callback is None or not future.remove_done_callback(self._callback):
             awaiting: list[tuple[object, Any]] | None = future._callbacks
             if not awaiting:  # not awaited yet, or its task is cancelled and does not know yet
@@ -79,7 +91,7 @@ class Seat:
 
 class Seats:
     """Those of one loop. `free`: nobody waits there; `again`: of the task being stepped, until somebody takes it;
-    `settled`: a future that is, for whoever is stepped."""
+    `settled`: a future that is, for whoever is stepped. `steps`: futures have the private parts for all that."""
 
     def __init__(self, loop: Any) -> None:
         self._new_future: Callable[[], Future[None]] = loop.create_future
@@ -87,6 +99,7 @@ class Seats:
         self.again: Any = None
         self.settled: Any = loop.create_future()
         self.settled.set_result(None)
+        self.steps = knows(self.settled)
 
     def take(self) -> Seat:
         """Where a task may wait, until it is stepped."""

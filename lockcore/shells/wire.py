@@ -2,8 +2,8 @@
 
 Rules: what the kernel does not take at once is kept in order and sent when the socket is writable again (`want_write`
 tells the driver). A broken socket is an OSError of `receive`; of a send it is reported through `broken`, because a
-send may happen in the middle of anything. TLS sockets hold decrypted bytes back, so they are read until they would
-block.
+send may happen in the middle of anything. One call of `receive` reads a bounded number of bytes, however fast the
+instance sends.
 """
 
 import _socket
@@ -14,18 +14,25 @@ from contextlib import suppress
 from socket import SO_ERROR, SO_LINGER, SOL_SOCKET
 
 READ_BYTES = 65536
+MOST_READS = 64  # in one pass, of a TLS socket: a record may hold a single byte
+
+
+def nothing() -> int:
+    """A plain socket holds no bytes back."""
+    return 0
 
 
 class Wire:
     """A socket taken over from the handshake. `fileno` stays the same until `close`."""
 
-    __slots__ = ("backlog", "broken", "fileno", "is_tls", "recv", "send_some", "sock", "want_write")
+    __slots__ = ("backlog", "broken", "fileno", "is_tls", "pending", "recv", "send_some", "sock", "want_write")
 
     def __init__(
         self, sock: _socket.socket, want_write: Callable[[bool], None], broken: Callable[[OSError], None]
     ) -> None:
         self.sock = sock
         self.is_tls = isinstance(sock, ssl.SSLSocket)
+        self.pending: Callable[[], int] = sock.pending if isinstance(sock, ssl.SSLSocket) else nothing
         self.fileno = sock.fileno()
         self.recv = sock.recv
         self.send_some = sock.send
@@ -66,8 +73,17 @@ class Wire:
             self.want_write(False)
 
     def receive(self) -> list[bytes]:
-        """What has come in; an empty list when nothing has. Raises OSError when the connection has ended."""
+        """What has come in, READ_BYTES or a little more; an empty list when nothing has. Raises OSError when the
+        connection has ended.
+
+        A plain socket is read once. A TLS socket gives one record (16 KiB at most) per call, so it is read several
+        times. It is not read until it would block: an instance that sends faster than this process decrypts would hold
+        the loop for seconds, and take hundreds of megabytes. What is left in the kernel wakes the loop again, so the
+        rest is read in the next pass, after the other instances. But no poll tells of bytes that the TLS layer has
+        decrypted and not handed out (`pending`): they are read now, and they are the rest of one record.
+        """
         chunks: list[bytes] = []
+        room = READ_BYTES
         while True:
             try:
                 data = self.recv(READ_BYTES)
@@ -78,7 +94,11 @@ class Wire:
                     return chunks
                 raise ConnectionResetError("the instance closed the connection")
             chunks.append(data)
+            room -= len(data)
             if not self.is_tls:
+                return chunks
+            is_enough = room <= 0 or len(chunks) >= MOST_READS
+            if is_enough and not self.pending():
                 return chunks
 
     def error(self) -> int:

@@ -315,6 +315,7 @@ def test_who_trusts_or_finds_no_statistics_reads_none() -> None:
         ("cmdstat_swapdb:calls=3,usec=5\r\n", 3),
         ("cmdstat_swapdb:calls=3,usec=5,failed_calls=1\r\n", 2),
         ("cmdstat_swapdb:\r\n", 0),
+        ("cmdstat_swapdb:calls=3\r\n" + "cmdstat_other:calls=1\r\n" * 2000, NOT_COUNTED),
     ],
 )
 def test_swaps_are_those_that_did_not_fail(info: str, swaps: int) -> None:

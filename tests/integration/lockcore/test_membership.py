@@ -2,8 +2,13 @@
 others are spared. On any way of waiting."""
 
 import asyncio
+import resource
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -14,7 +19,9 @@ from lockcore import AsyncRedlock, LagCap, Outcome, Redlock
 from lockcore import settings as lockcore_settings
 from lockcore.errors import InstanceRefusedError
 from lockcore.membership import SWAPS_EVERY_NS
+from lockcore.shells.wire import READ_BYTES
 from tests.doubles.instance import CLOSE, LOSE, Instances
+from tests.integration.lockcore.certificates import Certificates
 from tests.integration.lockcore.conftest import server_of
 from tests.integration.lockcore.keys import client, keys_on, ttls_on
 from tests.integration.lockcore.shell import DEADLINE_S, PATIENT, TTL_MS, Connect, GeventShell, Scripted, Shell, only
@@ -312,6 +319,48 @@ def test_a_connection_that_falls_silent_is_given_up_and_made_anew(
     instances[0].says.clear()  # not before: two votes suffice, and it may not have read its SET yet
     lock.try_release(lease)
     shell.until(lambda: instances.keys == [], "nothing left")
+
+
+FLOOD_MEGABYTES = 30
+LAG_S = 1.0
+MOST_MEGABYTES = 20
+
+
+@contextmanager
+def flooding(certificates: Certificates, reply: str) -> Iterator[str]:
+    """The URL of a TLS instance that answers a SET with a flood."""
+    files = [str(certificates.certificate), str(certificates.key)]
+    command = [sys.executable, "-m", "tests.doubles.flood", *files, reply, str(FLOOD_MEGABYTES)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield f"{process.stdout.readline().strip()}?ssl_ca_certs={certificates.authority}"
+        finally:
+            process.kill()
+
+
+def memory_megabytes() -> float:
+    """What this process holds in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / (1 << 20)
+
+
+def test_a_tls_instance_that_floods_holds_the_loop_of_nobody(
+    shell: Shell, connect: Connect, instances: Instances, certificates: Certificates
+) -> None:
+    """Read until it would block, it held the loop for seconds, and all that had come was kept until then."""
+    with flooding(certificates, "pushes") as url:
+        lock = connect([url, *instances.urls[:2]])
+        before = memory_megabytes()
+        longest_s = 0.0
+        end = time.monotonic() + 1.5
+        while time.monotonic() < end:
+            longest_s = max(longest_s, cycle(lock))
+            shell.sleep(0.001)
+        taken = memory_megabytes() - before
+        assert lock.instances[0].bytes_received > READ_BYTES
+        assert longest_s < LAG_S
+        assert taken < MOST_MEGABYTES
+        lock.close(0)
 
 
 async def released_together(urls: list[str], prefix: str, spoil: Callable[[], None]) -> list[Outcome]:
