@@ -14,9 +14,11 @@ from typing import Any
 
 from redis.backoff import NoBackoff
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
-from redis.exceptions import RedisError
+from redis.exceptions import InvalidResponse, RedisError
 from redis.retry import Retry
 
+from lockcore.errors import ProtocolError
+from lockcore.framing import NOT_WHOLE, Framing
 from lockcore.mask import Mask, Transport, shown
 from lockcore.shells.url import address_of
 
@@ -57,9 +59,12 @@ class InstanceTarget:
 
 class _DeadlineSocket:
     """A socket whose reads and writes all end at one deadline: a byte now and then does not keep it open. `heard`: the
-    first bytes of the peer."""
+    first bytes of the peer. What a header announces is checked here (framing.py), as redis-py's parser is hiredis: it
+    would make room for a list of 10⁹, which stops the whole process for seconds."""
 
     def __init__(self, inner: Any, end_s: float, heard: bytearray) -> None:
+        self._framing = Framing("the server")
+        self._begun = b""  # of a reply
         self.inner = inner
         self._end_s = end_s
         self._heard = heard
@@ -71,6 +76,7 @@ class _DeadlineSocket:
         self.inner.settimeout(_left_s(self._end_s))
         count = self.inner.recv_into(buffer, *arguments)
         self._hear(buffer[:count])
+        self._check(bytes(buffer[:count]))
         return count
 
     def sendall(self, data: bytes) -> None:
@@ -84,6 +90,14 @@ class _DeadlineSocket:
                 self.inner.settimeout(0.0)
                 self._hear(self.inner.recv(HEARD_BYTES))
             raise
+
+    def _check(self, data: bytes) -> None:
+        self._begun += data
+        try:
+            while self._begun and (end := self._framing.end_of(self._begun, 0)) != NOT_WHOLE:
+                self._begun = self._begun[end:]
+        except ProtocolError as error:
+            raise InvalidResponse(str(error)) from None
 
     def _hear(self, data: Any) -> None:
         room = HEARD_BYTES - len(self._heard)

@@ -216,6 +216,22 @@ def test_a_loading_instance_is_asked_again_later(shell: Shell, connect: Connect,
 
 
 @only(ThreadShell)
+@pytest.mark.parametrize("header", [b"*1000000\r\n", b"%1000000000\r\n", b"~1000000000\r\n", b">1000000000\r\n"])
+def test_a_header_that_announces_a_billion_replies_ends_the_handshake_at_once(
+    shell: Shell, connect: Connect, scripted: Scripted, header: bytes
+) -> None:
+    """The parser would make a list of so many, and free it entry by entry while everybody waits."""
+    instances = scripted(3)
+    instances[0].says["other"] = header
+    before_s = time.process_time()
+    lock = connect(instances.urls)
+    assert lock.instances[0].state == "down"
+    assert "it does not speak the Redis protocol: it begins with" in lock.instances[0].reason
+    works(lock)
+    assert time.process_time() - before_s < 3
+
+
+@only(ThreadShell)
 def test_a_peer_that_is_no_redis_is_not_taken_for_one(connect: Connect, scripted: Scripted) -> None:
     instances = scripted(1)
     instances[0].says["other"] = b"HTTP/1.1 400 Bad Request\r\n"
