@@ -66,7 +66,7 @@ def judge_run(
         [sentence(one) for one in thresholds if one.status == status] for status in ("fail", "inconclusive")
     )
     found = {
-        words.VIOLATED: [str(safety.reason)] if safety.verdict == "VIOLATED" else [],
+        words.VIOLATED: [str(safety.reason), *_evictions(measured)] if safety.verdict == "VIOLATED" else [],
         words.FAIL: [] if invalid else failed,
         words.INVALID: invalid,
         words.INTERRUPTED: ["interrupted before its time"] if interrupted and not invalid else [],
@@ -84,6 +84,18 @@ def invalidities(measured: Figures, deaths: Sequence[str]) -> list[str]:
     generator = measured.generator
     claim = [f"the load was not what it claims: {generator.reason}"] if generator.verdict == "INVALID" else []
     return [*deaths, *claim]
+
+
+def _evictions(measured: Figures) -> list[str]:
+    """The instances that evicted keys while the run lasted, which may be why a lock had two holders."""
+    if not isinstance(measured, RunResult):
+        return []
+    return [
+        f"instance #{one.index} ({one.address}) evicted {one.info.evicted_keys:,} keys meanwhile: an evicted lock "
+        "is free for the next caller"
+        for one in measured.instances
+        if one.info and one.info.evicted_keys
+    ]
 
 
 def _nothing_granted(measured: Figures) -> list[str]:
