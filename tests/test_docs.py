@@ -75,6 +75,21 @@ def test_a_scenario_of_a_page_can_be_loaded(code: str, tmp_path: Path) -> None:
     assert load(path, {}, lambda _recipe: 5)
 
 
+def test_everybody_says_the_same_of_how_long_the_suite_takes() -> None:
+    pages = ("README.md", ".github/CONTRIBUTING.md", "Makefile")
+    times = [re.search(r"make test  .*?(\d[\w ]*minutes)", (ROOT / page).read_text("utf-8")) for page in pages]
+    assert all(times)
+    assert len({time[1] for time in times if time}) == 1
+
+
+def test_the_example_of_a_capacity_shows_the_rate_that_it_asks_for() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    requested = re.findall(r"lockbench capacity .*--target-rate (\d+)", text)
+    shown = re.findall(r"at your target of ([\d,]+)/s", text)
+    assert requested
+    assert [rate.replace(",", "") for rate in shown] == requested
+
+
 def test_there_are_commands_to_understand() -> None:
     assert len(commands("lockbench")) > 15
     assert ("README.md", "make test") in commands("make")
@@ -97,6 +112,27 @@ def test_a_make_target_is_there(line: str) -> None:
 def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", page.read_text("utf-8"))
     assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+SECTION = re.compile(r'((?:[\w.]+/)*README(?:\.md)?),\s+"([^"]+)"')
+NAMING = [
+    *ROOT.glob("*.yml"),
+    *ROOT.glob(".*.yml"),
+    *(ROOT / ".github").rglob("*.yml"),
+    *(ROOT / "dashboards").rglob("*.y*ml"),
+]
+
+
+@pytest.mark.parametrize("path", NAMING, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_section_that_a_file_of_the_stack_names_is_there(path: Path) -> None:
+    text = re.sub(r"\n\s*# ?", " ", path.read_text("utf-8"))
+    for page, section in SECTION.findall(text):
+        headings = re.findall(r"^#+ (.+)$", (ROOT / page).with_suffix(".md").read_text("utf-8"), re.MULTILINE)
+        assert section in headings, f"{page} has no section {section!r}"
+
+
+def test_files_of_the_stack_do_name_sections() -> None:
+    assert sum(bool(SECTION.search(re.sub(r"\n\s*# ?", " ", path.read_text("utf-8")))) for path in NAMING) >= 2
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

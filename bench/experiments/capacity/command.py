@@ -6,8 +6,9 @@ or with --json the result and nothing else.
 
 from __future__ import annotations
 
+import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ from bench.cli.options import (
 from bench.errors import UsageError
 from bench.scenario import Scenario, load
 from bench.scenario.keys import BY_NAME, place_of
+from bench.scenario.quantity import duration_text
 
 if TYPE_CHECKING:
     from bench.experiments.capacity.judge import CapacityPlan
@@ -91,8 +93,23 @@ def plan_of(path: Path | None, values: Values) -> CapacityPlan:
     scenarios, bind = led([_load(path, {**given, **choice}) for choice in choices], values)
     points = tuple(SweepPoint(scenario, choice) for scenario, choice in zip(scenarios, choices, strict=True))
     spend_s = values["budget"] or budget_s(QUICK_BUDGET if values["quick"] else FULL_BUDGET)
+    _require_time(spend_s, scenarios)
     fixed = "users" in written or any("users" in choice for choice in choices)
     return CapacityPlan(points, slo, values["target_rate"], fixed, spend_s, bind)
+
+
+def _require_time(spend_s: float, scenarios: Sequence[Scenario]) -> None:
+    """Raise UsageError where not even the first probe would be over in time: the answer would be none, after a wait."""
+    from bench.experiments.capacity.experiment import FIRST_OVERHEAD_S, RESERVE
+
+    probe_ms = max(one.warmup_ms + one.duration_ms for one in scenarios)
+    least_s = math.ceil((probe_ms / 1000 + FIRST_OVERHEAD_S) / (1 - RESERVE))
+    if spend_s < least_s:
+        raise UsageError(
+            f"option --budget: {duration_text(spend_s * 1000)} is over before one probe is, which measures for "
+            f"{duration_text(probe_ms)} with its warm-up; give {least_s}s for one and more for an answer, or shorten "
+            "--duration and --warmup (--quick does)"
+        )
 
 
 def _load(path: Path | None, given: Mapping[str, object], *, open_loop: bool = True) -> Scenario:

@@ -11,6 +11,7 @@ seed, thresholds, ports) and the code under test (commit, lockbench's own versio
 """
 
 import contextlib
+import difflib
 import io
 import os
 import subprocess
@@ -42,6 +43,7 @@ from bench.topology.child import Guard
 PREFIX = "lockbench-revision-"
 _THE_BENCH = ("bench", "dashboards", "tests")  # stay as they are here
 _ASK = "import importlib.util,sys; s=importlib.util.find_spec(sys.argv[1]); print(s.origin if s and s.origin else '')"
+LIKE = 0.7  # /nope and /opt are 0.57
 WINDOW_MS, WARMUP_MS = 1500.0, 300.0
 _MACHINE = ("cpu_model", "cores", "usable_cores", "memory_bytes", "kernel", "python", "lockcore")
 _INSTANCE = ("fsync", "no_fsync_on_rewrite", "maxmemory_bytes", "maxmemory_policy", "tls", "release_command")
@@ -75,8 +77,14 @@ def read_named(text: str, repository: Path) -> Named:
     if path.parent == Path() and path.stem in ready:
         return Named(text, "scenario", path)
     what = "folder" if prefix == "lib" else "result or scenario, and a revision is written git:REV"
-    hint = nearest(name, [*map(str, path.parent.glob("*")), *ready])
-    raise UsageError(f"{text or 'an empty name'}: there is no such {what}{hint}")
+    raise UsageError(f"{text or 'an empty name'}: there is no such {what}{_like(path, ready)}")
+
+
+def _like(path: Path, ready: Sequence[str]) -> str:
+    """`; did you mean X?` of what stands beside `path`, by names alone: all neighbours are alike in their folder."""
+    places = {place.name: str(place) for place in path.parent.glob("*")} | {name: name for name in ready}
+    near = difflib.get_close_matches(path.name, places, n=1, cutoff=LIKE)
+    return f"; did you mean {places[near[0]]}?" if near else ""
 
 
 def is_stored(given: list[Named]) -> bool:

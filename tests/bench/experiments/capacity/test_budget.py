@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -51,7 +52,9 @@ def no_servers(*_arguments: Any, **_options: Any) -> Iterator[Any]:
 def measured(machine: SlowMachine, folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> CapacityResult:
     show = options.pop("show", lambda _text: None)
     values = {"slo": ["acquire.p99 < 10ms"], "quick": True, "sweeps": (), "target_rate": None}
+    budget_s = options.pop("budget", None)
     plan = plan_of(None, {**values, "budget": None, **options})
+    plan = replace(plan, budget_s=budget_s or plan.budget_s)  # also one that the command refuses as too short
     for name, double in (("run_on", machine.run_on), ("open_servers", no_servers), ("_drain", lambda _urls: None)):
         monkeypatch.setattr(experiment, name, double)
     monkeypatch.setattr(experiment.time, "monotonic", lambda: machine.now_s)

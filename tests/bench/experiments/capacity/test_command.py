@@ -83,6 +83,15 @@ def test_wrong_options_are_refused_with_their_reason(given: dict[str, Any], sent
         plan_of(None, values(**given))
 
 
+def test_a_budget_in_which_no_probe_ends_is_refused_and_the_least_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["capacity", "--slo", SLO[0], "--budget", "3s"]) == 2
+    assert "--budget: 3s is over before one probe is, which measures for 10s" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="give 14s for one"):
+        plan_of(None, values(budget=13.9))
+    assert plan_of(None, values(budget=14.0)).budget_s == 14.0
+    assert plan_of(None, values(budget=5.0, quick=True)).budget_s == 5.0
+
+
 @pytest.mark.parametrize("budget", ["0", "-1s", "soon", "5"])
 def test_a_budget_is_a_time(budget: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["capacity", "--slo", SLO[0], "--budget", budget]) == 2

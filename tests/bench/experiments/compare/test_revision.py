@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.experiments.compare import sides
 from bench.experiments.compare.pairs import Side
-from bench.experiments.compare.sides import PREFIX, Named, checked_out, commit_of, installed
+from bench.experiments.compare.sides import PREFIX, Named, checked_out, commit_of, installed, read_named
 from bench.measure.environment import describe_environment
 from bench.scenario import load
 
@@ -90,6 +90,17 @@ def test_the_code_here_is_that_of_the_repository_and_not_what_is_installed(
     monkeypatch.delenv("PYTHONPATH")
     with pytest.raises(UsageError, match="imported from nowhere"), sides.opened(given, lambda _: load(None, {}), {}):
         pass
+
+
+def test_what_is_alike_by_its_folder_only_is_not_proposed(tmp_path: Path) -> None:
+    (tmp_path / "opt").mkdir()
+    (tmp_path / "results").mkdir()
+    for name in ("lib:/nope", f"lib:{tmp_path}/nope", f"{tmp_path}/gone", "", "lib:", "x" * 5000):
+        with pytest.raises(UsageError, match="there is no such") as refused:
+            read_named(name, tmp_path)
+        assert "did you mean" not in str(refused.value)
+    with pytest.raises(UsageError, match="did you mean .*/results"):
+        read_named(f"{tmp_path}/reslts", tmp_path)
 
 
 def test_a_checkout_is_gone_afterwards(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
