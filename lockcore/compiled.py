@@ -8,7 +8,12 @@ Source: the documentation of mypyc, and of `tool.setuptools.cmdclass`.
 
 import logging
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from subprocess import CalledProcessError
+from tempfile import TemporaryFile
 
 from setuptools.command.build_ext import build_ext
 
@@ -29,6 +34,55 @@ LOAD = ("bench.measure.recorder", "bench.workloads.operation", "bench.workloads.
 GROUPS = {"lockcore": MODULES, "lockbench_load": LOAD}
 
 
+MOST_REASON = 300  # characters: a build's log is read line by line
+
+
+@contextmanager
+def read_along(lines: list[str]) -> Iterator[None]:
+    """Add what this process and its children print meanwhile to `lines`; it is printed afterwards.
+
+    mypyc prints what is wrong and then exits; a compiler is a process of its own. Both are heard only where the
+    descriptors of stdout and stderr lead.
+    """
+    streams = [stream for stream in (sys.stdout, sys.stderr) if stream is not None]
+    with TemporaryFile() as printed:
+        for stream in streams:
+            stream.flush()
+        kept = {number: os.dup(number) for number in (1, 2)}
+        try:
+            for number in kept:
+                os.dup2(printed.fileno(), number)
+            yield
+        finally:
+            for stream in streams:
+                stream.flush()
+            for number, own in kept.items():
+                os.dup2(own, number)
+                os.close(own)
+            printed.seek(0)
+            text = printed.read().decode(errors="replace")
+            lines += text.splitlines()
+            sys.stderr.write(text)
+
+
+def reason_of(error: BaseException, lines: list[str]) -> str:
+    """Why nothing was compiled, in one line: the error, and the last line that was printed about one."""
+    if isinstance(error, ImportError):
+        return f"mypyc cannot be imported ({error}); install mypy and build again"
+    if isinstance(error, FileNotFoundError):
+        return f"there is no C compiler {error.filename}; install gcc or clang, or name one in CC, and build again"
+    why = str(error) or type(error).__name__
+    if isinstance(error, SystemExit):
+        why = f"mypyc ended with exit status {error.code}"
+    elif isinstance(error, CalledProcessError):
+        why = f"{error.cmd[0]} ended with exit status {error.returncode}"
+    printed = [line.strip() for line in lines if line.strip()]
+    about = [line for line in printed if "error: " in line] or printed  # so does mypy say it, and so do compilers
+    if about:
+        why += f": {about[-1]}"
+    return " ".join(why.split())[:MOST_REASON]
+
+
 class CompileCore(build_ext):  # type: ignore[misc]
     """setuptools' `build_ext`, whose extension modules are made here. It raises nothing: what fails is said."""
 
@@ -36,12 +90,14 @@ class CompileCore(build_ext):  # type: ignore[misc]
         """Compile all of them, or leave none."""
         if self.inplace or self.editable_mode:
             return
+        lines: list[str] = []
         try:
             if os.environ.get("LOCKCORE_PURE"):
                 raise RuntimeError("LOCKCORE_PURE is set")
-            self._compile()
+            with read_along(lines):
+                self._compile()
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a compiler can fail in any way, and mypyc exits
-            logging.warning("lockcore stays pure Python, which is slower: %.200s", error or type(error).__name__)
+            logging.warning("lockcore stays pure Python, which is slower: %s", reason_of(error, lines))
             for module in Path(self.build_lib).glob("**/*.so"):  # of an earlier build, too
                 module.unlink()
 

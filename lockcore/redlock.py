@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+import weakref
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from threading import RLock
@@ -72,6 +73,36 @@ def _granted(result: Lease | Denied, lease: Lease | None = None) -> Lease:
     if isinstance(result, Denied):
         raise error_of(result, lease)
     return result
+
+
+class _Users:
+    """What can still use a driver: when the last of it is gone, the driver is closed and a ResourceWarning says so.
+
+    Its loop, or its thread, keeps a driver alive for ever, so somebody has to notice that nobody uses it any more. The
+    Redlock alone will not do: `acquire = Redlock.connect(urls).try_acquire` is a method of the driver, and goes on
+    without it. So the two methods that a Redlock hands out are watched, too; each has to be an object that only the
+    Redlock and its users have. A lease is not watched: without its Redlock nobody can give it back. All of that is
+    called by the garbage collector, in any thread and in the middle of anything: what is to be done, the loop does.
+    """
+
+    def __init__(self, driver: GreenletDriver | ThreadDriver | AsyncDriver, *users: object) -> None:
+        self._driver = driver
+        self._users = [weakref.finalize(user, self._ended) for user in users]
+        for user in self._users:
+            user.atexit = False
+
+    def _ended(self) -> None:
+        engine = self._driver.engine
+        if any(user.alive for user in self._users) or engine.retired or engine.foreign:
+            return
+        self._driver.close_soon()
+        where = ", ".join(target.address for target in self._driver.targets)
+        warnings.warn(
+            f"a Redlock on {where} was dropped without close(), and is closed now; its leases last until their TTL "
+            "ends. Call close() when you are done with it, or connect it in a `with` (`async with`) statement",
+            ResourceWarning,
+            stacklevel=1,  # called by the collector: no line of the user's is to blame
+        )
 
 
 class _AnyRedlock(Generic[D]):
@@ -171,8 +202,8 @@ class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
 
     def __init__(self, driver: GreenletDriver | ThreadDriver) -> None:
         super().__init__(driver)
-        self.try_acquire = driver.try_acquire  # the driver's own methods: no wrapper on the hot path
-        self.try_release = driver.try_release
+        self.try_acquire, self.try_release = driver.methods()  # the driver's own: no wrapper on the hot path
+        _Users(driver, self, self.try_acquire, self.try_release)
 
     @classmethod
     def connect(cls, urls: Sequence[str], *, shell: Shell = "auto", **settings: Any) -> Redlock:
@@ -256,8 +287,8 @@ class AsyncRedlock(_AnyRedlock["AsyncDriver"]):
 
     def __init__(self, driver: AsyncDriver) -> None:
         super().__init__(driver)
-        self.try_acquire = driver.try_acquire
-        self.try_release = driver.try_release
+        self.try_acquire, self.try_release = driver.try_acquire, driver.try_release
+        _Users(driver, self, self.try_acquire, self.try_release)
 
     @classmethod
     async def connect(cls, urls: Sequence[str], **settings: Any) -> AsyncRedlock:

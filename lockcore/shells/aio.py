@@ -174,6 +174,18 @@ class AsyncDriver(LoopDriver):
             self._stop_timer()
             self.wake()
 
+    def close_soon(self) -> None:
+        """See LoopDriver.close_soon. A loop that does not run may never run again: then it is done here."""
+        if self._loop.is_running():
+            self._loop.call_soon_threadsafe(self.close_now)
+        else:
+            self.close_now()
+
+    def close_now(self) -> None:
+        """See LoopDriver.close_now."""
+        super().close_now()
+        self._stop_timer()
+
     # -- hooks of LoopDriver -------------------------------------------------------------------------------------------
 
     def _hand_out(self) -> None:

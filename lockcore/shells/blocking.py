@@ -165,6 +165,14 @@ class ThreadDriver(PolledDriver):
                 self._ring()
                 self._thread.join(drain_s + JOIN_S)
 
+    def close_soon(self) -> None:
+        """See LoopDriver.close_soon."""
+        self._post(partial(self._close, 0))
+
+    def methods(self) -> tuple[Callable[..., Lease | Denied], Callable[..., Outcome]]:
+        """New method objects of `try_acquire` and `try_release`, which nobody else has."""
+        return self.try_acquire, self.try_release
+
     def check_caller(self) -> None:
         """Raises unless the current thread may wait here, ForeignProcessError, and InstanceClosedError."""
         self.check_usable()

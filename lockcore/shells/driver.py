@@ -297,6 +297,16 @@ class LoopDriver(Connections):
         if keeper is not None:
             keeper.stop()
 
+    def close_soon(self) -> None:
+        """Have the loop close it, at once. Called from anywhere: nobody is left who could wait for that."""
+        raise NotImplementedError
+
+    def close_now(self) -> None:
+        """Close it within the loop, without waiting for anything."""
+        if not self.closed:
+            self.end_close(self.begin_close(0))
+        self.wake()
+
     def begin_close(self, drain_s: float) -> Drain:
         """No lock is taken or kept any more. A shell goes on until that is over, then calls `end_close`."""
         for keeper in list(self.keepers.values()):

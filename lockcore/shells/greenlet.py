@@ -17,7 +17,7 @@ from greenlet import greenlet as RawGreenlet  # noqa: N812 - a class, and not ge
 from lockcore.awaited import hand_out
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_S, monotonic_ns
 from lockcore.errors import CannotWaitError, InstanceClosedError
-from lockcore.model import Outcome
+from lockcore.model import Denied, Lease, Outcome
 from lockcore.settings import Settings
 from lockcore.shells.connections import LOOK_S
 from lockcore.shells.driver import LoopDriver
@@ -107,6 +107,22 @@ class GreenletDriver(LoopDriver):
             self._timer.stop()
             self._idle.stop()
             self._wake_later()
+
+    def close_soon(self) -> None:
+        """See LoopDriver.close_soon."""
+        loop = getattr(self._hub, "loop", None)
+        if loop is not None:  # else the hub was destroyed with its thread
+            loop.run_callback_threadsafe(self.close_now)
+
+    def close_now(self) -> None:
+        """See LoopDriver.close_now."""
+        super().close_now()
+        self._timer.stop()
+        self._idle.stop()
+
+    def methods(self) -> tuple[Callable[..., Lease | Denied], Callable[..., Outcome]]:
+        """New method objects of `try_acquire` and `try_release`, which nobody else has."""
+        return self._shortcut.try_acquire, self._shortcut.try_release
 
     # -- hooks of LoopDriver -------------------------------------------------------------------------------------------
 

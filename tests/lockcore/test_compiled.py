@@ -2,8 +2,12 @@
 
 import logging
 import os
+import subprocess
+import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from subprocess import CalledProcessError
 
 import pytest
 from setuptools.dist import Distribution
@@ -36,20 +40,85 @@ def build(tmp_path: Path) -> CompileCore:
     return command
 
 
-@pytest.mark.parametrize("error", [SystemExit(1), ImportError("No module named 'mypyc'"), OSError("no cc")])
-def test_a_build_that_cannot_compile_says_so_and_leaves_the_source_alone(
-    build: CompileCore, tmp_path: Path, caplog: pytest.LogCaptureFixture, error: BaseException
-) -> None:
-    def failing() -> None:
-        raise error
-
-    build._compile = failing
+def message_of(build: CompileCore, caplog: pytest.LogCaptureFixture, compile_: Callable[[], object]) -> str:
+    """The only warning of a build that cannot compile."""
+    build._compile = compile_
     with caplog.at_level(logging.WARNING):
         build.run()
-    assert [record.getMessage() for record in caplog.records] == [
-        f"lockcore stays pure Python, which is slower: {error}"
-    ]
+    (record,) = caplog.records
+    head, _, why = record.getMessage().partition(": ")
+    assert head == "lockcore stays pure Python, which is slower"
+    return why
+
+
+@pytest.mark.parametrize(
+    "program, error, why",
+    [
+        (
+            "print('lockcore/x.py:3: error: Name is not defined'); print('Found 1 error in 1 file')",
+            SystemExit(1),
+            "mypyc ended with exit status 1: lockcore/x.py:3: error: Name is not defined",
+        ),
+        (
+            "sys.stderr.write('x.c:9: fatal error: Python.h: No such file or directory\\ncompilation terminated.\\n')",
+            CalledProcessError(4, ["/usr/bin/cc", "-O3"]),
+            "/usr/bin/cc ended with exit status 4: x.c:9: fatal error: Python.h: No such file or directory",
+        ),
+        ("print('Killed')", CalledProcessError(-9, ["cc"]), "cc ended with exit status -9: Killed"),
+        (
+            "print('x.py:3: warning: slow')",
+            FileNotFoundError(2, "No such file or directory", "/no/cc"),
+            "there is no C compiler /no/cc; install gcc or clang, or name one in CC, and build again",
+        ),
+        (
+            "pass",
+            ImportError("No module named 'mypyc'"),
+            "mypyc cannot be imported (No module named 'mypyc'); install mypy and build again",
+        ),
+        ("pass", OSError("no space"), "no space"),
+        ("pass", ValueError(), "ValueError"),
+    ],
+)
+def test_a_build_that_cannot_compile_says_why_and_leaves_the_source_alone(
+    build: CompileCore,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+    program: str,
+    error: BaseException,
+    why: str,
+) -> None:
+    def failing() -> None:
+        subprocess.run([sys.executable, "-c", f"import sys; {program}"], check=True)  # as a compiler's child does
+        raise error
+
+    assert message_of(build, caplog, failing) == why
     assert not list(tmp_path.glob("**/*.so"))
+    printed = capfd.readouterr()
+    assert (program != "pass") == bool(printed.err), "what a compiler prints is still printed"
+
+
+def test_what_is_said_of_a_failed_build_is_one_line_of_bounded_length(
+    build: CompileCore, caplog: pytest.LogCaptureFixture
+) -> None:
+    def failing() -> None:
+        raise RuntimeError("long\n" * 1_000)
+
+    why = message_of(build, caplog, failing)
+    assert "\n" not in why
+    assert len(why) == 300
+
+
+@pytest.mark.skipif(COMPILED, reason="the source is enough")
+def test_a_compiler_that_is_not_there_is_named(
+    build: CompileCore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", "/no/such/cc")
+
+    def compiles() -> None:
+        subprocess.run([os.environ["CC"], "-c", "x.c"], check=True)
+
+    assert message_of(build, caplog, compiles).startswith("there is no C compiler /no/such/cc; install gcc or clang")
 
 
 def test_who_wants_the_source_gets_it(build: CompileCore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
