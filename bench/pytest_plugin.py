@@ -399,16 +399,16 @@ def _raised(runs: Sequence[OwnRun], most: float, *, entering: bool) -> list[str]
     number = total.later + (total.entering if entering else 0)
     if not number or number <= most * operations:
         return []
-    said = f"{number:,} of {operations:,} operations raised an exception ({number / operations:.1%}), and "
-    said += f"most_errors allows {most:.1%}; the first: {total.first[1] if total.first else ''}"
+    sentence = f"{number:,} of {operations:,} operations raised an exception ({number / operations:.1%}), and "
+    sentence += f"most_errors allows {most:.1%}; the first: {total.first[1] if total.first else ''}"
     if abroad.by_type == total.by_type:
-        said += (
+        sentence += (
             "; only callers of the second process, a fork, raised any: where a client does not survive a fork, make it "
             "by lock_benchmark.per_process, or give processes=1"
         )
     elif total.entering and entering:
-        said += "; name the exceptions by which the lock says no in refused="
-    return [said]
+        sentence += "; name the exceptions by which the lock says no in refused="
+    return [sentence]
 
 
 def _judged(metric: Metric, runs: list[list[OwnRun]], tolerance: float, metrics: int) -> Judged:
