@@ -10,6 +10,7 @@ import math
 import os
 import re
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -100,6 +101,7 @@ def worker(master: Address, processes: int) -> int:
     """
     from bench.workloads.launch import MORE, join
 
+    _require_host(*master)
     with Interrupts() as interrupts, tempfile.TemporaryDirectory(prefix="lockbench-joined-") as folder:
         interrupts.raising, note, over_s = False, Path(folder) / "note", math.inf
         while True:
@@ -118,6 +120,17 @@ def worker(master: Address, processes: int) -> int:
     if code:
         raise EnvironmentNotReadyError("this worker did not work to the end of a run; its log, above, says why")
     return 0
+
+
+def _require_host(host: str, port: int) -> None:
+    """Raise EnvironmentNotReadyError for a host that cannot be found: Locust would try for minutes, in many lines."""
+    try:
+        socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:  # a label longer than 63 letters is none that DNS knows
+        why = getattr(error, "strerror", None) or "it is no name"
+        raise EnvironmentNotReadyError(
+            f"the host {host} that leads cannot be found ({why}); give --master its address, or a name known here"
+        ) from None
 
 
 def _followed(process: subprocess.Popen[bytes], interrupts: Interrupts, note: Path, over_s: float) -> int:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from bench.cli.commands import execute
 from bench.cli.hosts import address, led
 from bench.errors import UsageError
 from bench.scenario import load
@@ -43,3 +44,13 @@ def test_addresses() -> None:
     for wrong in ("", "10.0.0.9:", "10.0.0.9:0", "a:70000", "tcp://a", "a b"):
         with pytest.raises(ValueError, match="is no address"):
             address(wrong)
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "a" * 80])
+def test_a_leader_that_cannot_be_found_is_one_sentence_before_locust_starts(
+    host: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.workloads.launch.join", lambda *_: pytest.fail("Locust was started"))
+    assert execute(["worker", "--master", host]) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"lockbench: the host {host} that leads cannot be found (")
