@@ -53,7 +53,7 @@ def bench(
     with writing(path, "choose another --out"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
-    verdict = judge_bars(result.bars)
+    verdict = judge_bars(result.bars, absent="" if result.bars else result.conditions.absent)
     print_sheet(speed_sheet(result, verdict, str(path)), console_on())
     return verdict.exit_code or 0
 

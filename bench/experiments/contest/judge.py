@@ -70,12 +70,13 @@ def in_processes(count: int) -> str:
     return f" in {count} processes" if count > 1 else ""
 
 
-def judge_bars(judged: Sequence[ContestBar], *, interrupted: bool = False) -> Verdict:
-    """Return the verdict over the bars."""
+def judge_bars(judged: Sequence[ContestBar], *, interrupted: bool = False, absent: str = "") -> Verdict:
+    """Return the verdict over the bars. `absent`: why there are none."""
     unknown = {True: "something else used the cores in every round", False: "on both sides of the bar"}
+    doubts = [f"{unknown[bar.busy]}: {bar.name}" for bar in judged if side_of(bar) == "not known"]
     found = {
         BARS_MISSED: [f"missed: {bar.name}" for bar in judged if side_of(bar) == "missed"],
-        NOT_KNOWN: [f"{unknown[bar.busy]}: {bar.name}" for bar in judged if side_of(bar) == "not known"],
+        NOT_KNOWN: [absent, *doubts] if absent else doubts,
         INTERRUPTED: ["interrupted: what was not measured is missing"] if interrupted else [],
     }
     return conclude(BARS_REACHED, [Evidence("bars measured", len(judged))], found)

@@ -148,6 +148,7 @@ class SpeedConditions(Section, frozen=True, kw_only=True):
     seconds: Annotated[Amount, says("load per contestant and round")]
     seed: Annotated[int, says("of the order within the rounds")]
     servers: Annotated[dict[str, str], says("by kind")]
+    absent: Annotated[str, says("which server this machine lacks, and what was not measured for that")] = ""
 
 
 class SpeedResult(Section, frozen=True, kw_only=True):

