@@ -6,6 +6,7 @@ a fixture is used.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -141,7 +142,7 @@ class LockBenchmark:
         broken += [f"{one.expression}: {one.status} ({threshold_text(one)})" for one in judged if one.status != "pass"]
         self._say(_figures(run))
         if broken:
-            pytest.fail("; ".join(broken), pytrace=False)
+            pytest.fail(_shown("; ".join(broken)), pytrace=False)
         return run
 
     def gate(
@@ -185,12 +186,12 @@ class LockBenchmark:
                 tested, broken = self._tested(sides[number], runs[number], plan, lone[number], allowed)
             self._say(f"{name}: {_safety(tested)}")
             if broken:
-                pytest.fail(f"the {name} is not shown to lock: {'; '.join(broken)}", pytrace=False)
+                pytest.fail(_shown(f"the {name} is not shown to lock: {'; '.join(broken)}"), pytrace=False)
         said = "; ".join(_comparison(entry) for entry in judged if entry.verdict != "pass")
         if any(entry.verdict == "fail" for entry in judged) or (strict and said):
-            pytest.fail(said, pytrace=False)
+            pytest.fail(_shown(said), pytrace=False)
         if said:
-            pytest.skip(f"the gate cannot tell: {said}")
+            pytest.skip(_shown(f"the gate cannot tell: {said}"))
         return judged
 
     def per_process(self, make: Callable[[], Made]) -> Callable[[], Made]:
@@ -313,7 +314,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     """Show what was measured."""
     if lines := config.stash[_SESSION].lines:
         terminalreporter.section("locks")
-        terminalreporter.write_line("\n".join(lines))
+        terminalreporter.write_line("\n".join(map(_shown, lines)))
 
 
 @pytest.fixture
@@ -325,6 +326,7 @@ def lock_fleet(request: pytest.FixtureRequest) -> Fleet:
     from redis import RedisError
 
     from bench.errors import BenchError
+    from bench.screen import lines_of
     from bench.topology.fleet import start_fleet
     from bench.topology.target import emptied
 
@@ -335,7 +337,7 @@ def lock_fleet(request: pytest.FixtureRequest) -> Fleet:
         try:
             session.fleets[key] = session.stack.enter_context(start_fleet(*key))
         except BenchError as error:
-            pytest.fail(str(error), pytrace=False)
+            pytest.fail("\n".join(map(_shown, lines_of(str(error)))), pytrace=False)
     fleet = session.fleets[key]
     try:
         emptied(fleet.urls)
@@ -349,6 +351,13 @@ def lock_fleet(request: pytest.FixtureRequest) -> Fleet:
 def lock_benchmark(request: pytest.FixtureRequest, lock_fleet: Fleet) -> LockBenchmark:
     """Loads a lock (a callable from a name to a context manager) and judges it; see LockBenchmark."""
     return LockBenchmark(request.node.name, request.config.stash[_SESSION], lock_fleet)
+
+
+def _shown(line: str) -> str:
+    """A line in letters that the screen has. pytest captures stdout, and writes to the one that was there before."""
+    from bench.screen import clean, fit
+
+    return fit(clean(line), getattr(sys.__stdout__, "encoding", None))
 
 
 def _figures(run: LockRun) -> str:

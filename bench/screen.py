@@ -124,15 +124,20 @@ def console_on(stream: TextIO | None = None) -> Console:
     """A console of rich on `stream` (default: stdout) that reads no text as markup."""
     from rich.console import Console
 
+    _replacing(stream or sys.stdout)  # rich itself ends what is too long by an ellipsis
     return Console(file=stream, highlight=False, markup=False, emoji=False)
 
 
 def open_screen() -> None:
     """From now on whatever this process prints, by whichever library, is replaced where the screen lacks a letter."""
     for stream in (sys.stdout, sys.stderr):
-        reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure is not None:
-            reconfigure(errors=HANDLER)
+        _replacing(stream)
+
+
+def _replacing(stream: TextIO) -> None:
+    reconfigure = getattr(stream, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors=HANDLER)
 
 
 def _print(stream: TextIO, lines: tuple[str, ...]) -> None:

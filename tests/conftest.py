@@ -20,7 +20,8 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 @pytest.fixture(autouse=True)
 def _plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rendering must not depend on who runs the tests: no colours, no width from the environment."""
-    for name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "LOCKBENCH_TARGETS", "LOCKBENCH_PLAN"):
+    ours = ("LOCKBENCH_TARGETS", "LOCKBENCH_TARGETS_FILE", "LOCKBENCH_PLAN")
+    for name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", *ours):
         monkeypatch.delenv(name, raising=False)
     for name in [name for name in os.environ if name.startswith("OTEL_")]:  # a machine's own collector is not meant
         monkeypatch.delenv(name)

@@ -78,6 +78,9 @@ CALLED_NOW: Mapping[tuple[str, str], str] = {  # one idea has one name in all co
 }
 _CHOICE = re.compile(r"(?P<wrong>.*'(?P<value>.*)') is not one of (?P<names>'.*')\.")  # as click words it
 
+_NUMBER = re.compile(r"is not a valid (integer range|integer|float range|float)")
+_KINDS = {"integer": "whole number", "integer range": "whole number", "float": "number", "float range": "number"}
+
 
 class HelpPage(click.HelpFormatter):
     """A page of help, in letters that the screen has: click itself writes UTF-8 on an ASCII screen."""
@@ -169,7 +172,8 @@ def execute(arguments: Sequence[str], group: click.Group | None = None) -> int:
         if isinstance(error, click.NoSuchOption) and context is not None:
             names = [name for param in context.command.params for name in param.opts]
             sentence = f"No such option '{error.option_name}'{nearest(error.option_name, names)}"
-        elif choice := _CHOICE.fullmatch(sentence):
+        sentence = _NUMBER.sub(lambda found: f"is not a {_KINDS[found[1]]} (write it in digits)", sentence)
+        if choice := _CHOICE.fullmatch(sentence):
             near = nearest(choice["value"], [name.strip("'") for name in choice["names"].split(", ")])
             sentence = f"{choice['wrong']} is no choice{near} ({choice['names']})" if near else sentence
         return _refuse(sentence[:1].lower() + sentence[1:].rstrip(".") + hint, 2, arguments)

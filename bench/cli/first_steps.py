@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import get_completion_class
 
+from bench.cli.options import environment_targets
 from bench.errors import EnvironmentNotReadyError, UsageError, writing
 from bench.scenario import KEYS, ScenarioKey
 from bench.screen import clean, console_on, fit, note, say, say_json
@@ -72,7 +73,9 @@ def doctor(targets: tuple[str, ...], as_json: bool) -> int:
     from bench.topology.doctor import Status, examine, examine_target
 
     styles = {Status.OK: "green", Status.LIMITED: "yellow", Status.MISSING: "red"}
-    facts = tuple(fact for url in targets for fact in examine_target(url)) or examine()
+    facts = () if targets else examine()
+    for url in targets or environment_targets(quiet=as_json):
+        facts += examine_target(url)
     if as_json:
         say_json([asdict(fact) for fact in facts], indent=2)
     else:

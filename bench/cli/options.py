@@ -5,6 +5,7 @@ that a file and an option are refused alike.
 """
 
 import math
+import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import reduce
 from importlib import import_module
@@ -17,8 +18,10 @@ from click.shell_completion import CompletionItem
 
 from bench.errors import UsageError
 from bench.scenario import KEYS, READY, Scenario, ScenarioKey, load
+from bench.scenario.environment import targets_of
 from bench.scenario.keys import BY_NAME
 from bench.scenario.quantity import nearest, parse_duration
+from bench.screen import note
 
 Command = Callable[..., object]
 Option = Callable[[Command], Command]
@@ -151,9 +154,21 @@ def scenario_options(*without: str, refused: Collection[str] = (), usual: Mappin
 
 
 def given_options(values: Values) -> dict[str, object]:
-    """Return what of `values` was written on the command line, by scenario key."""
-    given = {key.name: values.get(_parameter(key)) for key in KEYS}
-    return {name: value for name, value in given.items() if value is not None and value != ()}
+    """Return what of `values` was written on the command line, by scenario key, and the targets of the environment."""
+    options = {key.name: values.get(_parameter(key)) for key in KEYS}
+    given = {name: value for name, value in options.items() if value is not None and value != ()}
+    if not values.get("server") and not {"targets", "instances", "fsync"} & given.keys():
+        given |= {"targets": urls} if (urls := environment_targets(quiet=bool(values.get("quiet")))) else {}
+    return given
+
+
+def environment_targets(*, quiet: bool) -> list[str]:
+    """The targets that variables of the environment name, for a command that has neither --target nor an option for
+    servers of its own; a line on stderr says whose they are. Raises UsageError."""
+    urls, variable = targets_of(os.environ)
+    if urls and not quiet:
+        note(f"lockbench: {len(urls)} target{'s'[: len(urls) > 1]} of {variable}")
+    return urls
 
 
 def scenario_of(path: Path | None, values: Values) -> Scenario:

@@ -6,6 +6,7 @@ means. The field's name carries the unit, the key's does not. Add a key here and
 file, the file over the default; every refusal names its place (file and key, or option).
 """
 
+import re
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ READY = Path(__file__).parents[1] / "scenarios"  # shipped with the package, so 
 # A source of instances given as an option takes the place of the file's other one.
 _REPLACES = {"targets": ("instances", "fsync"), "instances": ("targets",)}
 _DAY_MS = 86_400_000.0
+_TOML_KEY = re.compile(r"""\s*(?:([\w.'" -]*?[\w'"])\s*=|(\[+[^\]]+\]+))""")
 Parse = Callable[[object], Any]
 
 
@@ -246,10 +248,33 @@ def _of_options(options: Mapping[str, object]) -> Iterator[tuple[str, object, st
         yield name, toml_value(value) if isinstance(value, str) else value, f"option {BY_NAME[name].option}"
 
 
+def document_of(path: Path) -> dict[str, Any]:
+    """What stands in a scenario's file, with or without a byte order mark. Raises UsageError where it is not TOML,
+    OSError and UnicodeDecodeError."""
+    text = place_of(path).read_text(encoding="utf-8-sig")
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(_wrong_toml(path, text, str(error))) from None
+
+
+def _wrong_toml(path: Path, text: str, error: str) -> str:
+    """What is wrong with the text, in a sentence. Of a key that is given twice tomllib names only the last line."""
+    lines = text.split("\n")
+    found = re.search(r"at line (\d+)", error)
+    number = int(found[1]) if found else len(lines)
+    if "Cannot overwrite a value" in error or "Cannot declare" in error:
+        for place in range(number, 0, -1):
+            if key := _TOML_KEY.match(lines[place - 1]):
+                what = f"key `{key[1]}`" if key[1] else f"table {key[2]}"
+                return f"{path}, line {place}: {what} is given twice; leave one out"
+    return f"{path}: is not TOML: {error}"
+
+
 def _of_file(path: Path) -> Iterator[tuple[str, object, str]]:
     """Key name, value and place of each key of a file."""
     try:
-        document = tomllib.loads(place_of(path).read_text(encoding="utf-8"))
+        document = document_of(path)
     except FileNotFoundError:
         names = sorted(file.stem for file in READY.glob("*.toml"))
         ready = f"ready ones: {', '.join(names)}; `lockbench init` writes one of your own"
@@ -257,8 +282,6 @@ def _of_file(path: Path) -> Iterator[tuple[str, object, str]]:
         raise UsageError(f"{path}: there is no such scenario file{hint} ({ready})") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'it is not UTF-8'})") from None
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path}: is not TOML: {error}") from None
     retry = document.pop("retry", {})
     if not isinstance(retry, dict):
         raise UsageError(f'{path}, key `retry`: {retry!r} is not a table (write retry = {{ policy = "full-jitter" }})')

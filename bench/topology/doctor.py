@@ -63,7 +63,8 @@ def _server() -> Fact:
         return Fact("server", str(error), Status.MISSING, advice)
     what = f"{server.name} {server.version}, {server.path} (from {server.source})"
     release = f"native compare-and-delete {server.release_command.upper()}"
-    release = "compare-and-delete by script" if server.release_command == "evalsha" else release
+    if server.release_command in ("", "evalsha"):
+        release = "compare-and-delete by script"
     return _fact("server", f"{what}: {'' if server.tls else 'no '}TLS, AOF, {release}")
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -25,12 +24,12 @@ from bench.measure.section import decoded
 from bench.recipes.protocol import RecipeSettings
 from bench.recipes.registry import find_recipe
 from bench.scenario import KEYS, Scenario, ScenarioKey, load
+from bench.scenario.environment import TARGETS, split_targets, targets_of
 from lockcore import RetryPolicy
 from lockcore.clock import NS_PER_MS
 from lockcore.mask import is_secretive
 
 PLAN_VARIABLE = "LOCKBENCH_PLAN"
-TARGETS_VARIABLE = "LOCKBENCH_TARGETS"
 RESULT = "--result"  # with it plain `locust` is led by `lockbench run`
 PLAN = "lockbench_plan"  # among Locust's options: the plan of the run, for all who take part
 
@@ -163,19 +162,15 @@ def given_of(options: argparse.Namespace, environ: Mapping[str, str]) -> dict[st
         text = getattr(options, _dest(key), None)
         if text not in (None, "", key.default):
             given[key.name] = _items(key, str(text)) if key.kind.many else str(text)
-    given.setdefault("targets", split_targets(environ.get(TARGETS_VARIABLE, "")))
+    if "targets" not in given:
+        given["targets"], _ = targets_of(environ)
     if not given["targets"]:
         raise UsageError(
             "there is no instance to lock on; give --target redis://host:port once per instance, "
-            f"or set {TARGETS_VARIABLE} (`lockbench fleet` starts some)"
+            f"or set {TARGETS} (`lockbench fleet` starts some)"
         )
     given["users"] = str(getattr(options, "num_users", None) or 1)
     return given
-
-
-def split_targets(text: str) -> list[str]:
-    """The URLs in `text`, separated by spaces or commas."""
-    return re.split(r"[\s,]+(?=\w+://)", text.strip(" \t\r\n,")) if text.strip(" ,") else []
 
 
 def _items(key: ScenarioKey, text: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from bench.scenario.quantity import (
     parse_skew,
     skew_text,
 )
+from tests.conftest import Ended
 
 READY = Path(__file__).parents[2] / "bench" / "scenarios"
 
@@ -299,3 +301,45 @@ def test_of_files_that_are_not_there_the_nearest_beside_is_named(tmp_path: Path)
     (tmp_path / "mine.toml").write_text("", encoding="utf-8")
     with pytest.raises(UsageError, match=r"did you mean .*/mine\.toml\?"):
         load(tmp_path / "mien.toml", {})
+
+
+def test_a_byte_order_mark_is_no_part_of_a_key(tmp_path: Path) -> None:
+    path = tmp_path / "bom.toml"
+    path.write_text("users = 3\n", encoding="utf-8-sig")
+    assert load(path).users == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("users = 2\nusers = 3\n", "bom.toml, line 2: key `users` is given twice; leave one out"),
+        ("users = 2\nretry.window = '5ms'\n retry.window  = '6ms'", "line 3: key `retry.window` is given twice"),
+        ("pause = [\n]\npause = [\n'a:1ms:0.5',\n]\nusers = 2\n", "line 3: key `pause` is given twice; leave one out"),
+        ("[retry]\npolicy = 'none'\n[retry]\n", r"line 3: table \[retry\] is given twice; leave one out"),
+        ("retry = { policy = 'none', policy = 'poll' }\n", "'policy'"),
+    ],
+)
+def test_a_key_that_is_given_twice_is_named(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "bom.toml"
+    path.write_text(text, encoding="utf-8-sig")
+    with pytest.raises(UsageError, match=says):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("capacity", "--slo", "acquire.p99 < 1s", "--target-rate", "2k"), "'2k' is not a number (write it in digits"),
+        (("run", "--repeat", "2k"), "'2k' is not a whole number (write it in digits)"),
+        (("fleet", "--instances", "x"), "'x' is not a whole number (write it in digits)"),
+        (("crash", "--rate", "1.5"), "'1.5' is not a whole number (write it in digits)"),
+        (("safety", "--seed", "x"), "'x' is not a whole number (write it in digits)"),
+    ],
+)
+def test_a_wrong_number_is_refused_in_words_of_ours(
+    lockbench: Callable[..., Ended], words: tuple[str, ...], says: str
+) -> None:
+    done = lockbench(*words)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "range" not in done.stderr

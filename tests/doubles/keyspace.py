@@ -1,7 +1,8 @@
 """The commands a lock sends, executed honestly on a dictionary: *arguments → one RESP2 reply*.
 
 What is said of Redis and Valkey in their manuals, for the few forms lockcore uses; held against the real servers by
-test_dialects.py. `dialect`: the compare-and-delete it knows, `delex`, `delifeq` or `evalsha` (which has no SET … IFEQ).
+test_dialects.py. `dialect`: the compare-and-delete it knows, `delex`, `delifeq`, both with a space between (as Valkey
+9.2), or `evalsha` (which has no SET … IFEQ); with `no eval` it knows no script.
 """
 
 from collections.abc import Callable
@@ -30,13 +31,12 @@ class Keyspace:
         self._entries: dict[bytes, tuple[bytes, int]] = {}
         self._commands: dict[bytes, Callable[[Command], bytes]] = {
             b"SET": self._set,
-            b"EVAL": self._eval,
-            b"EVALSHA": self._evalsha,
-            b"SCRIPT": self._script,
         }
-        if dialect == "delex":
+        if "no eval" not in dialect:
+            self._commands |= {b"EVAL": self._eval, b"EVALSHA": self._evalsha, b"SCRIPT": self._script}
+        if "delex" in dialect:
             self._commands[b"DELEX"] = lambda command: self._delete(command[1], command[3])
-        if dialect == "delifeq":
+        if "delifeq" in dialect:
             self._commands[b"DELIFEQ"] = lambda command: self._delete(command[1], command[2])
 
     @property
@@ -82,7 +82,7 @@ class Keyspace:
         ttl_ms = int(options[options.index(b"PX") + 1])
         held = self.get(key)
         if b"IFEQ" in options:
-            if self.dialect == "evalsha":
+            if "del" not in self.dialect:
                 return error("ERR syntax error")
             if held != options[options.index(b"IFEQ") + 1]:
                 return NIL

@@ -7,7 +7,6 @@ or with --json the result and nothing else.
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +31,7 @@ from bench.cli.options import (
 )
 from bench.errors import UsageError
 from bench.scenario import Scenario, load
-from bench.scenario.keys import BY_NAME, place_of
+from bench.scenario.keys import BY_NAME, document_of
 from bench.scenario.quantity import duration_text
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ def plan_of(path: Path | None, values: Values) -> CapacityPlan:
     slo = read_slo(values["slo"])
     given = given_options(values)
     _load(path, given, open_loop="rate" not in given)  # says what is wrong with it, and where
-    written = {*given, *(tomllib.loads(place_of(path).read_text(encoding="utf-8")) if path else ())}
+    written = {*given, *(document_of(path) if path else ())}
     for name, why in SEARCHED.items():
         if name in written:
             raise UsageError(f"{BY_NAME[name].option}: {why}; take it out")

@@ -97,9 +97,10 @@ def compare(things: tuple[str, ...], **values: Any) -> int:
             raise UsageError("option --variable: what is stored is not run again with other values")
         return _stored("compare", given, values)
     sides: list[Side] = []
+    written = given_options(values)
     with ExitStack() as stack:
         for choice in choices:
-            options = given_options(values) | choice
+            options = written | choice
             for side in stack.enter_context(opened(given, partial(_scenario, options), options)):
                 words = [*choice.values()] if choice and len(given) == 1 else [side.label, *choice.values()]
                 sides.append(replace(side, label=" ".join(words)))

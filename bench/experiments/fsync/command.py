@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from bench.cli.experiment import Several, carry_out, experiment_options
-from bench.cli.options import PLACE, Grouped, Read, ScenarioPlace, Values, file_options
+from bench.cli.options import PLACE, Grouped, Read, ScenarioPlace, Values, environment_targets, file_options
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.scenario import Scenario, load
 from bench.scenario.quantity import delay_text, parse_duration, parse_target
@@ -84,6 +84,8 @@ def fsync(**values: Any) -> int:
     from bench.experiments.fsync.experiment import run_fsync
     from bench.topology.server import find_server
 
+    if not values["targets"] and not values["server"] and not values["disk"]:
+        values["targets"] = environment_targets(quiet=values["quiet"])
     if values["scenario"] and not values["targets"]:
         values["targets"] = load(values["scenario"]).targets
     if values["allow_config"] and not values["targets"]:

@@ -10,7 +10,10 @@ import pytest
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.measure.run_result import ServerBinary
 from bench.topology import server
+from bench.topology.fleet import start_fleet
+from bench.topology.probe import inspect
 from bench.topology.server import find_server, found_servers, release_command
+from lockcore import Redlock
 
 FakeServer = Callable[..., str]
 
@@ -81,8 +84,7 @@ def test_the_order_is_explicit_setting_redis_valkey_wheel(
 def test_identity_is_name_version_digest_tls_and_release(fake_server: FakeServer) -> None:
     path = fake_server("bin/valkey-server", "Valkey server v=9.1.2 sha=0 bits=64", "No tls-cert-file configured!")
     digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    assert find_server() == ServerBinary(path, "valkey", "9.1.2", digest, True, "delifeq", "PATH")
-    assert find_server().release_command != "evalsha"
+    assert find_server() == ServerBinary(path, "valkey", "9.1.2", digest, True, "", "PATH")
 
 
 def test_a_link_is_called_by_its_own_name_and_identified_by_its_file(fake_server: FakeServer, tmp_path: Path) -> None:
@@ -137,17 +139,18 @@ def test_a_silent_server_is_given_up(fake_server: FakeServer, monkeypatch: pytes
         find_server()
 
 
-@pytest.mark.parametrize(
-    "name, version, command",
-    [
-        ("redis", "7.0.15", "evalsha"),
-        ("redis", "8.3.9", "evalsha"),
-        ("redis", "8.4.0", "delex"),
-        ("redis", "10.0.0", "delex"),
-        ("valkey", "8.1.4", "evalsha"),
-        ("valkey", "9.0.0-rc1", "delifeq"),
-        ("keydb", "9.9.9", "evalsha"),
-    ],
-)
-def test_the_release_command_follows_name_and_version(name: str, version: str, command: str) -> None:
-    assert release_command(name, version) == command
+@pytest.mark.integration
+def test_the_release_command_is_the_one_a_lock_uses_there() -> None:
+    """One place decides: the handshake of the lock, on the running server."""
+    for found in found_servers():
+        with start_fleet(1, "none", server=found) as fleet:
+            (fact,) = inspect(fleet.urls)
+            with Redlock.connect(fleet.urls, shell="threads", connect_timeout_s=10.0) as lock:
+                used = lock.instances[0].release_command
+        assert found.release_command == fact.release_command == used != ""
+
+
+def test_a_program_that_does_not_serve_has_no_release_command(fake_server: FakeServer) -> None:
+    path = fake_server("bin/redis-server", "Redis server v=8.4.0 x")
+    assert find_server().release_command == ""
+    assert release_command(f"{path}-absent", "") == ""

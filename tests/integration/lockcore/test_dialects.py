@@ -5,10 +5,14 @@ from typing import Any
 
 import pytest
 
+from bench.topology.doctor import examine_target
 from bench.topology.fleet import Fleet, start_fleet
 from lockcore import Outcome
+from lockcore.errors import InstanceRefusedError
+from lockcore.shells.handshake import dialect_of
+from lockcore.shells.target import target_of
 from tests.doubles.instance import Instance
-from tests.integration.lockcore.conftest import server_of
+from tests.integration.lockcore.conftest import SERVERS, server_of
 from tests.integration.lockcore.keys import client
 from tests.integration.lockcore.shell import TTL_MS, Connect, GeventShell, Shell, only
 
@@ -44,7 +48,9 @@ class ScriptedPlace:
 
 
 PLACES = ["redis", "valkey", "scripted evalsha", "scripted delifeq", "scripted delex"]
-COMMANDS = {"redis": "evalsha", "valkey": "delifeq"}
+COMMANDS = {  # of whatever versions are installed
+    name: SERVERS[name].release_command if name in SERVERS else "" for name in ("redis", "valkey")
+}
 
 
 @pytest.fixture(params=PLACES)
@@ -105,7 +111,8 @@ def test_a_mixed_fleet_speaks_to_each_in_its_own_way(
     shell: Shell, connect: Connect, redis_fleet: Fleet, valkey_fleet: Fleet
 ) -> None:
     with Instance("delex") as delex, Instance("delifeq") as delifeq, Instance("evalsha") as evalsha:
-        places: list[Any] = [RealPlace(redis_fleet.urls[0], "evalsha"), RealPlace(valkey_fleet.urls[0], "delifeq")]
+        places: list[Any] = [RealPlace(redis_fleet.urls[0], COMMANDS["redis"])]
+        places.append(RealPlace(valkey_fleet.urls[0], COMMANDS["valkey"]))
         places += map(ScriptedPlace, (delex, delifeq, evalsha))
         lock = connect([place.url for place in places])
         assert [status.release_command for status in lock.instances] == [place.command for place in places]
@@ -115,6 +122,34 @@ def test_a_mixed_fleet_speaks_to_each_in_its_own_way(
         shell.until(lambda: not any(status.pending for status in lock.instances), "every reply")
         assert [place.get("stock") for place in places] == [None] * 5
         assert all(status.errors == {} for status in lock.instances)
+
+
+@only(GeventShell)
+@pytest.mark.parametrize(
+    ("dialect", "command"),
+    [("delex delifeq", "delex"), ("delifeq no eval", "delifeq"), ("delex no eval", "delex")],
+    ids=["Valkey 9.2 with both", "DELIFEQ without EVAL", "DELEX without EVAL"],
+)
+def test_lock_and_bench_name_one_release_command(connect: Connect, dialect: str, command: str) -> None:
+    """The server is asked by one function: no version, and no second way of asking, can say otherwise."""
+    with Instance(dialect) as instance:
+        lock = connect([instance.url])
+        lease = lock.acquire("stock", TTL_MS)
+        assert lock.try_release(lock.extend(lease)) is Outcome.RELEASED
+        asked = dialect_of(target_of(instance.url, 5.0, ""))
+        assert asked is not None
+        shown = {fact.name: fact.value for fact in examine_target(instance.url)}
+        assert lock.instances[0].release_command == asked.release_command == shown["release"] == command
+        used = {words[0].decode().lower() for words in instance.log if b"stock" in words}
+        assert used == {"set", command}
+
+
+@only(GeventShell)
+def test_a_server_without_any_compare_and_delete_is_refused(connect: Connect) -> None:
+    with Instance("no eval") as instance:
+        with pytest.raises(InstanceRefusedError, match="neither a native compare-and-delete"):
+            connect([instance.url])
+        assert dialect_of(target_of(instance.url, 5.0, "")) is None
 
 
 @only(GeventShell)

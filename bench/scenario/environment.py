@@ -1,0 +1,52 @@
+"""Targets of the environment: *LOCKBENCH_TARGETS, or the file that LOCKBENCH_TARGETS_FILE names → URLs, and its name*.
+
+Rules: URLs hold passwords, and a command line is seen by everybody on the machine; a variable, or a file that only its
+owner reads, is not. --target wins over both, both win over a scenario's file. Every refusal names the variable.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from bench.errors import UsageError
+from bench.scenario.quantity import parse_target
+
+TARGETS = "LOCKBENCH_TARGETS"
+TARGETS_FILE = "LOCKBENCH_TARGETS_FILE"
+
+
+def split_targets(text: str) -> list[str]:
+    """The URLs in `text`, separated by spaces, line breaks or commas."""
+    stripped = text.strip(" \t\r\n,")
+    return re.split(r"[\s,]+(?=[\w.+-]+://)", stripped) if stripped else []
+
+
+def targets_of(environ: Mapping[str, str]) -> tuple[list[str], str]:
+    """The URLs that `environ` gives, and the name of the variable; an empty list for none. Raises UsageError."""
+    listed = environ.get(TARGETS, "").strip()
+    path = environ.get(TARGETS_FILE, "").strip()
+    if listed and path:
+        raise UsageError(f"{TARGETS} and {TARGETS_FILE} are both set; unset one")
+    if not path:
+        return _checked(split_targets(listed), TARGETS), TARGETS
+    try:
+        text = Path(path).expanduser().read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise UsageError(f"{TARGETS_FILE}: {path} is not UTF-8; write URLs, one a line") from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "it is no path"
+        raise UsageError(f"{TARGETS_FILE}: {path} cannot be read ({why}); mend the path") from None
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    urls = split_targets("\n".join(lines))
+    if not urls:
+        raise UsageError(f"{TARGETS_FILE}: {path} names no instance; write URLs, one a line")
+    return _checked(urls, f"{TARGETS_FILE} ({path})"), TARGETS_FILE
+
+
+def _checked(urls: list[str], place: str) -> list[str]:
+    for number, url in enumerate(urls, 1):
+        try:
+            parse_target(url)
+        except ValueError as error:
+            raise UsageError(f"{place}, target {number}: {error}") from None
+    return urls
