@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from lockcore.mask import Mask
 
 
+# Of files that we write in UTF-8: a file's name may hold bytes that are none. Python keeps them as halves of surrogate
+# pairs, which UTF-8 does not have. Their escape is what JSON has for them, and can be read in every other file.
+UNPAIRED = "backslashreplace"
 EXIT_INTERRUPTED = 130  # of what ends by Ctrl-C only
 
 

@@ -95,7 +95,7 @@ def _save_traceback(error: Exception) -> str:
 
     try:
         descriptor, name = tempfile.mkstemp(prefix="lockbench-crash-", suffix=".txt")
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(secrets()("".join(traceback.format_exception(error))))
     except OSError:
         return "its traceback could not be saved"

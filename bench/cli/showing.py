@@ -23,7 +23,7 @@ import click
 
 from bench.cli.identity import identity_of
 from bench.cli.options import PLACE, Values
-from bench.errors import BenchError, EnvironmentNotReadyError, UsageError, writing
+from bench.errors import UNPAIRED, BenchError, EnvironmentNotReadyError, UsageError, writing
 from bench.run.interrupt import until_shown
 from bench.screen import console_on, note, say, say_json
 
@@ -69,7 +69,7 @@ def named(suite: Suite) -> Suite:
 
 def write_text(path: Path, text: str, mode: str = "w") -> None:
     """Write `text` into the file `path`. Raises EnvironmentNotReadyError."""
-    with writing(path, "name another file"), path.open(mode, encoding="utf-8") as file:
+    with writing(path, "name another file"), path.open(mode, encoding="utf-8", errors=UNPAIRED) as file:
         file.write(text)
 
 
@@ -165,7 +165,7 @@ def append_line(path: Path, run: RunResult) -> None:
         **{f"{one.name}_s" if one.unit == "s" else one.name: one.value(run) for one in map(find_metric, USUAL)},
         **dict(leaves(builtins_of(run.scenario.shown()))),
     }
-    with writing(path, "its line is missing"), path.open("a+", encoding="utf-8", newline="") as file:
+    with writing(path, "its line is missing"), path.open("a+", encoding="utf-8", errors=UNPAIRED, newline="") as file:
         file.seek(0)
         columns = next(csv.reader(file), None)
         table = csv.DictWriter(file, columns or list(cells), extrasaction="ignore")
@@ -216,7 +216,7 @@ def _show_again(documents: Sequence[Document], names: Sequence[str], values: Val
     place = write_page(page, values["html"] or folder / REPORT_NAME)
     sheets = [told(document, name) for document, name in zip(documents, names, strict=True)]
     if (path := values["markdown"]) is not None:
-        with writing(path, "name another file"), click.open_file(path, "w", encoding="utf-8") as file:
+        with writing(path, "name another file"), click.open_file(path, "w", encoding="utf-8", errors=UNPAIRED) as file:
             file.write("\n".join(map(sheet_markdown, sheets)))
     if values["as_json"]:
         say_json({"results": list(names), "html": str(place)})

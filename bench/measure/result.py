@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NoReturn
 
-from bench.errors import EnvironmentNotReadyError, UsageError, secrets, writing
+from bench.errors import UNPAIRED, EnvironmentNotReadyError, UsageError, secrets, writing
 from bench.measure.environment import Environment
 from bench.measure.section import Amount, Section, builtins_of, says
 from bench.measure.verdict import Verdict
@@ -55,7 +55,7 @@ def write_whole(path: Path, text: str, cure: str) -> None:
     whole = path.is_file() or not path.exists()
     partial = path.with_name(f".{path.name}.{os.getpid()}") if whole else path
     try:
-        with writing(path, cure), partial.open("w", encoding="utf-8") as file:
+        with writing(path, cure), partial.open("w", encoding="utf-8", errors=UNPAIRED) as file:
             file.write(text)
             if whole:
                 file.flush()

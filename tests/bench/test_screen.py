@@ -13,6 +13,8 @@ from rich.text import Text
 
 from bench.cli.commands import JOBS
 from bench.cli.progress_line import ProgressLine
+from bench.cli.showing import write_text
+from bench.measure.result import write_whole
 from bench.report.sheet import BAD, Part, Sentence, Sheet, print_sheet
 from bench.screen import LIKENESS, clean, console_on, fit, fitted, lines_of, open_screen, say_json
 from tests.conftest import Ended
@@ -173,6 +175,21 @@ def test_commands_end_as_they_do_on_a_utf8_screen(screen: str, tmp_path: Path) -
     shown = done.stdout.decode("cp1252" if screen == "cp1252" else "ascii")
     assert acts(shown) == []
     assert shown.count(f"report     {tmp_path}") == len(results) > 3
+
+
+def test_a_folder_whose_name_is_no_utf8_is_reported(lockbench: Callable[..., Ended], tmp_path: Path) -> None:
+    """Its bytes are halves of surrogate pairs in Python, which no UTF-8 file and no screen takes as they are."""
+    name = os.fsdecode(b"r\xff")
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "result.json").write_bytes((STORED / "run.json").read_bytes())
+    done = lockbench("report", name, "--markdown", "shown.md")
+    assert done.returncode == 0, done.stderr
+    assert "r\\xff" in done.stdout
+    assert "r\\udcff" in (tmp_path / "shown.md").read_text("utf-8")
+    assert json.loads(lockbench("report", name, "--json").stdout)["results"] == [name]
+    write_text(tmp_path / "text", f"{name}\n")
+    write_whole(tmp_path / "whole", json.dumps({"name": name}, ensure_ascii=False), "")
+    assert json.loads((tmp_path / "whole").read_text("utf-8")) == {"name": name}
 
 
 def test_text_of_rich_is_not_the_way_round() -> None:
