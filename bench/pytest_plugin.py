@@ -298,7 +298,7 @@ def _failing() -> Iterator[None]:
     try:
         yield
     except BenchError as error:
-        raise pytest.fail.Exception(str(error), pytrace=False) from None
+        raise pytest.fail.Exception(_shown(str(error)), pytrace=False) from None
 
 
 def pytest_configure(config: pytest.Config) -> None:
