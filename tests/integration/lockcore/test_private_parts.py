@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import uvloop
+from redis.connection import Connection, SSLConnection
 
 from lockcore import Outcome
 from lockcore.errors import InstanceError
@@ -58,6 +59,22 @@ def test_without_the_private_parts_of_futures_the_loop_steps_every_task(
     works(shell, lock)
 
 
+class Renamed(asyncio.Future[Any]):
+    """A future of a Python that calls its list of callbacks by another name."""
+
+    @property
+    def _callbacks(self) -> Any:
+        raise AttributeError("'Future' object has no attribute '_callbacks'")
+
+
+@only(AsyncioShell)
+def test_without_the_callbacks_of_futures_nobody_is_stepped_by_them(
+    shell: Shell, connect: Connect, instances: Instances, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asyncio.BaseEventLoop, "create_future", lambda loop: Renamed(loop=loop))
+    works(shell, connect(instances.urls))
+
+
 @only(ThreadShell)
 def test_without_the_socket_of_redis_py_a_connect_fails_in_one_sentence_and_leaves_nothing(
     shell: Shell, connect: Connect, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
@@ -65,7 +82,7 @@ def test_without_the_socket_of_redis_py_a_connect_fails_in_one_sentence_and_leav
     instances = scripted(3)
     take_over = handshake._take_over
 
-    class Renamed:
+    class Moved:
         """A connection of a redis-py that keeps its socket under another name."""
 
         def __init__(self, connection: Any) -> None:
@@ -76,7 +93,7 @@ def test_without_the_socket_of_redis_py_a_connect_fails_in_one_sentence_and_leav
                 raise AttributeError("'Connection' object has no attribute '_sock'")
             return getattr(self._connection, name)
 
-    monkeypatch.setattr(handshake, "_take_over", lambda connection: take_over(Renamed(connection)))
+    monkeypatch.setattr(handshake, "_take_over", lambda connection: take_over(Moved(connection)))
     with pytest.raises(InstanceError, match="this version of redis-py has no Connection._sock") as raised:
         connect(instances.urls)
     assert "\n" not in str(raised.value)
@@ -85,9 +102,9 @@ def test_without_the_socket_of_redis_py_a_connect_fails_in_one_sentence_and_leav
 
 def test_redis_py_still_connects_by_the_method_that_is_overridden() -> None:
     """Else one handshake has no deadline, and its socket is not the one that is taken over."""
-    kind = target._timed(target.Connection)
+    kind = target._timed(Connection)
     assert "_connect" in vars(kind)
-    for base in (target.Connection, target.SSLConnection):
+    for base in (Connection, SSLConnection):
         assert callable(vars(base)["_connect"])
         assert isinstance(vars(kind)["socket_timeout"], property)
 
