@@ -63,7 +63,29 @@ def describe_environment() -> Environment:
     )
 
 
-def commit_warnings() -> list[str]:
+def environment_warnings() -> list[str]:
+    """What a reader of figures must know of where they were made."""
+    core = slower_core()
+    return [*_commit_warnings(), *([f"lockcore runs from its source: {core}"] if core else [])]
+
+
+def lockcore_form() -> str:
+    """How lockcore runs here: compiled, or source."""
+    return _core()
+
+
+def slower_core() -> str:
+    """Why the lock is slower than it could be, and the cure; "" = it is compiled, or runs from a checkout, as it does
+    for whoever works on it. pip shows nothing of a build that succeeds, so this is where an installation says it."""
+    if _core() == "compiled" or (_SOURCE / "pyproject.toml").exists():
+        return ""
+    return (
+        "slower, as it could not be compiled when it was installed; have a C compiler and Python's headers, and "
+        "install it again (pip install --force-reinstall --no-deps)"
+    )
+
+
+def _commit_warnings() -> list[str]:
     """Why the commit of a result is null, if the source is a checkout that git refuses to read."""
     if not (_SOURCE / ".git").exists():
         return []

@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar
 from msgspec import structs
 
 from bench.errors import EXIT_INTERRUPTED, EnvironmentNotReadyError
-from bench.measure.environment import commit_warnings, describe_environment
+from bench.measure.environment import describe_environment, environment_warnings
 from bench.measure.result import Document, write_result
 from bench.measure.verdict import Verdict
 from bench.run.interrupt import Interrupts
@@ -114,7 +114,7 @@ class Experiment(Interrupts):
 
     def store(self, result: Stored) -> Done[Stored]:
         """Write `result` into the order's folder; one that cannot be written is told all the same."""
-        result = structs.replace(result, warnings=(*result.warnings, *commit_warnings()))
+        result = structs.replace(result, warnings=(*result.warnings, *environment_warnings()))
         return store(result, self._order.folder, exit_code(result.verdict, interrupted=result.interrupted))
 
     @staticmethod

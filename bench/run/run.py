@@ -22,7 +22,7 @@ from msgspec import structs
 
 from bench.errors import EXIT_INTERRUPTED, BenchError, EnvironmentNotReadyError, UsageError
 from bench.gates.threshold import read_thresholds
-from bench.measure.environment import commit_warnings
+from bench.measure.environment import environment_warnings
 from bench.measure.limits import limits_between, quota_cores, read_counters
 from bench.measure.run_result import RunResult, SafetyReport
 from bench.measure.workers import read_workers
@@ -125,7 +125,7 @@ def run_on(
             troubles = telemetry.finish(result.safety, hurried=course.interrupted)
             code = exit_code(result.verdict, interrupted=interrupts.count > 0)  # also while it was judged
             verdict = structs.replace(result.verdict, exit_code=code)
-            warnings = (*result.warnings, *troubles, *commit_warnings())
+            warnings = (*result.warnings, *troubles, *environment_warnings())
             result = structs.replace(result, name=order.name, warnings=warnings, verdict=verdict)
             return Done(result, None, code) if order.folder is None else store(result, order.folder, code)
 

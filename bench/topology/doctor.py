@@ -12,6 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
+from bench.measure.environment import lockcore_form, slower_core
 from bench.measure.limits import quota_cores, usable_cores
 from bench.measure.run_result import ServerBinary
 from bench.topology.faults.injection import FaultOrder, prepared_fleet
@@ -50,7 +51,7 @@ class Fact:
 def examine(folder: Path | None = None) -> tuple[Fact, ...]:
     """Return all facts of this machine, in the order to print; takes a second. `folder`: where the disk is measured."""
     disk = _disk(folder or Path(tempfile.gettempdir()))
-    return (_server(), _compiler(), _cores(), disk, *_faults())
+    return (_server(), _fact("lockcore", lockcore_form(), slower_core()), _compiler(), _cores(), disk, *_faults())
 
 
 def _server() -> Fact:

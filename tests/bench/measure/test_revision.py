@@ -10,6 +10,7 @@ from bench.errors import EnvironmentNotReadyError
 from bench.experiments.compare.sides import commit_of
 from bench.measure import environment
 from bench.measure.revision import ask_git, refusal_of
+from bench.topology import doctor
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def test_the_line_does_help(foreign: Path, tmp_path: Path) -> None:
 def test_a_run_whose_commit_is_not_known_for_that_says_so(foreign: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "_SOURCE", foreign)
     assert environment.describe_environment().git_commit is None
-    (warning,) = environment.commit_warnings()
+    (warning,) = environment._commit_warnings()
     assert warning.startswith("the commit of lockbench's source is not known: ")
     assert "safe.directory" in warning
 
@@ -54,7 +55,26 @@ def test_elsewhere_there_is_nothing_to_warn_of(foreign: Path, monkeypatch: pytes
     monkeypatch.delenv("GIT_TEST_ASSUME_DIFFERENT_OWNER")
     for folder in (foreign, foreign.parent):  # one's own checkout, and none
         monkeypatch.setattr(environment, "_SOURCE", folder)
-        assert environment.commit_warnings() == []
+        assert environment._commit_warnings() == []
     done = ask_git(foreign, "rev-parse", "nonsense")
     assert done.returncode
     assert refusal_of(done, foreign) == ""
+
+
+@pytest.mark.parametrize(
+    ("core", "is_checkout", "warned"), [("source", False, True), ("source", True, False), ("compiled", False, False)]
+)
+def test_an_installation_that_could_not_be_compiled_says_so_in_every_result_and_in_doctor(
+    core: str, is_checkout: bool, warned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_checkout:
+        (tmp_path / "pyproject.toml").touch()
+    monkeypatch.setattr(environment, "_SOURCE", tmp_path)
+    monkeypatch.setattr(environment, "_core", lambda: core)
+    assert any("slower" in warning for warning in environment.environment_warnings()) is warned
+    for name in ("_server", "_compiler", "_cores"):
+        monkeypatch.setattr(doctor, name, lambda: doctor._fact("x", "y"))
+    monkeypatch.setattr(doctor, "_disk", lambda _folder: doctor._fact("x", "y"))
+    monkeypatch.setattr(doctor, "_faults", lambda: iter(()))
+    (fact,) = (fact for fact in doctor.examine() if fact.name == "lockcore")
+    assert (fact.value, "slower" in fact.advice) == (core, warned)

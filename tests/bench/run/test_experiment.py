@@ -61,7 +61,7 @@ def test_what_was_measured_is_stored_before_a_wish_to_end_is_granted(
 
 
 def test_why_the_commit_is_not_known_stands_in_every_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(experiment, "commit_warnings", lambda: ["git does not read it"])
+    monkeypatch.setattr(experiment, "environment_warnings", lambda: ["git does not read it"])
     assert count(order_in(tmp_path), 9, tmp_path).result.warnings == ("git does not read it",)
 
 
