@@ -27,8 +27,10 @@ CLOSE = 1e-9
 def first_difference(stored: Document, earned: Document) -> str:
     """Return where a stored result says something else than its sections earn, the word first; "" = nowhere."""
     own, due = stored.verdict, earned.verdict
-    if (own.word or due.word) != due.word or own.status != due.status:
-        return f"it says {own.word or own.status.upper()}, and its sections come to {due.word}"
+    if (own.word or due.word) != due.word:
+        return f"it says {own.word}, and its sections come to {due.word}"
+    if own.status != due.status:
+        return f"its status is {own.status}, and its sections come to {due.word}"
     if own.exit_code not in (None, due.exit_code, INTERRUPTED_CODE):
         return f"its exit code is {own.exit_code}, and {due.word} ends with {due.exit_code}"
     if due.status != "pass" or own.word is None:

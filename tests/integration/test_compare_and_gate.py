@@ -151,6 +151,7 @@ def test_repeated_runs_are_a_folder_to_compare_and_lines_of_a_table(lockbench: L
     assert [row["id"] for row in rows][:2] == [one["id"] for one in results]
     assert float(rows[0]["rate"]) == results[0]["rate"]["achieved_per_s"]
     assert (rows[0]["users"], rows[0]["instances"], rows[1]["seed"]) == ("8", "3", "2")
+    require_earned(folder, "before/1", "before/2", "after")
     compared = lockbench("compare", "before", "after", "--out", "compared")
     assert compared.returncode == 4, "one run is too few"
     sides = result_in(folder / "compared", ComparisonResult)["sides"]
@@ -159,6 +160,13 @@ def test_repeated_runs_are_a_folder_to_compare_and_lines_of_a_table(lockbench: L
     refused = lockbench("run", "base.toml", "--csv", "other.csv")
     assert refused.returncode == 2
     assert "begins with other columns" in refused.stderr
+
+
+def require_earned(folder: Path, *places: str) -> None:
+    """Skip where the machine was too busy for runs that a comparison takes."""
+    words = {result_in(folder / place, RunResult)["verdict"]["word"] for place in places}
+    if words not in ({"SAFE"}, {"NOT TESTED"}):
+        pytest.skip(f"the machine did not keep up: runs say {', '.join(sorted(words))}")
 
 
 def store_runs(lockbench: Lockbench, name: str, *more: str) -> None:
@@ -172,6 +180,7 @@ def test_stored_runs_are_refused_when_unlike_and_never_pass_alone(lockbench: Loc
     unlike = lockbench("compare", "one", "two")
     assert unlike.returncode == 2
     assert "users 8 → 9" in unlike.stderr
+    require_earned(folder, "one", "two")
     declared = lockbench("compare", "one", "two", "--variable", "users", "--out", "compared")
     assert declared.returncode == 4
     assert result_in(folder / "compared", ComparisonResult)["differs"] == ["users 8 → 9"]
@@ -182,14 +191,14 @@ def test_stored_runs_are_refused_when_unlike_and_never_pass_alone(lockbench: Loc
     assert "runs of each side that an interval" in " ".join(alone.stdout.split())
     document = json.loads((folder / "one" / "result.json").read_text(encoding="utf-8"))
     document["generator"] |= {"verdict": "INVALID", "reason": "planted"}
-    document["verdict"] = {"status": "invalid", "reasons": ["planted"]}
+    document["verdict"] |= {"status": "invalid", "word": "INVALID", "exit_code": 4, "reasons": ["planted"]}
     for number in range(12):
         place = folder / ("bad" if number % 2 else "too") / str(number)
         place.mkdir(parents=True)
         (place / "result.json").write_text(json.dumps(document | {"id": f"{number:08x}"}), encoding="utf-8")
     invalid = lockbench("gate", "--baseline", "bad", "--candidate", "too", "--out", "invalid")
-    assert invalid.returncode == 4
-    assert invalid.stdout.startswith("INVALID")
+    assert (invalid.returncode, invalid.stdout) == (2, "")
+    assert "12 of 12 are not: bad, run 00000001: INVALID (the load was not what it claims: planted)" in invalid.stderr
 
 
 def test_costs_are_counted_exactly_and_each_time_the_same() -> None:

@@ -189,8 +189,8 @@ def _stored(kind: Kind, given: Sequence[Named], values: Values) -> int:
     sides = [Side(one.label, results[0].scenario) for one, results in zip(given, series, strict=True)]
     first = sides[0].scenario
     judged, shown = _metrics(kind, values, first)
-    require_usable(kind, series, [side.label for side in sides])
     require_alike(series, [side.label for side in sides], values["variables"])
+    require_usable(kind, series, [side.label for side in sides])
     rounds = rounds_of(series, read_thresholds(values["thresholds"]))
     if kind == "gate":  # what nobody can count one by one any more
         counted = [metric for metric in map(find_metric, COUNTED) if any(rounds.values(0, metric))]

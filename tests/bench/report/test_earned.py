@@ -53,7 +53,7 @@ def read(made: Json) -> Any:
     ("kind", "changes", "why"),
     [
         ("run", [("verdict.word", "PERFECT")], "it says PERFECT, and its sections come to SAFE"),
-        ("run", [("verdict.status", "violated")], "it says SAFE, and its sections come to SAFE"),
+        ("run", [("verdict.status", "violated")], "its status is violated, and its sections come to SAFE"),
         ("run", [("verdict.exit_code", 5)], "its exit code is 5, and SAFE ends with 0"),
         ("run", [("verdict.evidence.0.count", 10**6)], "verdict.evidence.0.count"),
         ("run", [("interrupted", True)], "its sections come to INTERRUPTED"),
@@ -109,7 +109,7 @@ def test_a_word_that_its_sections_do_not_earn_is_refused(kind: str, changes: lis
 def test_a_result_of_before_there_was_a_word_gets_the_one_that_it_earns() -> None:
     old = changed("run", ("verdict", {"status": "pass", "reasons": []}))
     assert read(old).verdict.word == "SAFE"
-    with pytest.raises(UsageError, match="it says PASS, and its sections come to VIOLATED"):
+    with pytest.raises(UsageError, match="its status is pass, and its sections come to VIOLATED"):
         read(old | {"safety": changed("run", ("safety.granted_invalid", 2))["safety"] | {
             "verdict": "VIOLATED", "reason": "2 × granted invalid", "upper_bound_95": None,
         }})  # fmt: skip
