@@ -33,9 +33,7 @@ def code_without_a_reader(*words: str, folder: Path) -> int:
         (("report", "r"), 0),
         (("report", "r", "--json"), 0),
         (("gate", "--baseline", "r", "--candidate", "s"), 4),
-        (("gate", "--baseline", "r", "--candidate", "s", "--json"), 4),
         (("recipes",), 0),
-        (("--help",), 0),
         (("gate", "--baseline", "nowhere", "--candidate", "s"), 2),
     ],
 )
