@@ -37,6 +37,12 @@ class Framing:
         self._open = [1]
         self._read = 0
 
+    def restart(self) -> None:
+        """The reply under way has been read by other means."""
+        if self._read:
+            self._open = [1]
+            self._read = 0
+
     def end_of(self, data: bytes, start: int) -> int:
         """Where the reply ends that begins at `start`; NOT_WHOLE while bytes of it are missing.
 

@@ -26,7 +26,7 @@ from lockcore.clock import NS_PER_MS, NS_PER_S
 from lockcore.commands import OWNER_TOKEN_BYTES
 from lockcore.membership import Membership
 from lockcore.pipeline import Pipeline
-from lockcore.resp import request
+from lockcore.resp import bulk, request
 from lockcore.turns import Turns
 
 PROCESS_BYTES: Final = 22  # of an owner token: the process that made it
@@ -177,6 +177,7 @@ class Handoff:
         turns.emptied = self._emptied
         for pipe in pipes:
             pipe.heard = self.heard
+            pipe.message_head = b">3\r\n" + bulk(b"message") + bulk(self.inbox) + b"$"
 
     def _inbox(self, process: bytes) -> bytes:
         return self._prefix + b"handoff:" + process

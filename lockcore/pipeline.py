@@ -33,6 +33,7 @@ Transmit = Callable[[bytes], int]  # data → bytes still kept because the socke
 LINES_AT_ONCE: Final = 256
 _LINES: Final = b"+-:_"  # the first bytes of what rounds are answered
 LONGEST_ANSWER: Final = 5  # bytes
+LONGEST_LENGTH: Final = 8  # bytes of a length with its line end, where a message is recognised by comparing
 MOST_KINDS: Final = 32  # of errors, per instance
 
 
@@ -46,8 +47,8 @@ class Pipeline:
     __slots__ = (
         "_framing", "_kept", "_looked_ns", "_passed", "_passing", "_progress", "_replies",
         "address", "awaited", "backlog", "bytes_received", "bytes_sent", "commands", "dialect", "errors", "forgot",
-        "heard", "index", "lag_ns", "late_replies", "most_awaited", "most_kept", "pending", "queue", "reads",
-        "reconnects", "seen", "transmit", "writes",
+        "heard", "index", "lag_ns", "late_replies", "message_head", "most_awaited", "most_kept", "pending", "queue",
+        "reads", "reconnects", "seen", "transmit", "writes",
     )  # fmt: skip
 
     def __init__(self, index: int, address: str, cap: LagCap, forgot: Callable[[InstancePipe, str], None]) -> None:
@@ -57,6 +58,7 @@ class Pipeline:
         self.lag_ns = int(cap.age_ms * NS_PER_MS)
         self.forgot = forgot  # it may have forgotten locks just now
         self.heard: Callable[[object, int], object] = nothing  # a message, and the index of who brought it
+        self.message_head = b""  # how a message of the inbox begins, up to its length; empty: there is no inbox
         self.dialect = Dialect("evalsha", native_extend=False)
         self.pending: deque[Awaited | Flight] = deque()
         self.awaited = 0  # replies
@@ -168,7 +170,7 @@ class Pipeline:
         while at < end and self.transmit is not None:  # else it broke in the middle: what was left is silent by now
             oldest: Any = pending[0] if pending else None
             if data[at] == PUSH:
-                stop = self._read_whole(data, at)
+                stop = self._pushed(data, at)
             elif oldest.__class__ is Flight:
                 stop = self._of_flight(oldest, data, at)
             else:
@@ -286,6 +288,28 @@ class Pipeline:
             self.seen = seen
         flight.count(self, replies, seen, refused)
         return at
+
+    def _pushed(self, data: bytes, at: int) -> int:
+        """What nobody asked for. Returns where it ends, or NOT_WHOLE.
+
+        A message of the inbox always begins with the same bytes, so that it is recognised by comparing them. A flood of
+        messages then costs a quarter of what parsing costs (from source 2.0 µs a message beside 8.5). All else is
+        parsed.
+        """
+        head = self.message_head
+        if head and data.startswith(head, at):
+            start = at + len(head)
+            line_end = data.find(b"\r\n", start, start + LONGEST_LENGTH)
+            digits = data[start:line_end] if line_end > start else b""
+            if digits.isdigit() and (digits == b"0" or not digits.startswith(b"0")):
+                text = line_end + 2
+                end = text + int(digits)
+                if end + 2 - at <= LONGEST_REPLY and data[end : end + 2] == b"\r\n":
+                    self._framing.restart()
+                    self._passed += end + 2 - at
+                    self.heard(data[text:end], self.index)
+                    return end + 2
+        return self._read_whole(data, at)
 
     def _read_whole(self, data: bytes, at: int) -> int:
         """A reply that is parsed, as soon as it is whole. Returns where it ends, or NOT_WHOLE."""

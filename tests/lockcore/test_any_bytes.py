@@ -19,6 +19,7 @@ from tests.lockcore.scripted import DELIFEQ, EVALSHA, ScriptedFleet, name_of, ro
 NULL = b"_\r\n"  # RESP3's nil
 INBOX = b"shop:handoff:" + b"p" * 22
 TEXTS = (b"\n_\r", b"_\r\n", b"\r\n", b"+OK\r\n", b":1\r\n", b":0\r\n", b"$-1\r\n", b"*2\r\n", b">", b"x", b"\r", b"\n")
+HEAD = b">3\r\n$7\r\nmessage\r\n" + bulk(INBOX) + b"$"
 FLUSHED = b">2\r\n$10\r\ninvalidate\r\n_\r\n"
 
 
@@ -80,6 +81,8 @@ class Reading:
     def _reader(self, index: int, *, plain: bool) -> Callable[[bytes], None]:
         engine = self.fleet.engine
         engine.pipes[index].heard = lambda word, *_: self.known.append((index, word))
+        if self.random.random() < 0.5:
+            engine.pipes[index].message_head = HEAD
         if plain:
             return PlainReader(engine, index).receive
         return lambda data: engine.received(index, data, self.fleet.now_ns)

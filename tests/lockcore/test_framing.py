@@ -131,13 +131,15 @@ def test_a_framing_that_believes_headers_is_noticed(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("size", [LONGEST_REPLY, 100_000, 1_000_000])
-def test_a_message_that_is_too_long_is_passed_over(size: int, how: str) -> None:
+def test_a_message_that_is_too_long_is_passed_over(size: int, known: bool, how: str) -> None:
     """Another client may publish what it likes: neither the connection nor what comes behind it suffers."""
     fleet = ScriptedFleet(3)
     heard = list[object]()
     fleet.engine.pipes[0].heard = lambda message, _: heard.append(message)
     head = b">3\r\n$7\r\nmessage\r\n" + bulk(b"inbox")
+    fleet.engine.pipes[0].message_head = head + b"$" if known else b""
     rounds = [fleet.begin(f"r{number}") for number in range(6)]
     fleet.flush()
     data = OK + head + bulk(b"+OK\r\n" * (size // 5)) + OK + head + bulk(b"short") + OK * 4
