@@ -20,6 +20,7 @@ from tests.lockcore.source import needs_source
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[3]
 END_S = 60.0
+SOON_S = 5.0  # before the TTL ends, which would take the keys away, too
 METHODS = ("observe", "begun", "ended", "released", "extended", "gone")
 
 # Each use of a lock, in a process of its own, because pytest replaces `sys.unraisablehook`.
@@ -167,7 +168,7 @@ def test_an_interrupt_that_comes_while_an_observer_runs_reaches_the_caller_and_l
     lock.observe(observer)
     with pytest.raises(error, match="stop"):
         lock.acquire("stock", TTL_MS)
-    shell.until(lambda: instances.keys == [], "what was granted to be given back")
+    shell.until(lambda: instances.keys == [], "what was granted to be given back", SOON_S)
     observer._method = ""
     assert isinstance(lock.try_acquire("stock", TTL_MS, 5_000), Lease)
 
@@ -237,7 +238,7 @@ def test_a_greenlet_that_is_killed_while_its_observer_waits_leaves_no_key(
     job = shell.start(lock.acquire, "stock", TTL_MS)
     shell.until(lambda: waits, "the observer to be told")
     shell.cancel(job)
-    shell.until(lambda: instances.keys == [], "what was granted to be given back")
+    shell.until(lambda: instances.keys == [], "what was granted to be given back", SOON_S)
 
 
 @pytest.mark.parametrize("error", [SystemExit(), ValueError()], ids=repr)
