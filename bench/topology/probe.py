@@ -47,6 +47,7 @@ _PINGS = 15
 _MOST_THREADS = 32
 Info = Mapping[str, Any]  # what INFO says, by field
 Answer = TypeVar("Answer")
+_NONSENSE = (ValueError, TypeError, AttributeError, LookupError)  # redis-py reads a reply that is none of the command's
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +163,7 @@ def _ask(
         try:
             with client_of(target, TIMEOUT_S) as client:
                 return question(client, target)
-        except (redis.RedisError, OSError, ValueError) as error:
+        except (redis.RedisError, OSError, *_NONSENSE) as error:
             return silent(target, _reason(target, error, closer=closer))
 
     with ThreadPoolExecutor(min(len(targets) or 1, _MOST_THREADS)) as threads:
@@ -187,7 +188,11 @@ def _described(client: redis.Redis, target: InstanceTarget) -> InstanceFacts:
     with contextlib.suppress(NoPermissionError):  # an answer, too
         client.ping()
     warnings: list[str] = []
-    info: Info = _allowed(lambda: client.info("all"), "INFO", warnings) or {}
+    info: Info = {}
+    try:
+        info = client.info("all")
+    except NoPermissionError:  # any other refusal is of something that is no server, such as a proxy
+        warnings.append("INFO is not allowed for this user: what it would tell is unknown")
     config: dict[str, str] = _allowed(lambda: _configured(client), "CONFIG GET", warnings) or {}
     if info.get("redis_mode") == "sentinel":
         return InstanceFacts(0, target.address, target.is_tls, unreachable=SENTINEL)

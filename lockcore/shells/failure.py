@@ -91,7 +91,7 @@ def failure_of(target: InstanceTarget, error: BaseException, heard: bytes = b"",
 
 
 def _of_the_rest(target: InstanceTarget, error: BaseException) -> Failure:
-    if isinstance(error, ValueError | TypeError | AttributeError):
+    if isinstance(error, ValueError | TypeError | AttributeError | LookupError):
         return Failure("it answers the handshake, and not as Redis does", PROXY)
     return Failure(_quoted(target, error, "the connection failed"), "look into the log of the server")
 

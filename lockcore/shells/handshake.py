@@ -57,7 +57,7 @@ def shake(target: InstanceTarget) -> Connected:
         if target.inbox and hello.tells:
             hello = replace(hello, hears=_hears(connection, target))
         return Connected(_take_over(connection), hello, dialect)
-    except (RedisError, OSError, ValueError, TypeError, AttributeError) as error:  # the latter: it answers nonsense
+    except (RedisError, OSError, ValueError, TypeError, AttributeError, LookupError) as error:  # nonsense
         heard = bytes(connection.heard)
         connection.disconnect()
         raise _explained(target, error, heard) from None
@@ -192,7 +192,7 @@ def dialect_of(target: InstanceTarget) -> Dialect | None:
     try:
         connection.connect()
         return _dialect(target, connection)
-    except (InstanceError, RedisError, OSError, ValueError, TypeError):
+    except (InstanceError, RedisError, OSError, ValueError, TypeError, AttributeError, LookupError):
         return None
     finally:
         connection.disconnect()

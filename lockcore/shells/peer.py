@@ -73,7 +73,7 @@ def _answer(target: InstanceTarget, question: bytes, end_s: float) -> Peer:
     """What comes back when `question` is the first thing that is sent."""
     try:
         with closing(_connected(target, end_s)) as peer:
-            heard = _first_words(peer)
+            heard = _first_words(peer, end_s)
             if not heard:
                 peer.settimeout(max(end_s - time.monotonic(), 0.01))
                 peer.sendall(question)
@@ -87,10 +87,10 @@ def _answer(target: InstanceTarget, question: bytes, end_s: float) -> Peer:
     return Peer(speech_of(heard) or Speech.HANGS_UP, heard)
 
 
-def _first_words(peer: socket.socket) -> bytes:
+def _first_words(peer: socket.socket, end_s: float) -> bytes:
     """What a peer says unasked. A server in protected mode says why and closes. If it has bytes of ours by then that it
     did not read, the kernel resets the connection, and may drop what we have not read: so nothing is sent at first."""
-    peer.settimeout(FIRST_WORD_S)
+    peer.settimeout(min(FIRST_WORD_S, max((end_s - time.monotonic()) / 2, 0.01)))
     with suppress(TimeoutError):
         return peer.recv(HEARD_BYTES)
     return b""

@@ -103,7 +103,7 @@ def test_silent_instances_are_named_and_do_not_hold_up_the_rest(monkeypatch: pyt
         after = info_snapshot(fleet.urls)
         with pytest.raises(EnvironmentNotReadyError) as failed:
             inspect(fleet.urls)
-        assert time.monotonic() - start < 3 * 2 * 0.3  # the stopped three wait at the same time
+        assert time.monotonic() - start < 4 * 2 * 0.3  # the stopped three wait at the same time; inspect looks closer
         assert counts == (1, None, None, None, None)
         assert delta(before[0], after[0]).warning is None
         assert "heard in time" in str(delta(before[1], after[1]).warning)

@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
+from bench.errors import EnvironmentNotReadyError
 from bench.measure.run_result import InstanceFacts
-from bench.topology.probe import InfoSnapshot, delta, require_independent
+from bench.topology.probe import InfoSnapshot, delta, inspect, require_independent
+from tests.doubles.peer import PONG, UNKNOWN, Serve, bulk, http, listening, replying, reset
 
 
 def test_what_is_unknown_passes() -> None:
@@ -78,3 +80,29 @@ def test_a_server_that_lacks_a_field_leaves_only_that_unknown() -> None:
     change = delta(snapshot(old), snapshot(AFTER))
     assert change.cpu_s is None
     assert change.commands_processed == 60
+
+
+@pytest.mark.parametrize(
+    ("serve", "says"),
+    [
+        (
+            replying({**PONG, "INFO": UNKNOWN.format("info", "").encode()}),
+            "the command INFO.*; this looks like a proxy",
+        ),
+        (replying({**PONG, "INFO": None}), "it answers PING, and closes the connection .*; this looks like a proxy"),
+        (
+            replying({**PONG, "INFO": bulk("redis_mode:sentinel\r\n"), "CONFIG": b"-ERR unknown command\r\n"}),
+            "a Sentinel",
+        ),
+        (replying({}, b":1\r\n"), "it answers the handshake, and not as Redis does; this looks like a proxy"),
+        (reset, "it accepts connections and closes them without a word; nothing may run behind this port"),
+        (http, "it speaks HTTP and not the Redis protocol; mend its port"),
+    ],
+    ids=["INFO unknown", "hangs up at INFO", "Sentinel", "nonsense", "dead port", "HTTP"],
+)
+def test_what_is_no_server_is_refused_before_the_run_with_its_cause(serve: Serve, says: str) -> None:
+    with (
+        listening(serve) as port,
+        pytest.raises(EnvironmentNotReadyError, match=f"1 of 1 targets cannot be used: 127.0.0.1:{port} .*{says}"),
+    ):
+        inspect([f"redis://127.0.0.1:{port}"])

@@ -2,12 +2,9 @@
 
 import os
 import re
-import select
 import socket
 import ssl
-import struct
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
@@ -18,92 +15,21 @@ from lockcore.errors import InstanceError, InstanceRefusedError
 from lockcore.shells import peer as look_closer
 from lockcore.shells.handshake import shake
 from lockcore.shells.target import target_of
-from tests.integration.lockcore.certificates import Certificates, make_certificates
-
-Serve = Callable[[socket.socket], None]
-DENIED = b"-DENIED Redis is running in protected mode because protected mode is enabled and no password is set " + (
-    b"for the default user. In this mode connections are only accepted from the loopback interface. " * 10 + b"\r\n"
+from tests.doubles.peer import (
+    PONG,
+    UNKNOWN,
+    Serve,
+    banner,
+    bulk,
+    denied,
+    denied_and_reset,
+    http,
+    listening,
+    replying,
+    reset,
+    silent,
 )
-
-
-@contextmanager
-def listening(serve: Serve) -> Iterator[int]:
-    """A port on which every connection is handed to `serve`, and then closed."""
-
-    def accept() -> None:
-        with suppress(OSError):
-            while True:
-                peer, _ = listener.accept()
-                threading.Thread(target=one, args=(peer,), daemon=True).start()
-
-    def one(peer: socket.socket) -> None:
-        with suppress(OSError), peer:
-            peer.settimeout(10)
-            serve(peer)
-
-    with closing(socket.create_server((HOST, 0))) as listener:
-        threading.Thread(target=accept, daemon=True).start()
-        yield listener.getsockname()[1]
-        listener.shutdown(socket.SHUT_RDWR)
-
-
-def replying(replies: dict[str, bytes | None], otherwise: bytes | None = b"+OK\r\n") -> Serve:
-    """A server that has these replies, by command; it hangs up where one is None."""
-
-    def serve(peer: socket.socket) -> None:
-        reader = peer.makefile("rb")
-        while head := reader.readline():
-            if not head.startswith(b"*"):
-                return
-            words = [reader.read(int(reader.readline()[1:]) + 2)[:-2] for _ in range(int(head[1:]))]
-            reply = replies.get(words[0].decode().upper(), otherwise)
-            if reply is None:
-                return
-            peer.sendall(reply)
-
-    return serve
-
-
-def bulk(text: str) -> bytes:
-    return b"$%d\r\n%b\r\n" % (len(text), text.encode())
-
-
-def reset(peer: socket.socket) -> None:
-    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-
-
-def silent(peer: socket.socket) -> None:
-    while peer.recv(4096):
-        pass
-
-
-def banner(text: bytes) -> Serve:
-    def serve(peer: socket.socket) -> None:
-        peer.sendall(text)
-        silent(peer)
-
-    return serve
-
-
-def http(peer: socket.socket) -> None:
-    peer.recv(1)
-    peer.sendall(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
-
-
-def denied(peer: socket.socket) -> None:
-    """As protected mode does it: the line, and the end, whatever comes in."""
-    peer.sendall(DENIED)
-
-
-def denied_and_reset(peer: socket.socket) -> None:
-    """The same, of a client that has written before: the kernel resets, and what was not read by then is lost."""
-    select.select([peer], [], [], 0.3)
-    peer.sendall(DENIED)
-    reset(peer)
-
-
-PONG = {"PING": b"+PONG\r\n"}
-UNKNOWN = "-ERR unknown command '{}', with args beginning with: {} \r\n"
+from tests.integration.lockcore.certificates import Certificates, make_certificates
 
 
 def refusal(url: str, timeout_s: float = 2.0) -> InstanceError:
