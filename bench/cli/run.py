@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from bench.run.experiment import Done, ExperimentOrder
 
 _LOOK_S = 0.1
+_TOLD = ("allow_missing", "allow_skipped", "name", "more")
 
 
 @click.command(cls=Grouped, epilog="Ready scenarios: bench/scenarios/; `lockbench init` writes one with every key.")
@@ -51,6 +52,7 @@ _LOOK_S = 0.1
     default=1,
     help="runs, each in a folder  [1]",
 )
+@click.option("--keep-history", is_flag=True, help="keep the record beside the result; report --judge judges it anew")
 @click.option("--csv", metavar="FILE", type=PLACE, help="append one line per run")
 @hosts_options
 @run_options("run")
@@ -101,7 +103,7 @@ def run_and_show(command: str, scenario: Scenario, values: Values) -> int:
     (scenario,), bind = led([scenario], values)
 
     def measure(order: ExperimentOrder[Scenario], show: ProgressLine) -> Done[RunResult]:
-        told = {name: values[name] for name in ("allow_missing", "allow_skipped", "name", "more") if name in values}
+        told = {name: values[name] for name in (*_TOLD, "keep_history") if name in values}
         one = Order(order.plan, order.run_id, order.command, order.folder, order.server, **told, bind=bind)
         with Interrupts() as interrupts:
             done = run_scenario(one, interrupts, show)

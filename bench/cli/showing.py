@@ -181,9 +181,17 @@ def append_line(path: Path, run: RunResult) -> None:
 )
 @click.option("--markdown", metavar="FILE", type=PLACE, help="write Markdown, too; - is stdout")
 @click.option("--json", "as_json", is_flag=True, help="print where the pages are as JSON on stdout, nothing else")
+@click.option("--judge", is_flag=True, help="judge the record anew that run --keep-history kept, and compare")
 @click.option("--quiet", is_flag=True, help="no summary")
 def report(results: tuple[Path, ...], **values: Any) -> int:
-    """Write a result as an HTML page, and show it again. RESULT: a result folder, or its result.json."""
+    """Write a result as an HTML page, and show it again. RESULT: a result folder, or its result.json.
+
+    With --judge no page is written. The exit code is that of a run with the verdict that the record has.
+    """
+    if values["judge"]:
+        from bench.cli.judging import judge_again
+
+        return judge_again(results, quiet=values["quiet"])
     from bench.measure.result import read_result
     from bench.report.kinds import beside, of_its_kind
 

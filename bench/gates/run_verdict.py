@@ -70,7 +70,7 @@ def judge_run(
         words.FAIL: [] if invalid else failed,
         words.INVALID: invalid,
         words.INTERRUPTED: ["interrupted before its time"] if interrupted and not invalid else [],
-        words.INCONCLUSIVE: [] if invalid else [*_nothing_granted(measured), *undecided],
+        words.INCONCLUSIVE: [] if invalid else [*safety.misreports, *_nothing_granted(measured), *undecided],
     }
     evidence = (Evidence.none_in("tested leases", safety.tested_leases, TESTED_LEAST),)
     word = _OF_SAFETY.get(safety.verdict, words.UNKNOWN)

@@ -15,10 +15,11 @@ from math import inf
 from operator import attrgetter
 from typing import cast, get_args, get_type_hints
 
+import numpy as np
 from msgspec import Meta
 
 from bench.errors import UsageError
-from bench.measure.histogram import Histogram
+from bench.measure.histogram import SAMPLES_BEYOND, Histogram, highest_of_bucket
 from bench.measure.latency import PERCENTILES, AllAcquires, Figure, Latency
 from bench.measure.run_result import OPERATORS, Figures, JudgedThreshold, Measured, Operator, Unit
 from bench.measure.workers import IN_DOUBT, LATENESS_SHARE
@@ -169,6 +170,9 @@ class Threshold:
             doubt = f"no figure of this run counts: {void[0]}"
         else:
             doubt = self._doubt(result, value, kept=kept)
+            late = doubt and value is not None and not kept and self.metric.path[0] == "latency_s"
+            if late and beyond_for_certain(self, result):
+                doubt = ""  # neither lateness nor a gap of the generator explains so much
         endless = f"∞: {_failed_share(result)} of acquires failed" if value == inf else ""
         value = None if value == inf else value
         return JudgedThreshold(
@@ -205,6 +209,8 @@ class Threshold:
         of_acquired = kept and self.metric.path[:-1] in OF_ACQUIRED and figure in OVER_ALL
         if of_acquired and find_metric(f"acquire.{figure}").value(result) == inf:
             return f"it is of successes only, and {_failed_share(result)} of acquires failed: see acquire.{figure}"
+        if not kept and (touched := _gap_doubt(self, result)):
+            return touched
         return _one_sided_doubt(self.metric, self.operator, result, kept=kept)
 
 
@@ -256,6 +262,65 @@ def read_threshold(text: str) -> Threshold:
 def read_thresholds(texts: Iterable[str]) -> tuple[Threshold, ...]:
     """Return each threshold once, in the order written. Raises UsageError as `read_threshold` does."""
     return tuple(dict.fromkeys(map(read_threshold, texts)))
+
+
+_OF_LOAD = ("rate", "outcomes", "outcome_shares", "latency_s", "attempts", "votes", "split_votes", "waiting")
+
+
+def _gap_doubt(threshold: Threshold, result: Figures) -> str:
+    """Why a limit that does not hold may be broken by the generator alone: acquires touched a gap of a load process."""
+    generator, path = result.generator, threshold.metric.path
+    if not generator.gap_operations or path[0] not in _OF_LOAD:
+        return ""
+    if path == ("outcome_shares", "acquired"):
+        asked = result.latency_s.acquire_all.count - generator.gap_failures
+        best = result.outcomes.acquired / asked if asked > 0 else 1.0
+        if not OPERATORS[threshold.operator](best, threshold.limit):
+            return ""
+    return (
+        f"a load process was away for {generator.gap_s:.2f} s, and {generator.gap_operations:,} acquires touched that "
+        f"({generator.gap_failures:,} of them failed): the generator may be the cause"
+    )
+
+
+def beyond_for_certain(threshold: Threshold, result: Figures) -> bool:
+    """Whether a percentile is beyond its limit even if every operation that touched a gap of the generator is left out,
+    and each other one was as much shorter as the generator may have been late.
+
+    With d as what the generator added: of all operations those beyond limit + d, less the share that was late by more
+    than d, are too many for the percentile. That must hold for some d; the largest lateness of the run is one.
+    """
+    path, generator = threshold.metric.path, result.generator
+    percent = PERCENTILES.get(path[-1])
+    shown = result.histograms.get("acquire" if path[1] == "acquire_all" else path[1])
+    if percent is None or not shown or threshold.operator not in ("<", "<="):
+        return False
+    own, failed = Histogram.decode(shown), result.latency_s.acquire_failed.count if path[1] == "acquire_all" else 0
+    whole = own.count + failed - generator.gap_operations
+    if whole < SAMPLES_BEYOND:
+        return False
+    failed -= min(failed, generator.gap_failures)
+    served = generator.gap_operations - generator.gap_failures  # of them that touched a gap
+    names = ["scheduler_lag"] + (["timer_lateness"] if result.rate.offered_per_s is not None else [])
+    delays = [Histogram.decode(text) for name in names if (text := result.histograms.get(name))]
+    if generator.verdict in IN_DOUBT and not any(delay.count for delay in delays):
+        return False  # nobody has told how late it was
+    for added_ns in _possible_delays(delays):
+        late = sum(delay.beyond(added_ns) / delay.count for delay in delays if delay.count)
+        longer = own.beyond(threshold.limit * 1e9 + len(delays) * added_ns) + failed - served
+        if longer >= SAMPLES_BEYOND and longer / whole - late > 1 - percent / 100:
+            return True
+    return False
+
+
+def _possible_delays(delays: Sequence[Histogram]) -> list[int]:
+    """What the generator may have added (ns): nothing, each twentieth of its delays, the largest."""
+    found = {0}
+    for delay in delays:
+        if delay.count:
+            shares = np.searchsorted(np.cumsum(delay.counts), np.linspace(1, delay.count, 21))
+            found |= {highest_of_bucket(int(bucket)) for bucket in shares} | {delay.max_ns}
+    return sorted(found)
 
 
 def _one_sided_doubt(metric: Metric, operator: str, result: Figures, *, kept: bool) -> str:

@@ -72,8 +72,9 @@ class Fold:
             sums.histograms[name].add(values)
         rounds = outcomes.attempts_of(inside)
         sums.histograms["attempts"].add(rounds[outcomes.acquired(inside)])  # the "ns" are rounds
-        granted_ns = records["granted_ns"][window.holds(records["granted_ns"])] - window.start_ns
-        tenths = np.bincount(granted_ns * TENTHS // (window.span_ns or 1), minlength=TENTHS)
+        leases_ns = records["ended_ns"][outcomes.acquired(records)]
+        inside_ns = leases_ns[window.holds(leases_ns)] - window.start_ns
+        tenths = np.bincount(inside_ns * TENTHS // (window.span_ns or 1), minlength=TENTHS)
         sums.add("tenths", dict(enumerate(tenths.tolist())))
         latency.add_slices(sums, self._slices, self._instances, records)
         latency.add_waits(sums, records, inside)

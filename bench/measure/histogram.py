@@ -84,6 +84,13 @@ class Histogram:
         bucket = int(np.searchsorted(np.cumsum(self.counts), rank))
         return min(highest_of_bucket(bucket), self.max_ns)
 
+    def beyond(self, value_ns: float) -> int:
+        """How many samples are certainly longer, to three digits."""
+        if value_ns < 0:
+            return self.count
+        bucket = int(bucket_indices(np.array([int(min(value_ns, HIGHEST_NS))]))[0])
+        return int(self.counts[bucket + 1 :].sum())
+
     def encode(self) -> str:
         """HdrHistogram's V2 compressed encoding in base64."""
         hdr = HdrHistogram(1, HIGHEST_NS, DIGITS)

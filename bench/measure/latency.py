@@ -2,7 +2,7 @@
 
 The fields of `Latencies` say what each is. `over_time` cuts the measured window into equal slices of 0.1 s or more, at
 most 60; slices of the same width reach back over the warm-up. An operation belongs to a slice by its intended start, so
-those of the window add up to `outcomes`; `granted` counts leases by the moment of their grant.
+those of the window add up to `outcomes`; `granted` counts leases by the moment when their acquire returned.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -98,7 +98,7 @@ class Latencies(Section, frozen=True, kw_only=True):
     acquire_failed: Annotated[Latency, says("all others, from the intended start; they count as misses of an SLO")]
     release: Annotated[Latency, says("from before the release was sent until it returned")]
     handoff: Annotated[Latency, says("a holder's release sent until the next grant there, another caller waiting")]
-    hold: Annotated[Latency, says("from the grant until the release was sent")]
+    hold: Annotated[Latency, says("from when acquire returned until the release was sent")]
     wait: Annotated[Latency, says("acquired ones, from the actual start until the winning attempt: what others cost")]
 
 
@@ -123,7 +123,7 @@ def durations(records: Records) -> dict[str, Integers]:
         "acquire_service": ended[won] - start[won],
         "acquire_failed": ended[~won] - intended[~won],
         "release": (replied - sent)[(sent > 0) & (replied > 0)],
-        "hold": (sent - records["granted_ns"][won])[sent > 0],
+        "hold": (sent - ended[won])[sent > 0],
         "wait": records["attempt_ns"][won] - start[won],
     }
 
@@ -137,8 +137,8 @@ def handoffs(records: Records, window: Window) -> Integers:
     for timeline, rows in timelines(records["resource"], extent_ns(records)):
         part = records[rows]
         leases = np.flatnonzero(acquired(part))
-        ordered = leases[np.argsort(timeline.keys(part["resource"][leases], part["granted_ns"][leases]))]
-        resource, granted, sent = (part[name][ordered] for name in ("resource", "granted_ns", "release_sent_ns"))
+        ordered = leases[np.argsort(timeline.keys(part["resource"][leases], part["ended_ns"][leases]))]
+        resource, granted, sent = (part[name][ordered] for name in ("resource", "ended_ns", "release_sent_ns"))
         pairs = (resource[:-1] == resource[1:]) & (sent[:-1] <= granted[1:]) & window.holds(sent[:-1])
         at_release = timeline.keys(resource[:-1][pairs], sent[:-1][pairs])
         begun = np.sort(timeline.keys(part["resource"], part["start_ns"]))
@@ -273,7 +273,7 @@ def add_slices(sums: Sums, slices: Slices, instances: int, records: Records) -> 
     def add(name: str, places: Integers, weights: Integers | None = None) -> None:
         sums.add(f"slices {name}", dict(enumerate(np.bincount(places, weights, slices.total).astype(int).tolist())))
 
-    granted = slices.indices(records["granted_ns"][records["granted_ns"] > 0])
+    granted = slices.indices(records["ended_ns"][acquired(records)])
     add("granted", granted[(granted >= 0) & (granted < slices.total)])
     place = slices.indices(records["intended_ns"])
     known = np.flatnonzero((place >= 0) & (place < slices.total))

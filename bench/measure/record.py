@@ -8,21 +8,22 @@
   sent until then. An acquire that tries again says of each lost attempt when it was begun: its resource was asked for.
 """
 
-import mmap
 import os
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from io import FileIO
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.errors import writing
+from bench.errors import EnvironmentNotReadyError
+from bench.measure import seals
 from bench.measure.clocks import Clock, Integers, Who, read_clocks, rows_of, worker_files
+from bench.measure.grown import Grown
 from bench.measure.section import Section, says
 
 
@@ -69,10 +70,13 @@ TIMES = 9  # the first so many fields are times
 Records = NDArray[Any]  # a one-dimensional structured array of RECORD_DTYPE
 
 BEGUN, LOST = "begun", "lost"
-CURE = "free disk space"
 NEVER_NS = 1 << 62
-CHUNK_BYTES = 1 << 16  # 8 for a caller's place, 16 for a lost attempt
 _NO_ROWS = memoryview(b"").cast("q")
+
+
+ACQUIRED = OUTCOME_CODES["acquired"]
+_DENIED = [OUTCOME_CODES[name] for name in ("contended", "split_vote", "unreachable", "too_late")]
+_GIVEN_BACK = [OUTCOME_CODES[name] for name in ("none", "released", "gone", "unreachable")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +84,44 @@ class History:
     """All complete records of a run, with times of our clock, and what is known to be missing from them."""
 
     records: Records
-    torn: int  # records whose writing was cut short
+    torn: int  # records whose writing was cut short, or whose checksum is another
     missing_segments: int  # files that should stand between others, and do not
     lost: Integers = field(default_factory=lambda: np.empty((0, 2), np.int64))  # attempts before the last: `read_lost`
     counts: Mapping[Who, int] = field(default_factory=dict)  # records of each worker that has a file
     early: Records | None = None  # the `records` at the earliest they can be where another clock told some of them
     late: Records | None = None  # and at the latest
+    unsealed: Mapping[Who, int] = field(default_factory=dict)  # records of this host that no checksum covers
+
+    def believed(self, until_ns: int = NEVER_NS) -> "History":
+        """The same without the records that cannot be true, which are torn. Nothing can be later than `until_ns`."""
+        records = self.records
+        late = records if self.late is None else self.late
+        good = sound(records) & (np.maximum(late["ended_ns"], late["release_replied_ns"]) <= until_ns)
+        if good.all():
+            return self
+        bounds = [None if one is None else one[good] for one in (self.early, self.late)]
+        torn = self.torn + int((~good).sum())
+        return History(
+            records[good], torn, self.missing_segments, self.lost, self.counts, bounds[0], bounds[1], self.unsealed
+        )
+
+
+def sound(records: Records) -> NDArray[np.bool_]:
+    """Which records can be true: intended ≤ start ≤ attempt ≤ granted ≤ ended ≤ release sent ≤ replied, as far as these
+    happened, with outcomes that there are."""
+    start, attempt, granted, ended = (records[f"{name}_ns"] for name in ("start", "attempt", "granted", "ended"))
+    sent, replied = records["release_sent_ns"], records["release_replied_ns"]
+    until = records["valid_until_ns"]
+    code, released = records["outcome"] & 0xFF, records["outcome"] >> 8
+    won = code == ACQUIRED
+    asked = (attempt == 0) | ((start <= attempt) & (attempt <= np.where(won, granted, ended)))
+    of_lease = (start <= granted) & (granted <= ended) & ((sent == 0) | (sent >= ended))
+    of_lease &= (replied == 0) | (replied >= sent)
+    of_denial = np.isin(code, _DENIED) & (granted == 0) & (sent == 0) & (replied == 0) & (released == 0)
+    known = asked & np.isin(released, _GIVEN_BACK) & (records["resource"] >= 0) & (records["caller"] >= 0)
+    known &= (records["attempts"] >= 0) & (records["intended_ns"] <= start) & (start <= ended) & (until < NEVER_NS)
+    known &= (records["intended_ns"] >= 0) & (np.maximum(ended, replied) < NEVER_NS)
+    return np.asarray(known & np.where(won, of_lease, of_denial))
 
 
 def ends_ns(records: Records) -> Integers:
@@ -112,36 +148,61 @@ def read_history(workdir: str | os.PathLike[str], part: int = 0, parts: int = 1)
     """
     pieces: list[tuple[Records, Records, Records]] = []
     counts: Counter[Who] = Counter()
+    unsealed: Counter[Who] = Counter()
     torn, missing, clocks = 0, 0, read_clocks(workdir)
-    for worker, records, cut, absent in read_pieces(workdir):
+    for worker, records, cut, absent, bare in _read_pieces(workdir):
         chosen = records if parts == 1 else records[records["resource"] % parts == part]
         pieces.append(placed(chosen, clocks.get(worker)))
         torn, missing = torn + cut, missing + absent
         counts[worker] += len(records)
+        unsealed[worker] += bare
     wanted = 3 if clocks else 1
-    likely, *bounds = (
+    likely, *told = (
         np.concatenate([piece[which] for piece in pieces] or [np.empty(0, RECORD_DTYPE)]) for which in range(wanted)
     )
     lost = read_lost(workdir, clocks)
     lost = lost[lost[:, 0] % parts == part]
-    said = (0, 0, lost, {}) if part else (torn, missing, lost, counts)
-    return History(likely, *said, *bounds)
+    early, late = told if told else (None, None)
+    if part:
+        return History(likely, 0, 0, lost, {}, early, late)
+    return History(likely, torn, missing, lost, counts, early, late, unsealed)
 
 
 def read_pieces(workdir: str | os.PathLike[str]) -> Iterator[tuple[Who, Records, int, int]]:
     """Each file's worker and pid, complete records, number of torn ones and of files that should stand before it."""
+    for worker, records, torn, missing, _ in _read_pieces(workdir):
+        yield worker, records, torn, missing
+
+
+def _read_pieces(workdir: str | os.PathLike[str]) -> Iterator[tuple[Who, Records, int, int, int]]:
+    """As `read_pieces`, and how many of the records have no checksum."""
     for worker, segments in _by_worker(workdir).items():
-        base, expected = 0, 0
+        base, expected, sealed = 0, 0, seals.read(workdir, seals.HISTORY, worker)
         for number, path in segments:
             base = base if number == expected else -1
             raw = np.fromfile(path, dtype=RECORD_DTYPE)
-            yield worker, *_complete(raw, base), number - expected
+            first = base if base >= 0 else _first_slot(raw)
+            whole = _whole(raw, first)
+            broken, bare = seals.check(sealed, first, words_of(raw), whole, seals.VOTES)
+            begun = (words_of(raw) != 0).any(axis=1)
+            good = whole & begun & ~broken
+            yield worker, raw if good.all() else raw[good], int((begun & ~good).sum()), number - expected, bare
             base, expected = (base + len(raw) if base >= 0 else -1), number + 1
     for worker, shares in _by_worker(workdir, "share").items():
         for _, path in shares:
             raw = np.fromfile(path, dtype=RECORD_DTYPE)
-            later = np.diff(raw["sequence"], prepend=0) > 0
-            yield worker, raw[later], int((~later).sum()), 0
+            good = np.diff(raw["sequence"], prepend=0) > 0
+            yield worker, raw[good], int((~good).sum()), 0, 0
+
+
+def _first_slot(raw: Records) -> int:
+    """The slot of the first record of a file before which another is missing, as that record says it."""
+    return int(raw["sequence"][0]) - 1 if len(raw) else 0
+
+
+def _whole(raw: Records, first: int) -> NDArray[np.bool_]:
+    """Which records were written to their end: `sequence` comes last."""
+    return np.asarray(raw["sequence"] == first + 1 + np.arange(len(raw)))
 
 
 def placed(records: Records, clock: Clock | None) -> tuple[Records, Records, Records]:
@@ -209,41 +270,6 @@ def _by_worker(workdir: str | os.PathLike[str], kind: str = "") -> dict[Who, lis
     return {worker: sorted(workers[worker]) for worker in sorted(workers)}
 
 
-def _complete(raw: Records, base: int) -> tuple[Records, int]:
-    """The records with the right sequence and the number of torn ones. `base`: slot of the first, −1 = believe it."""
-    if base < 0:
-        base = int(raw["sequence"][0]) - 1 if len(raw) else 0
-    whole = raw["sequence"] == base + 1 + np.arange(len(raw))
-    if whole.all():
-        return raw, 0
-    begun = (words_of(raw) != 0).any(axis=1)
-    return raw[whole & begun], int((begun & ~whole).sum())
-
-
-class Grown:
-    """A file of int64 that grows by mapped chunks, made when it is needed. Its pages outlive this process."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file: FileIO | None = None
-        self.size = 0
-
-    def chunk(self) -> memoryview:
-        """The next part of it. Raises EnvironmentNotReadyError when the disk has no room for that."""
-        with writing(self._path, CURE):
-            self._file = self._file or self._path.open("xb+", buffering=0)
-            os.posix_fallocate(self._file.fileno(), self.size, CHUNK_BYTES)
-            found = mmap.mmap(self._file.fileno(), CHUNK_BYTES, offset=self.size)
-        self.size += CHUNK_BYTES
-        return memoryview(found).cast("q")
-
-    def cut(self, size: int) -> None:
-        """Shorten it to so many bytes."""
-        if self._file is not None:
-            self._file.truncate(size)
-        self.size = size
-
-
 class Begun:
     """What the operations of one worker leave before they have ended."""
 
@@ -251,6 +277,7 @@ class Begun:
         begun, lost = (Path(workdir) / f"{kind}-{worker_index}-{os.getpid()}.bin" for kind in (BEGUN, LOST))
         self._begun, self._places, self._place = Grown(begun), _NO_ROWS, 0
         self._lost, self._rows, self._row = Grown(lost), _NO_ROWS, 0
+        self._seals, self._sealed = seals.Seals(workdir, seals.LOST, worker_index), 0
 
     def place(self) -> tuple[memoryview, int]:
         """A caller's place: `view[index]` is the start (ns) of the operation it is in, 0 between two. Raises
@@ -265,18 +292,31 @@ class Begun:
         for time_ns in times_ns:
             row = self._row
             if row == len(self._rows):
+                self._seal()
                 self._rows, row = self._lost.chunk(), 0
             self._rows[row] = resource
             self._rows[row + 1] = time_ns  # last: a row is there once it has a time
             self._row = row + 2
 
+    def _seal(self) -> None:
+        """Keep the checksum of the rows of a chunk that is full, or the last."""
+        count = self._row // 2
+        if count:
+            self._seals.add(self._sealed, np.frombuffer(self._rows, "<i8", self._row).reshape(count, 2))
+            self._sealed += count
+
     def forget(self) -> None:
         """Nobody can judge what was lost so far."""
         self._rows, self._row = _NO_ROWS, 0
         self._lost.cut(0)
+        self._seals.forget()
+        self._sealed = 0
 
     def close(self) -> None:
         """Nothing more comes."""
+        with suppress(EnvironmentNotReadyError):  # without room it stays unsealed, and that is told
+            self._seal()
+        self._seals.close()
         unused, self._rows, self._row = len(self._rows) - self._row, _NO_ROWS, 0
         self._lost.cut(self._lost.size - 8 * unused)
 
@@ -289,13 +329,31 @@ def read_open(workdir: str | os.PathLike[str]) -> Counter[Who]:
     return found
 
 
+def _good_lost(workdir: str | os.PathLike[str], worker: Who, path: Path, rows: Integers) -> NDArray[np.bool_]:
+    """Which rows of lost attempts can be believed."""
+    good = (rows[:, 0] >= 0) & (rows[:, 1] > 0) & (rows[:, 1] < NEVER_NS)
+    if "." not in path.stem:  # as written here; pieces that came from elsewhere were checked as they were unpacked
+        broken, _ = seals.check(seals.read(workdir, seals.LOST, worker), 0, rows, rows[:, 1] != 0)
+        good &= ~broken
+    return np.asarray(good)
+
+
+def torn_lost(workdir: str | os.PathLike[str]) -> int:
+    """How many rows of lost attempts cannot be believed."""
+    torn = 0
+    for worker, path in worker_files(workdir, LOST):
+        rows = rows_of(path, 2)
+        torn += int(((rows != 0).any(axis=1) & ~_good_lost(workdir, worker, path, rows)).sum())
+    return torn
+
+
 def read_lost(workdir: str | os.PathLike[str], clocks: Mapping[Who, Clock] | None = None) -> Integers:
     """All attempts that lost: resource and when it was begun (ns). What is torn off an end is left out. With `clocks`,
     of the workers that have one of their own: when at the earliest and at the latest, on ours."""
     found = []
     for worker, path in worker_files(workdir, LOST):
         rows = rows_of(path, 2)
-        rows = rows[rows[:, 1] != 0]
+        rows = rows[_good_lost(workdir, worker, path, rows)]
         if clocks:
             bounds = clocks[worker].bounds(rows[:, 1]) if worker in clocks else (0, 0)
             rows = np.column_stack([rows[:, 0], *(rows[:, 1] + bound for bound in bounds)])

@@ -1,11 +1,13 @@
 """The writer of a history: *one finished operation → a record in a memory-mapped file* (record.py says its form).
 
-Rules: `sequence` is written last; one thread writes. Compiled with the core (lockcore/compiled.py), where a wheel is
-built: there a field is a machine's int64 from its caller to the file, and no Python object is made of it.
+Rules: `sequence` is written last. One thread writes. Each full block is sealed (seals.py). Compiled with the core
+(lockcore/compiled.py), where a wheel is built: there a field is a machine's int64 from its caller to the file, and no
+Python object is made of it.
 """
 
 import mmap
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -13,12 +15,12 @@ import numpy as np
 from librt.strings import BytesWriter, write_i64_le
 from mypy_extensions import i64
 
-from bench.errors import writing
+from bench.errors import EnvironmentNotReadyError, writing
 from bench.measure.record import RECORD_DTYPE, RECORD_FIELDS, Records
+from bench.measure.seals import BLOCK, HISTORY, VOTES, Seals
 
 RECORD_BYTES: Final = 8 * len(RECORD_FIELDS)
 FIELDS: Final = len(RECORD_FIELDS)
-VOTES: Final = RECORD_FIELDS.index("votes")
 SEQUENCE: Final = RECORD_FIELDS.index("sequence")
 
 
@@ -46,6 +48,9 @@ class Recorder:
         self.written = 0  # operations recorded
         self._limit = segment_records
         self._record = BytesWriter()
+        self._seals = Seals(workdir, HISTORY, worker_index)
+        self._sealed = 0  # records that have a checksum
+        self._seal_at = min(BLOCK, segment_records)
         self._segment = self._make_segment(0)
 
     def write(  # noqa: PLR0917 - one argument per field, by position: a tuple would cost its building
@@ -81,7 +86,19 @@ class Recorder:
         segment.file[index * RECORD_BYTES : (index + 1) * RECORD_BYTES] = record.getvalue()
         segment.fields[index * FIELDS + SEQUENCE] = slot + 1
         self.written = slot + 1
+        if self.written == self._seal_at:
+            self._seal()
         return slot
+
+    def _seal(self) -> None:
+        """Keep the checksum of what was written since the last one, which is all of one file."""
+        base = self._segment.base
+        first = max(self._sealed, base)  # what a full disk kept from being sealed stays so
+        if self.written > first:
+            block = self._segment.file[(first - base) * RECORD_BYTES : (self.written - base) * RECORD_BYTES]
+            self._seals.add(first, np.frombuffer(block, "<i8").reshape(-1, FIELDS), VOTES)
+        self._sealed = self.written
+        self._seal_at = min(self._sealed + BLOCK, base + self._segment_records)
 
     def patch_votes(self, slot: int, votes: int) -> bool:
         """Replace the votes of a written record, once its round has closed; False when it is too old for that."""
@@ -101,6 +118,9 @@ class Recorder:
 
     def close(self) -> None:
         """Unmap, and shorten the last file to what was written."""
+        with suppress(EnvironmentNotReadyError):  # without room it stays unsealed, and that is told
+            self._seal()
+        self._seals.close()
         if self._older is not None:
             self._older.close()
         self._segment.close()
@@ -112,6 +132,7 @@ class Recorder:
             self._older.close()
         self._older, self._segment = self._segment, segment
         self._limit = segment.base + self._segment_records
+        self._seal_at = min(self._sealed + BLOCK, self._limit)
 
     def _path(self, base: int) -> Path:
         return self._prefix.with_name(f"{self._prefix.name}.{base // self._segment_records}.bin")

@@ -56,6 +56,16 @@ class Cost(Section, frozen=True, kw_only=True):
     beside_cpu_ratio: Annotated[Amount | None, says("of a core: what follows and judges the run, meanwhile")] = None
 
 
+class LoadGap(Section, frozen=True, kw_only=True):
+    """A time in which a load process was away: neither running nor waiting for a core."""
+
+    worker: Annotated[Count, says("index of the process")]
+    pid: Annotated[Count, says("of the process")]
+    at_s: Annotated[float, says("when it began, from the start of the measured window")]
+    for_s: Annotated[Amount, says("from its beginning to its end")]
+    lost_s: Annotated[Amount, says("how long the process was away in between")]
+
+
 class GeneratorHealth(Section, frozen=True, kw_only=True):
     """The load generator's own health: whether the load is what it claims to be."""
 
@@ -67,6 +77,10 @@ class GeneratorHealth(Section, frozen=True, kw_only=True):
     littles_law_ratio: Annotated[Amount | None, says("closed loop: callers at work or thinking ÷ users; must be 1")]
     verdict: Annotated[GeneratorWord, says("INVALID: no figure counts; LATE, UNKNOWN: latencies are upper bounds")]
     reason: Annotated[str | None, says("why it is not VALID, else null")]
+    gap_s: Annotated[Amount, says("how long the process that was away most was away in the window")] = 0.0
+    gap_operations: Annotated[Count, says("acquires of the window that touched a gap of any load process")] = 0
+    gap_failures: Annotated[Count, says("those of them that failed: the generator's, not the lock's")] = 0
+    gaps: Annotated[tuple[LoadGap, ...], says("up to 50 of the longest, in their order")] = ()
 
     def contradictions(self) -> Iterator[str]:
         """Yield a word without its reason, or a reason without its word."""
@@ -109,6 +123,7 @@ class SafetyReport(Section, frozen=True):
     unexplained: Annotated[Count, says("violations that neither an unsafe recipe nor an injected fault explains")] = 0
     contested_leases: Annotated[Count, says("leases that another caller asked for while they were valid")] = 0
     tested_leases: Annotated[Count, says("leases held for a time in which another attempt's command was sent")] = 0
+    misreports: Annotated[tuple[str, ...], says("what the recipe reported and cannot be, with its number")] = ()
     judged_ratio: Annotated[Share, says("share of the run's leases that were judged, by their resources; 1: all")] = 1.0
     upper_bound_95: Annotated[Share | None, says("95 % sure: fewer than 3 ÷ tested_leases; null: not SAFE")] = None
     within_one_process: Annotated[
@@ -273,6 +288,9 @@ class InstanceReport(Section, frozen=True, kw_only=True):
     cpu_us_per_command: Annotated[Amount | None, says("CPU of the server ÷ commands it processed")] = None
     info: Annotated[InfoDelta | None, says("what its INFO counters say happened during the run")] = None
     leaked_keys: Annotated[Count | None, says("keys of the run left at its end, then unlinked; null: not checked")] = (
+        None
+    )
+    other_keys: Annotated[Count | None, says("keys left under other names, on servers of ours; null: not counted")] = (
         None
     )
 

@@ -23,8 +23,9 @@ from bench.errors import UsageError
 from bench.measure.clocks import Integers, Who, worker_files
 from bench.measure.facts import Window
 from bench.measure.fold import Fold
+from bench.measure.grown import CURE
 from bench.measure.histogram import SumsState
-from bench.measure.record import CURE, LOST, RECORD_FIELDS, TIMES, read_lost, read_pieces, words_of
+from bench.measure.record import LOST, RECORD_FIELDS, TIMES, read_lost, read_pieces, sound, words_of
 from bench.measure.result import write_whole
 from bench.measure.section import decoded
 from bench.scenario import Scenario
@@ -113,7 +114,8 @@ def unpack(path: Path, width: int) -> Iterator[Integers]:
 def fold_here(workdir: Path, who: Who, scenario: Scenario, window: Window) -> Integers:
     """Leave the fold of all records for the leader. Returns how many there are by bucket."""
     total, counts = Fold(scenario, window), np.zeros(BUCKETS, np.int64)
-    for _, records, _, _ in read_pieces(workdir):
+    for _, pieces, _, _ in read_pieces(workdir):
+        records = pieces[sound(pieces)]
         total.count(records)
         counts += np.bincount(buckets_of(records["resource"]), minlength=BUCKETS)
     total.sums.add("buckets", dict(enumerate(counts.tolist())))
@@ -123,8 +125,9 @@ def fold_here(workdir: Path, who: Who, scenario: Scenario, window: Window) -> In
 
 def pack_here(workdir: Path, who: Who, buckets: int) -> dict[str, int]:
     """Pack records and lost attempts of the first `buckets`; the files and their sizes."""
-    lost, pieces = read_lost(workdir), read_pieces(workdir)
-    found = {"history": ((one["resource"], words_of(one)) for _, one, _, _ in pieces), LOST: [(lost[:, 0], lost)]}
+    lost = read_lost(workdir)
+    pieces = (one[sound(one)] for _, one, _, _ in read_pieces(workdir))
+    found = {"history": ((one["resource"], words_of(one)) for one in pieces), LOST: [(lost[:, 0], lost)]}
     sizes = {}
     for kind, parts in found.items():
         path = workdir / f"{kind}-{who[0]}-{who[1]}.pack"

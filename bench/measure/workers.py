@@ -10,7 +10,7 @@ its own health, and by the p99 of acquires:
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
@@ -66,6 +66,9 @@ class WorkerNote(Section, frozen=True, kw_only=True):
     figures: Annotated[dict[str, int], says("what the recipe counted of itself")] = msgspec.field(default_factory=dict)
     reply_histograms: Annotated[tuple[str, ...], says("reply times by instance")] = ()
     errors: Annotated[dict[str, int], says("exceptions of the users by text")] = msgspec.field(default_factory=dict)
+    misreports: Annotated[dict[str, int], says("what the recipe reported and cannot be, by sentence")] = msgspec.field(
+        default_factory=dict
+    )
     locust: Annotated[dict[str, tuple[int, int]], says("requests and failures by row of Locust's table")] = (
         msgspec.field(default_factory=dict)
     )
@@ -85,9 +88,22 @@ def write_note(workdir: Path, note: WorkerNote) -> None:
 
 
 def read_workers(workdir: Path) -> list[WorkerNote]:
-    """All workers' notes, by worker index. Each is replaced atomically, so reading while they run is safe."""
-    notes = [decoded(path.read_bytes(), WorkerNote) for path in workdir.glob("worker-*.json")]
+    """All workers' notes, by worker index. Each is replaced atomically, so reading while they run is safe. One that is
+    torn is left out: see `torn_notes`."""
+    notes = []
+    for path in workdir.glob("worker-*.json"):
+        with suppress(msgspec.DecodeError, OSError):
+            notes.append(decoded(path.read_bytes(), WorkerNote))
     return sorted(notes, key=lambda note: (note.worker, note.pid))
+
+
+def torn_notes(workdir: Path) -> Iterator[str]:
+    """A sentence for each note that cannot be read."""
+    for path in sorted(workdir.glob("worker-*.json")):
+        try:
+            decoded(path.read_bytes(), WorkerNote)
+        except (msgspec.DecodeError, OSError):
+            yield f"the note {path.name} of a load process is torn"
 
 
 def note_late(workdir: Path, name: str) -> None:

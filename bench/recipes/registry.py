@@ -12,11 +12,9 @@ from importlib.metadata import EntryPoint, entry_points
 
 from bench.errors import UsageError
 from bench.recipes.fencing import Protected
-from bench.recipes.protocol import About, Acquire, Recipe, RecipeClass, RecipeSettings
+from bench.recipes.protocol import About, Recipe, RecipeClass, RecipeSettings
 from bench.scenario import Pause
 from bench.scenario.quantity import require_known
-from lockcore import Denied, Lease
-from lockcore.clock import monotonic_ns
 
 GROUP = "lockbench.recipes"
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
@@ -83,10 +81,6 @@ class RecipeEntry:
         recipe = self.recipe.connect(targets, settings)
         return Protected(recipe, targets[0], settings) if settings.fencing else recipe
 
-    def acquire_of(self, recipe: Recipe) -> Acquire:
-        """The acquire of `recipe`, which this entry made: another package's must say the truth about its times."""
-        return _in_time(recipe.acquire) if self.package else recipe.acquire
-
 
 RECIPES: dict[str, RecipeEntry] = {
     name: RecipeEntry(name, f"{__package__}.{place}")
@@ -116,19 +110,6 @@ RECIPES: dict[str, RecipeEntry] = {
     }.items()
 }
 WITHDRAWN = {"read-write": "withdrawn by its author as wrong; not reproduced"}
-
-
-def _in_time(acquire: Acquire) -> Acquire:
-    """`acquire`; it raises ValueError for a lease that was begun or granted before the call or after its end."""
-
-    def checked(resource: str, ttl_ms: int, wait_ms: int, /) -> Lease | Denied:
-        asked_ns = monotonic_ns()
-        lease = acquire(resource, ttl_ms, wait_ms)
-        if isinstance(lease, Lease) and not asked_ns <= lease.started_ns <= lease.granted_ns <= monotonic_ns():
-            raise ValueError("started_ns and granted_ns of a lease must be time.monotonic_ns() within its acquire")
-        return lease
-
-    return checked
 
 
 def all_recipes() -> Mapping[str, RecipeEntry]:

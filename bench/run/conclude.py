@@ -6,24 +6,29 @@ Rules
 - The verdict is that of `bench.gates.run_verdict`, made from the finished sections: who reads the result gets the same.
 """
 
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Self
 
+import msgspec
 import numpy as np
 from msgspec.structs import replace as replaced
 
-from bench.gates.run_verdict import judge_limits, judge_result
+from bench.gates.run_verdict import judge_limits, judge_result, judge_run
 from bench.measure import workers
-from bench.measure.clocks import read_clocks
+from bench.measure.clocks import Who, read_clocks
 from bench.measure.environment import describe_environment
 from bench.measure.facts import NO_DUE, Due, Window
 from bench.measure.fold import Fold, Sections
+from bench.measure.gaps import Gap, gap_warnings, read_gaps, touched, with_gaps
 from bench.measure.latency import COUNTED
 from bench.measure.limits import NO_LIMITS, Limits
-from bench.measure.record import history_parts, read_history, read_open
+from bench.measure.outcomes import acquired
+from bench.measure.record import NEVER_NS, Records, history_parts, read_history, read_open, torn_lost
 from bench.measure.run_result import (
     InfoDelta,
     InstanceReport,
@@ -31,6 +36,7 @@ from bench.measure.run_result import (
     SafetyReport,
     fields_of,
 )
+from bench.measure.section import Section
 from bench.measure.verdict import Verdict
 from bench.recipes.fencing import OWN_KEYS
 from bench.recipes.registry import find_recipe
@@ -38,7 +44,7 @@ from bench.run.faults import FaultTimeline
 from bench.run.follow import Course
 from bench.run.hosts import Clocks, Told, host_warnings, leases_by_worker, load_workers, share_warning, unbounded
 from bench.run.servers import Servers
-from bench.safety.judge import Circumstances, Judge, holes
+from bench.safety.judge import Circumstances, Judge, holes, without_seal
 from bench.safety.rules import Holders
 from bench.scenario import Scenario
 from bench.topology.probe import leaked_keys
@@ -48,9 +54,10 @@ from lockcore.clock import NS_PER_MS
 _UNJUDGED = Verdict(status="inconclusive", reasons=())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RunEvidence:
-    """All that a run left. `counters` and `server_cpu_s` as `counted` returns them."""
+    """All that a run left. `counters` and `server_cpu_s` as `counted` returns them. `keys_before`: how many keys each
+    server of ours had; `seen_live`: violations by kind, while the run lasted."""
 
     scenario: Scenario
     servers: Servers
@@ -62,29 +69,100 @@ class RunEvidence:
     counters: Sequence[InfoDelta]
     server_cpu_s: float | None
     limits: Limits = NO_LIMITS
+    keys_before: Sequence[int | None] = ()
+    seen_live: Mapping[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def context(self) -> "Context":
+        """What its record does not hold itself."""
+        return Context.of(self)
+
+
+class Context(Section, frozen=True, kw_only=True):
+    """What the record of a run does not hold itself, and its judge must know. Times: ns of CLOCK_MONOTONIC."""
+
+    scenario: Scenario
+    window_ns: tuple[int, int]
+    interrupted: bool = False
+    orderly: bool = True  # every caller could give its lease back
+    ended: tuple[str, ...] = ()  # sentences on workers that ended early
+    casualties: tuple[str, ...] = ()  # on those that a fault was ordered to kill
+    breaks: tuple[str, ...] = ()  # why no figure of the run means anything
+    fault_spans_ns: tuple[tuple[int, int], ...] = ()
+    clock: tuple[tuple[int, int], ...] = ()  # samples of the wall clock
+    commands: int | None = None  # that the servers took during the run
+    server_cpu_s: float | None = None
+    beside_cpu_ratio: float | None = None
+    torn: tuple[str, ...] = ()  # sentences on files of a kept record that are not what was kept
+    until_ns: int = NEVER_NS  # when the record was judged: nothing in it is later
+    seen_live: dict[str, int] = msgspec.field(default_factory=dict)  # violations by kind, while the run lasted
+
+    @classmethod
+    def of(cls, evidence: RunEvidence) -> Self:
+        """The context of a run that has ended."""
+        course, commands = evidence.course, [info.commands_processed for info in evidence.counters]
+        return cls(
+            scenario=evidence.scenario,
+            window_ns=(evidence.window.start_ns, evidence.window.stop_ns),
+            interrupted=course.interrupted,
+            orderly=course.orderly,
+            ended=tuple(course.deaths),
+            casualties=tuple(course.casualties),
+            breaks=(
+                *course.deaths,
+                *evidence.timeline.absences(),
+                *evidence.servers.losses(),
+                *evidence.limits.invalidities(),
+            ),
+            fault_spans_ns=tuple(evidence.timeline.spans_ns()),
+            clock=tuple(course.clock),
+            commands=None if None in commands else sum(filter(None, commands)),
+            server_cpu_s=evidence.server_cpu_s,
+            beside_cpu_ratio=course.beside_ratio,
+            until_ns=time.monotonic_ns(),
+            seen_live=dict(evidence.seen_live),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a record comes to. `used`: the resources that were asked for; `leases`: by worker; `whole`: all records were
+    wanted."""
+
+    measured: Measured
+    thresholds: tuple[JudgedThreshold, ...]
+    verdict: Verdict
+    warnings: tuple[str, ...]
+    reports: Sequence[workers.WorkerNote]
+    clocks: Clocks
+    used: Collection[int]
+    leases: Mapping[int, int]
+    whole: bool
+
+
+def judge_record(workdir: Path, context: Context) -> Judged:
+    """Judge the record in a folder, of a run that ended just now or of one that was kept."""
+    reports, clocks, told = workers.read_workers(workdir), read_clocks(workdir), Told.of(workdir)
+    folded, used, leases = _judge(workdir, context, reports, clocks, told)
+    cost = replaced(folded.values.cost, beside_cpu_ratio=context.beside_cpu_ratio)
+    measured = replaced(folded.values, cost=cost)
+    thresholds = tuple(judge_limits(measured, context.breaks, context.scenario.thresholds))
+    verdict = judge_run(measured, context.breaks, thresholds, interrupted=context.interrupted)
+    return Judged(measured, thresholds, verdict, folded.warnings, reports, clocks, used, leases, told.whole)
 
 
 def conclude(evidence: RunEvidence, *, run_id: str, command: Sequence[str], started_at: str) -> RunResult:
     """Return the result."""
-    scenario, course = evidence.scenario, evidence.course
-    reports = workers.read_workers(evidence.workdir)
-    clocks = read_clocks(evidence.workdir)
-    told = Told.of(evidence.workdir)
-    folded, used, leases = _judge(evidence, reports, clocks, told)
-    known = course.orderly and told.whole  # a killed caller's last lock has no record
-    asked = sorted(used) if known else range(scenario.resources)
+    scenario, context = evidence.scenario, evidence.context
+    judged = judge_record(evidence.workdir, context)
+    reports, clocks, measured = judged.reports, judged.clocks, judged.measured
+    known = context.orderly and judged.whole  # a killed caller's last lock has no record
+    asked = sorted(judged.used) if known else range(scenario.resources)
     leaks = leaked_keys(evidence.servers.urls, key_names(evidence.key_prefix, asked))
     if scenario.fencing:  # the counter and what it protects: no leaks, and not left either
         leaked_keys(evidence.servers.urls, (evidence.key_prefix + name for name in OWN_KEYS))
-    instances = _instances(evidence, workers.instances(reports), leaks)
-    cost = replaced(folded.values.cost, beside_cpu_ratio=course.beside_ratio)
-    measured = replaced(folded.values, cost=cost)
-    breaks = (
-        *course.deaths,
-        *evidence.timeline.absences(),
-        *evidence.servers.losses(),
-        *evidence.limits.invalidities(),
-    )
+    others = evidence.servers.other_keys(evidence.keys_before)
+    instances = _instances(evidence, workers.instances(reports), leaks, others)
     result = RunResult(
         **fields_of(measured),
         id=run_id,
@@ -92,55 +170,80 @@ def conclude(evidence: RunEvidence, *, run_id: str, command: Sequence[str], star
         started_at=started_at,
         scenario=scenario.shown(),
         seed=scenario.seed,
-        interrupted=course.interrupted,
+        interrupted=context.interrupted,
         environment=describe_environment(),
         fleet=evidence.servers.section(),
         instances=instances,
         limits=evidence.limits,
-        workers=load_workers(reports, clocks, leases),
+        workers=load_workers(reports, clocks, judged.leases),
         faults=evidence.timeline.section(),
-        breaks=breaks,
-        thresholds=tuple(judge_limits(measured, breaks, scenario.thresholds)),
-        warnings=(*folded.warnings, *_warnings(evidence, instances, reports, clocks, measured.safety)),
+        breaks=context.breaks,
+        thresholds=judged.thresholds,
+        warnings=(*judged.warnings, *_warnings(evidence, instances, reports, clocks, measured.safety)),
         verdict=_UNJUDGED,
     )
     return replaced(result, verdict=judge_result(result))
 
 
 def _judge(
-    evidence: RunEvidence, reports: Sequence[workers.WorkerNote], clocks: Clocks, told: Told
+    workdir: Path, context: Context, reports: Sequence[workers.WorkerNote], clocks: Clocks, told: Told
 ) -> tuple[Sections, set[int], Counter[int]]:
     """Fold and judge the history part by part; also return which resources were ever asked for, and how many leases
-    each worker was granted."""
-    total = Fold(evidence.scenario, evidence.window, _due(evidence), cut=evidence.course.interrupted)
-    for fold in told.folds.values():
-        total.sums.merge(fold)
-    parts = history_parts(evidence.workdir)
-    history = read_history(evidence.workdir, 0, parts)
-    recorded = Counter(history.counts)
-    recorded.update(told.left)
-    circumstances = _circumstances(evidence, reports, recorded, clocks)
-    oracle = Judge(evidence.scenario.ttl_ms, replace(circumstances, leases=total.sums.numbers["totals"]["acquired"]))
-    holders = Holders(evidence.window, [begun for begun, _ in evidence.timeline.spans_ns()])
-    used, leases = set[int](), Counter[int]()
-    for part in range(parts):
-        history = read_history(evidence.workdir, part, parts) if part else history
-        (total.add_handoffs if told.folds else total.add)(history.records)
-        oracle.add(history)
-        holders.add(history.records, oracle.violated_resources)
-        used.update(np.unique(history.records["resource"]).tolist())
-        leases += leases_by_worker(history.records)
+    each worker was granted.
+
+    Whatever fails on the way, what the oracle has seen stays. Then nothing is called safe, and no figure counts.
+    """
+    scenario, window, gaps = context.scenario, Window(*context.window_ns), read_gaps(workdir, clocks)
+    total = Fold(scenario, window, _due(scenario, window), cut=context.interrupted)
+    used, leases, away = set[int](), Counter[int](), Counter[str]()
+    oracle, failure = Judge(scenario.ttl_ms), ""
+    holders = Holders(window, [begun for begun, _ in context.fault_spans_ns])
+    try:
+        for fold in told.folds.values():
+            total.sums.merge(fold)
+        parts = history_parts(workdir)
+        history = read_history(workdir, 0, parts)
+        recorded = Counter(history.counts)
+        recorded.update(told.left)
+        circumstances = _circumstances(workdir, context, reports, recorded, clocks, history.unsealed)
+        granted = total.sums.numbers["totals"]["acquired"]
+        gaps_ns = tuple((gap.begun_ns, gap.ended_ns) for gap in gaps)
+        oracle = Judge(scenario.ttl_ms, replace(circumstances, leases=granted, gaps_ns=gaps_ns))
+        for part in range(parts):
+            history = read_history(workdir, part, parts) if part else history
+            oracle.add(history)
+            records = history.believed(context.until_ns).records
+            (total.add_handoffs if told.folds else total.add)(records)
+            holders.add(records, oracle.violated_resources)
+            used.update(np.unique(records["resource"]).tolist())
+            leases += leases_by_worker(records)
+            away += _touched(records, window, gaps)
+    except Exception as error:  # noqa: BLE001 - whatever it is, what was certain before stays so
+        oracle.fail(error)
+        failure = f"the record could not be read to its end ({type(error).__name__}: {error})"
+    oracle.see(context.seen_live)
     ratio = told.ratio(leases.total())
-    alone = bool(find_recipe(evidence.scenario.recipe).package) and len(reports) == 1
+    alone = bool(find_recipe(scenario.recipe).package) and len(reports) == 1
     safety = replaced(oracle.report(), holders=holders.section(), judged_ratio=ratio, within_one_process=alone)
-    sections = total.sections(reports, evidence.server_cpu_s, safety)
-    warnings = (*sections.warnings, *share_warning(ratio))
-    return replace(sections, warnings=warnings), used, told.leases or leases
+    sections = total.sections(reports, context.server_cpu_s, safety)
+    values = with_gaps(sections.values, gaps, window, away, scenario.processes)
+    if failure:
+        values = replaced(values, generator=replaced(values.generator, verdict="INVALID", reason=failure))
+    warnings = (*sections.warnings, *gap_warnings(values.generator), *share_warning(ratio))
+    return Sections(values, warnings), used, told.leases or leases
 
 
-def _due(evidence: RunEvidence) -> Due:
+def _touched(records: Records, window: Window, gaps: Sequence[Gap]) -> Counter[str]:
+    """How many acquires of the window touched a gap, and how many of them failed."""
+    if not gaps:
+        return Counter()
+    inside = records[window.holds(records["intended_ns"])]
+    near = touched(inside, gaps)
+    return Counter(operations=int(near.sum()), failures=int((near & ~acquired(inside)).sum()))
+
+
+def _due(scenario: Scenario, window: Window) -> Due:
     """What the schedule of an open loop wanted until the window's end, whoever was left to start it."""
-    scenario, window = evidence.scenario, evidence.window
     if scenario.rate_per_s is None:
         return NO_DUE
     between = partial(due_between, scenario.rate_per_s, scenario.arrivals, scenario.seed)
@@ -149,22 +252,39 @@ def _due(evidence: RunEvidence) -> Due:
     return Due(between(first_ns, last_ns), between(0, last_ns))
 
 
-def _circumstances(
-    evidence: RunEvidence,
+def _circumstances(  # noqa: PLR0917 - what was read already
+    workdir: Path,
+    context: Context,
     reports: Sequence[workers.WorkerNote],
-    recorded: Mapping[tuple[int, int], int],
+    recorded: Mapping[Who, int],
     clocks: Clocks,
+    unsealed: Mapping[Who, int],
 ) -> Circumstances:
-    about, course = find_recipe(evidence.scenario.recipe).about, evidence.course
-    commands = [info.commands_processed for info in evidence.counters]
-    ended = (*course.deaths, *course.casualties)
-    missing = holes(reports, recorded, read_open(evidence.workdir), evidence.scenario.processes, "; ".join(ended))
+    scenario, about = context.scenario, find_recipe(context.scenario.recipe).about
+    ended = (*context.ended, *context.casualties)
+    missing = holes(reports, recorded, read_open(workdir), scenario.processes, "; ".join(ended))
+    torn = torn_lost(workdir)
+    reported = workers.added(report.misreports for report in reports)
     return Circumstances(
         unsafe_recipe=None if about.safe else about.flaw,
-        fault_spans_ns=evidence.timeline.spans_ns(),
-        clock=course.clock,
-        missing=(*ended, *missing, *unbounded(reports, clocks)),
-        commands=None if None in commands else sum(filter(None, commands)),
+        fault_spans_ns=context.fault_spans_ns,
+        clock=context.clock,
+        missing=(
+            *ended,
+            *context.torn,
+            *missing,
+            *unbounded(reports, clocks),
+            *without_seal(reports, unsealed),
+            *workers.torn_notes(workdir),
+            *([f"{torn:,} attempts that lost are torn in the record"] if torn else []),
+        ),
+        commands=context.commands,
+        releases_ask=not scenario.merge_releases,
+        until_ns=NEVER_NS if clocks else context.until_ns,
+        misreports=tuple(
+            f"the recipe {scenario.recipe} reported {number:,} × {what}, which cannot be: mend the recipe"
+            for what, number in reported.items()
+        ),
     )
 
 
@@ -174,17 +294,21 @@ def key_names(key_prefix: str, resources: Iterable[int]) -> Iterator[str]:
 
 
 def _instances(
-    evidence: RunEvidence, seen: Sequence[InstanceReport], leaks: Sequence[int | None]
+    evidence: RunEvidence,
+    seen: Sequence[InstanceReport],
+    leaks: Sequence[int | None],
+    others: Sequence[int | None],
 ) -> tuple[InstanceReport, ...]:
     """What the load saw of each instance, beside what the instance says itself."""
     rows = []
-    for fact, info, leak in zip(evidence.servers.facts, evidence.counters, leaks, strict=True):
+    for fact, info, leak, other in zip(evidence.servers.facts, evidence.counters, leaks, others, strict=True):
         unknown = InstanceReport(index=fact.index, address=fact.address, state="unknown")
         row = seen[fact.index] if fact.index < len(seen) else unknown
         cpu_s, commands = info.cpu_s, info.commands_processed
         cpu_us = cpu_s * 1e6 / commands if cpu_s is not None and commands else None
         server = f"{fact.server} {fact.version}" if fact.server else row.server
-        rows.append(replaced(row, server=server, cpu_us_per_command=cpu_us, info=info, leaked_keys=leak))
+        left = {"leaked_keys": leak, "other_keys": other}
+        rows.append(replaced(row, server=server, cpu_us_per_command=cpu_us, info=info, **left))
     return tuple(rows)
 
 
@@ -230,6 +354,8 @@ def _instance_warnings(instance: InstanceReport) -> Iterator[str]:
         said.append("whether keys were left could not be checked")
     elif left:
         said.append(f"keys of this run left behind, now unlinked: {left}")
+    if instance.other_keys:
+        said.append(f"keys left under other names, which nobody unlinks: {instance.other_keys}")
     if said:
         yield f"instance #{instance.index} ({instance.address}): {'; '.join(said)}"
 

@@ -21,7 +21,7 @@ from bench.measure.clocks import Integers
 from bench.measure.facts import Window
 from bench.measure.histogram import Histogram
 from bench.measure.outcomes import acquired
-from bench.measure.record import OUTCOMES, HistoryTail
+from bench.measure.record import OUTCOMES, HistoryTail, sound
 from bench.measure.share import read_led
 from bench.run.faults import FaultTimeline
 from bench.run.interrupt import Interrupts
@@ -87,7 +87,8 @@ class Follower:
     def look(self, now_ns: int, faults: Sequence[str] = ()) -> Progress:
         """Return what happened since the last look, at the monotonic time `now_ns`. `faults`: those there are now."""
         self.find_window()
-        notes, records = workers.read_workers(self.workdir), self._tail.new_records()
+        notes, found = workers.read_workers(self.workdir), self._tail.new_records()
+        records = found[sound(found)]
         interval_s = max((now_ns - self._looked_ns) / NS_PER_S, 1e-9)
         self._looked_ns = now_ns
         codes, granted = records["outcome"] & 0xFF, acquired(records)

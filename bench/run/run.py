@@ -31,6 +31,7 @@ from bench.run.experiment import Done, exit_code, store
 from bench.run.faults import FaultTimeline
 from bench.run.follow import Follower, Show, follow
 from bench.run.interrupt import Interrupts
+from bench.run.kept import keep
 from bench.run.servers import Servers, counted, open_servers
 from bench.scenario import Scenario
 from bench.telemetry.run import FSYNCS, Run
@@ -52,7 +53,7 @@ class Order:
     """What to run and where its result belongs. `command`: as typed, without secrets; `folder`: can be made, None:
     the result is only returned; `ring`: who takes turns with it; `name`: what its user calls it; `bind`: where workers
     of other hosts are awaited, as many as the scenario has processes; `more`: for another run after this one, too;
-    `stand_ins`: as in Plan."""
+    `stand_ins`: as in Plan; `keep_history`: the record stays beside the result."""
 
     scenario: Scenario
     run_id: str
@@ -66,6 +67,7 @@ class Order:
     bind: tuple[str, int] | None = None
     more: bool = False
     stand_ins: bool = True
+    keep_history: bool = False
 
 
 def run_scenario(order: Order, interrupts: Interrupts, show: Show) -> Done[RunResult]:
@@ -107,7 +109,7 @@ def run_on(
                 allow_missing=order.allow_missing, ring=order.ring, bind=order.bind, more=order.more,
                 stand_ins=order.stand_ins,
             )  # fmt: skip
-            before = info_snapshot(servers.urls)
+            before, keys_before = info_snapshot(servers.urls), servers.key_counts()
             kernel_before = read_counters()
             interrupts.raising = False
             with closing(LocustProcess(plan, environ)) as load, timeline:
@@ -120,6 +122,7 @@ def run_on(
                 scenario, servers, guard.folder, plan.key_prefix, course, course.window, timeline,
                 *counted(servers.urls, before),
                 limits_between(kernel_before, read_counters(), quota_cores()),
+                keys_before, follower.live.verdict.violations,
             )  # fmt: skip
             result = conclude(evidence, run_id=order.run_id, command=order.command, started_at=started)
             troubles = telemetry.finish(result.safety, hurried=course.interrupted)
@@ -127,7 +130,20 @@ def run_on(
             verdict = structs.replace(result.verdict, exit_code=code)
             warnings = (*result.warnings, *troubles, *environment_warnings())
             result = structs.replace(result, name=order.name, warnings=warnings, verdict=verdict)
-            return Done(result, None, code) if order.folder is None else store(result, order.folder, code)
+            done = Done(result, None, code) if order.folder is None else store(result, order.folder, code)
+            return _kept(done, evidence) if order.keep_history else done
+
+
+def _kept(done: Done[RunResult], evidence: RunEvidence) -> Done[RunResult]:
+    """Put the record beside a stored result; where that cannot be done the run ends with the fault's sentence."""
+    if done.path is None:
+        return done
+    try:
+        keep(evidence.workdir, done.path.parent, evidence.context)
+    except EnvironmentNotReadyError as error:
+        code = done.exit_code if done.exit_code == EXIT_INTERRUPTED else error.exit_code
+        return replace(done, exit_code=code, unstored=str(error))
+    return done
 
 
 def _require_free(host: str, port: int) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from bench.errors import EnvironmentNotReadyError
 from bench.measure.run_result import FleetFacts, InfoDelta, InstanceFacts, SyncLatency
@@ -17,7 +18,7 @@ from bench.telemetry.settings import is_wanted
 from bench.topology.faults.injection import FaultOrder, Need, prepared_fleet
 from bench.topology.faults.kinds import needs_of
 from bench.topology.fleet import Fleet, fdatasync_latency
-from bench.topology.probe import InfoSnapshot, delta, info_snapshot, inspect, require_independent
+from bench.topology.probe import InfoSnapshot, delta, info_snapshot, inspect, key_counts, require_independent
 from bench.topology.server import find_server
 
 _DURABLE = ("everysec", "always")
@@ -48,6 +49,15 @@ class Servers:
             fdatasync_s=self.disk,
             instances=self.facts,
         )
+
+    def key_counts(self) -> tuple[int | None, ...]:
+        """How many keys each of our own servers has now; None: not ours, where others have keys too, or not known."""
+        return key_counts(self.urls) if self.fleet else (None,) * len(self.urls)
+
+    def other_keys(self, before: Sequence[int | None]) -> tuple[int | None, ...]:
+        """How many keys each of our own servers has more than `before`, once those of the run are unlinked."""
+        pairs = zip_longest(before, self.key_counts())
+        return tuple(None if old is None or new is None else max(new - old, 0) for old, new in pairs)
 
     def losses(self) -> list[str]:
         """One sentence for each server of ours that has ended, once every fault is undone: nobody ordered that."""

@@ -15,7 +15,16 @@ import numpy as np
 
 from bench.measure.clocks import Integers, Who, timelines
 from bench.measure.outcomes import acquired
-from bench.measure.record import RECORD_DTYPE, History, OperationFacts, Records, ends_ns, extent_ns
+from bench.measure.record import (
+    NEVER_NS,
+    OUTCOME_CODES,
+    RECORD_DTYPE,
+    History,
+    OperationFacts,
+    Records,
+    ends_ns,
+    extent_ns,
+)
 from bench.measure.run_result import BrokenRule, Example, SafetyReport, SafetyWord
 from bench.measure.verdict import TESTED_LEAST
 from bench.measure.workers import WorkerNote
@@ -42,6 +51,10 @@ class Circumstances:
     missing: tuple[str, ...] = ()  # sentences on what is known to be lost of the history, or has no bound on its clock
     commands: int | None = None  # that the servers took during the run; None if one of them does not say
     leases: int = 0  # as many were granted, where the history has not all of them
+    releases_ask: bool = False  # each release that found its lock has sent a command of its own
+    gaps_ns: tuple[tuple[int, int], ...] = ()  # when a load process was away: what it saw then was late
+    until_ns: int = NEVER_NS  # when the history was read: nothing in it is later
+    misreports: tuple[str, ...] = ()  # sentences on what the recipe said and cannot be
 
 
 class Judge:
@@ -60,12 +73,14 @@ class Judge:
         Never raises: a failure of the checker becomes UNKNOWN.
         """
         try:
+            history = history.believed(self._circumstances.until_ns)
             records, operations = history.records, Operations.of(history.records, history.early, history.late)
             self._counts["operations"] += len(records)
             self._counts["torn"] += history.torn
             self._counts["missing"] += history.missing_segments
             self._counts["acquired"] += int(acquired(records).sum())
             self._counts["lost"] += int(operations.lost.sum())
+            self._count_claims(records, len(history.lost))
             asked = _asked(operations, history.lost)
             first, last = extent_ns(operations.early)[0], extent_ns(operations.late)[1]
             last += rules.CLEANUP_NS + self._ttl_ms * 1_000_000  # of keys that may be left
@@ -77,12 +92,29 @@ class Judge:
                 resources, *bounds = asked[:, sent]
                 self._counts["contested"] += rules.contested(leases)
                 self._counts["tested"] += rules.tested(leases, *(timeline.keys(resources, bound) for bound in bounds))
-                self._counts["held"] += int((leases.end > leases.granted).sum())
-                for kind, broken in rules.broken_rules(leases):
+                self._counts["held"] += int((leases.end > leases.returned).sum())
+                for kind, broken in rules.broken_rules(leases, self._circumstances.gaps_ns):
                     self._note(kind, part.own, *broken)
                 self._note("spurious_refusal", part.own, rules.spurious_refusals(part, timeline, self._ttl_ms))
         except Exception as error:  # noqa: BLE001 - whatever it is, the answer is not SAFE
-            self._failure = f"the checker failed: {type(error).__name__}: {error}"
+            self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        """Something that is needed to judge has failed: what was seen stays, and nothing is called safe any more."""
+        self._failure = self._failure or f"the checker failed: {type(error).__name__}: {error}"
+
+    def see(self, counts: Mapping[str, int]) -> None:
+        """Take over what was seen while the run lasted, where this judge has failed."""
+        if self._failure:
+            for kind in VIOLATIONS:
+                self._counts[kind] = max(self._counts[kind], counts.get(kind, 0))
+
+    def _count_claims(self, records: Records, lost: int) -> None:
+        """How often the recipe says that it has asked a server, at the least."""
+        released = (records["outcome"] >> 8) & 0xFF
+        self._counts["gone"] += int((released == OUTCOME_CODES["gone"]).sum())
+        self._counts["released"] += int((released == OUTCOME_CODES["released"]).sum())
+        self._counts["asked"] += int((records["attempt_ns"] > 0).sum()) + lost
 
     @property
     def violated_resources(self) -> frozenset[int]:
@@ -93,7 +125,8 @@ class Judge:
     def report(self) -> SafetyReport:
         """The verdict over all parts."""
         counts, commands = self._counts, self._circumstances.commands
-        unasked = commands is not None and commands < max(counts["acquired"], self._circumstances.leases)
+        claims = counts["asked"] + (counts["released"] if self._circumstances.releases_ask else 0)
+        unasked = commands is not None and commands < max(claims, self._circumstances.leases)
         tested = 0 if unasked else counts["tested"]
         verdict, reason = self._verdict("; ".join(self._unknown()), tested, unasked=unasked)
         return SafetyReport(
@@ -107,6 +140,7 @@ class Judge:
             spurious_refusals=counts["spurious_refusal"],
             unexplained=counts["unexplained"],
             contested_leases=counts["contested"],
+            misreports=self._circumstances.misreports,
             tested_leases=tested,
             upper_bound_95=3 / tested if verdict == "SAFE" else None,
             examples=tuple(self._examples),
@@ -118,10 +152,16 @@ class Judge:
         if self._failure:
             yield self._failure
         yield from self._circumstances.missing
+        yield from self._circumstances.misreports
+        if counts["gone"] and not counts["released"]:
+            yield f"no release found its lock: all {counts['gone']:,} said GONE, so nobody knows what it kept out"
         if not counts["operations"]:
             yield "no operation was recorded"
         if counts["torn"] or counts["missing"]:
-            yield f"the history is incomplete: {counts['torn']} torn records, {counts['missing']} missing files"
+            yield (
+                f"the history is incomplete: {counts['torn']:,} torn records, {counts['missing']} missing files; the "
+                "memory or the disk of this machine has lost or changed them"
+            )
         if step := clock_step_ns(self._circumstances.clock):
             yield f"the wall clock stepped by {step / 1e6:.1f} ms during the run, and servers expire keys by it"
         if counts["lost"]:
@@ -189,7 +229,7 @@ def clock_step_ns(samples: Sequence[ClockSample]) -> int:
 def not_tested(held: int, tested: int, *, unasked: bool) -> str:
     """Why `tested` leases are too few, of `held` that were held for a time."""
     if unasked:
-        return "the servers took fewer commands than leases were granted: nobody asked them"
+        return "the servers took fewer commands than the recipe says it sent: nobody asked them each time"
     if not held:
         return "no lease was held for a time: set --hold"
     return (
@@ -217,10 +257,17 @@ def holes(
         elif note.phase != "stopped":
             if f"(pid {who[1]})" not in known:
                 yield f"{name} did not report its end"
-        elif (number := recorded.get(who, 0)) < note.recorded:
+        elif (number := recorded.get(who, 0)) != note.recorded:
             yield f"{name} recorded {note.recorded:,} operations, and {number:,} are there"
         if unfinished.get(who):
             yield f"{unfinished[who]:,} operations of {name} were begun and never recorded"
+
+
+def without_seal(notes: Sequence[WorkerNote], unsealed: Mapping[Who, int]) -> Iterator[str]:
+    """What workers of this host that ended in order have recorded without a checksum."""
+    for note in notes:
+        if note.phase == "stopped" and not note.host and (number := unsealed.get((note.worker, note.pid))):
+            yield f"{number:,} records of {note.name} have no checksum: the record is torn"
 
 
 @dataclass(frozen=True, slots=True)

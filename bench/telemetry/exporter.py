@@ -17,7 +17,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from bench.measure.facts import Window
-from bench.measure.record import NEVER_NS, HistoryTail, history_parts, read_history
+from bench.measure.record import NEVER_NS, HistoryTail, history_parts, read_history, sound
 from bench.measure.run_result import SafetyReport
 from bench.measure.workers import WorkerNote, read_workers
 from bench.telemetry.load_log import Extension, LineTail, ObservedAttempt
@@ -115,14 +115,16 @@ class Exporter:
     def _look(self, now_ns: int, *, last: bool = False) -> None:
         """Read what is new in the folder, and what the servers say. `last`: no vote is patched any more."""
         self._servers.note(self._infos())
-        records = self._fresh.new_records()
+        found = self._fresh.new_records()
+        records = found[sound(found)]
         if len(records):
             self._written = max(self._written, int(records["sequence"].max()))
         self._counts.look(records, now_ns)
         attempts, extensions = list(self._attempts.new()), list(self._extensions.new())
         self._not_kept += sum(attempt.dropped for attempt in attempts)
         count_observed(self._observed, attempts, extensions, self._run.addresses)
-        settled = self._settled.new_records(NEVER_NS if last else now_ns - self._run.settle_ns)
+        found = self._settled.new_records(NEVER_NS if last else now_ns - self._run.settle_ns)
+        settled = found[sound(found)]
         self._counts.add_votes(settled)
         if self._otlp is not None and self._settings.traces:
             self._tracing.note(attempts, extensions)
@@ -135,7 +137,7 @@ class Exporter:
         """
         counts, parts = OperationCounts(self._run.quorum), history_parts(self._folder)
         for part in range(parts):
-            history = read_history(self._folder, part, parts)
+            history = read_history(self._folder, part, parts).believed()
             if history.missing_segments:
                 return
             records = history.records

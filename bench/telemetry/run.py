@@ -198,7 +198,7 @@ class OperationCounts:
             rows = ((records["outcome"] >> 8) & 0xFF) == OUTCOME_CODES[name]
             count("redlock.release.duration", (records["release_replied_ns"] - sent)[rows], redlock_outcome=name)
         count("redlock.leases.gone", outcomes.count_releases(records)["gone"])
-        count("redlock.hold.duration", (sent - records["granted_ns"])[won & (sent > 0)])
+        count("redlock.hold.duration", (sent - records["ended_ns"])[won & (sent > 0)])
         count("redlock.lease.validity", (records["valid_until_ns"] - records["granted_ns"])[won])
         split_votes = outcomes.split_votes_of(records)
         count("redlock.split_votes", int(split_votes.sum()))

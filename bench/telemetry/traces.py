@@ -86,7 +86,7 @@ def _holder_of(records: Records, row: int) -> int | None:
     one = records[row]
     if outcomes.attempts_of(records[row : row + 1])[0] <= 1:
         return None
-    sent, until_ns = records["release_sent_ns"], one["granted_ns"] or one["ended_ns"]
+    sent, until_ns = records["release_sent_ns"], one["ended_ns"]
     rows = np.flatnonzero((records["resource"] == one["resource"]) & (sent > one["start_ns"]) & (sent <= until_ns))
     return int(rows[np.argmax(sent[rows])]) if len(rows) else None
 

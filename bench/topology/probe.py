@@ -149,6 +149,15 @@ def leaked_keys(urls: Sequence[str], names: Iterable[str]) -> tuple[int | None, 
     return _ask(urls, unlink, lambda *_silence: None)
 
 
+def key_counts(urls: Sequence[str]) -> tuple[int | None, ...]:
+    """How many keys each instance has, in all of its databases; None: it does not say."""
+
+    def count(client: redis.Redis, _target: InstanceTarget) -> int | None:
+        return sum(int(database["keys"]) for database in client.info("keyspace").values())
+
+    return _ask(urls, count, lambda *_silence: None)
+
+
 def _ask(
     urls: Sequence[str],
     question: Callable[[redis.Redis, InstanceTarget], Answer],

@@ -26,6 +26,7 @@ from locust.runners import WorkerRunner
 from bench.errors import EnvironmentNotReadyError
 from bench.measure.environment import slewed_ns
 from bench.measure.facts import Window
+from bench.measure.gaps import GAPS
 from bench.measure.record import BEGUN, RECORD_BYTES, read_lost
 from bench.measure.share import BUCKETS, FOLD, buckets_of, fitting, fold_here, pack_here
 from bench.measure.workers import read_workers
@@ -160,6 +161,7 @@ def _folded(folder: Path, scenario: Scenario, window_ns: tuple[int, int], budget
 def _packed(folder: Path, buckets: int) -> dict[str, Any]:
     note = read_workers(folder)[0]
     sizes = pack_here(folder, (note.worker, note.pid), buckets)
-    others = [*folder.glob(f"{BEGUN}-*.bin"), *folder.glob(f"{FOLD}-*.json")]
+    others = [path for kind in (BEGUN, GAPS) for path in folder.glob(f"{kind}-*.bin")]
+    others += folder.glob(f"{FOLD}-*.json")
     files = {**{path.name: path.stat().st_size for path in others}, **sizes}
     return {"files": files, "notes": [path.read_bytes() for path in folder.glob("worker-*.json")]}

@@ -30,6 +30,7 @@ from bench.measure.clocks import Clock, clock_file
 from bench.measure.environment import clock_name, slewed_ns
 from bench.measure.facts import Window
 from bench.measure.fold import Fold
+from bench.measure.gaps import GAPS
 from bench.measure.record import BEGUN, LOST
 from bench.measure.section import decoded
 from bench.measure.share import BUCKETS, FOLD, Led, budget_per_s, chosen, read_fold, unpack_here, write_led
@@ -231,7 +232,7 @@ class Hosts:
         if answer is None or folder is None:
             return
         who = f"{host.worker}-{host.pid}"
-        own = re.compile(rf"(?:{BEGUN}-{who}\.bin|{FOLD}-{who}\.json|(?:history|{LOST})-{who}\.pack)")
+        own = re.compile(rf"(?:(?:{BEGUN}|{GAPS})-{who}\.bin|{FOLD}-{who}\.json|(?:history|{LOST})-{who}\.pack)")
         for name, size in answer["files"].items():
             if not own.fullmatch(name) or not self._fetch_file(node, folder / name, size):
                 return

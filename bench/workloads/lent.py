@@ -36,8 +36,8 @@ def kind_of(
 ) -> Callable[..., Caller]:
     """What makes callers that lock by `acquire` and wait by these: the last two where starts have a schedule."""
     lock = getattr(acquire, "__self__", None)
-    if not isinstance(lock, Shortcut):
-        return Caller
+    if not isinstance(lock, Shortcut) or not type(lock).__module__.startswith("lockcore."):
+        return Caller  # a lock derived from ours may have ways of its own
     return partial(LentCaller, lock=lock, naps=naps, rests=rests, arrivals=arrivals, pacer=pacer)
 
 
@@ -175,10 +175,13 @@ class LentCaller(Caller):
 
     def _hold(self, lease: Lease) -> bool:
         self._lease = lease
+        fault = self._read(lease, self._start_ns, self._now())
+        if fault:
+            self.misreport(fault)  # of our own lock: its record will not be believed
         if self.holds_ns is None:
-            return self._give_back(lease.granted_ns)
+            return self._give_back(self._returned_ns)
         self._stage = HELD
-        self.naps.call(lease.granted_ns + next(self.holds_ns), self._me)
+        self.naps.call(self._returned_ns + next(self.holds_ns), self._me)
         return False
 
     def _give_back(self, sent_ns: int) -> bool:
@@ -219,7 +222,7 @@ class LentCaller(Caller):
             self.operate(self._resource, self._intended_ns, self._start_ns)
             return self._rest()
         denial, self._denial = self._denial, None
-        self._denied(denial, self._resource, self._intended_ns, self._start_ns)
+        self._denied(denial, self._resource, self._intended_ns, self._start_ns, monotonic_ns())
         self._stage = IDLE
         return self._rest()
 

@@ -3,23 +3,27 @@
 Rules
 - Every finished operation is recorded, also when its caller is killed in the middle: under a lease it gives that back
   first; in the release it records that no reply came. Killed inside the acquire it counts as cut.
-- One reading of the clock serves its neighbours: the acquire ends with the one its validity check used.
+- An acquire ends when it returns, by our own reading of the clock. What the recipe says of its lease is read once,
+  then: it may hand the object out again, or change it. Only the end may move later, as a watchdog renews the lease.
+- What cannot be true is a finding about the recipe (`misreport`). A lease without times is given back, and is recorded
+  as an acquire that failed.
 - A resource's name is made when it is needed: of a hundred thousand none would be in a cache (0.7 µs a cycle).
 - Compiled with the core (lockcore/compiled.py), where a wheel is built.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Protocol, SupportsInt
+from typing import Final, Protocol, SupportsInt, cast
 
 import gevent
 
 from bench.measure.record import OUTCOME_CODES
 from bench.measure.recorder import Recorder
-from bench.recipes.protocol import Release
 from lockcore import Denied, Lease, Outcome, Tally
 from lockcore.clock import monotonic_ns
+from lockcore.model import Closed, Counted
 
 
 class PackedVotes(dict[Tally, int]):
@@ -34,7 +38,7 @@ class PackedVotes(dict[Tally, int]):
 
 
 class OpenVotes:
-    """Records whose rounds were open as they were written: *slots and leases → their votes, patched once closed*.
+    """Records whose rounds were open as they were written: *slots and rounds → their votes, patched once closed*.
 
     They are looked at as others come, the oldest first: kept for a mere second they were 50,000 leases, and each
     garbage collection stopped everybody for 26 to 56 ms. `patch`: see `Recorder.patch_votes`.
@@ -42,14 +46,14 @@ class OpenVotes:
 
     def __init__(self, patch: Callable[[int, int], bool], votes: PackedVotes) -> None:
         self._patch, self._votes = patch, votes
-        self._entries: deque[tuple[int, Lease]] = deque()
+        self._entries: deque[tuple[int, Counted]] = deque()
         self._tally = Tally()
         self._packed = votes[self._tally]
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def add(self, entry: tuple[int, Lease]) -> None:
+    def add(self, entry: tuple[int, Counted]) -> None:
         """One more; where many are kept, the oldest two are looked at."""
         self._entries.append(entry)
         if len(self._entries) > KEPT:
@@ -59,15 +63,18 @@ class OpenVotes:
         """Patch what has closed among the oldest `most`; the `last` time they are taken as they stand."""
         entries = self._entries
         for _ in range(min(most, len(entries))):
-            slot, lease = entries.popleft()
-            won = lease.round
-            if won.undecided and not last:
-                entries.append((slot, lease))
+            slot, won = entries.popleft()
+            try:
+                if won.undecided and not last:
+                    entries.append((slot, won))
+                    continue
+                tally = won.tally
+                if tally is not self._tally:
+                    self._packed = self._votes[tally]
+                    self._tally = tally
+                self._patch(slot, self._packed)
+            except Exception:  # noqa: BLE001, S112 - a round of another package: its votes stay undecided
                 continue
-            tally = won.tally
-            if tally is not self._tally:
-                self._tally, self._packed = tally, self._votes[tally]
-            self._patch(slot, self._packed)
 
 
 class Places(Protocol):
@@ -84,9 +91,36 @@ class LocustUser(Protocol):
 
 
 KEPT: Final = 256  # open votes, before the oldest are looked at
+LAST_NS: Final = 1 << 62  # no time is later
+NO_ROUND: Final = Closed(Tally())
+MOST_ATTEMPTS: Final = 1 << 31
 RELEASED: Final = Outcome.RELEASED
+ANSWERS: Final = (Outcome.RELEASED, Outcome.GONE, Outcome.UNREACHABLE)  # of a release
+REFUSALS: Final = (Outcome.CONTENDED, Outcome.SPLIT_VOTE, Outcome.UNREACHABLE, Outcome.TOO_LATE)  # of an acquire
 ACQUIRED: Final = OUTCOME_CODES["acquired"]
 ACQUIRED_RELEASED: Final = ACQUIRED | OUTCOME_CODES["released"] << 8
+
+
+def ignore(_sentence: str) -> None:
+    """Nobody wants to know."""
+
+
+def fault_of_denial(answer: object, start_ns: int, returned_ns: int) -> str:
+    """What cannot be true of an acquire that returned no lease, "" = nothing. It was called at `start_ns`."""
+    if not isinstance(answer, Denied):
+        return f"an acquire that returned {type(answer).__name__} instead of a Lease or a Denied"
+    try:
+        if answer.outcome not in REFUSALS:
+            return "a denied acquire with an outcome that none can have"
+        if not 0 <= answer.split_votes <= answer.attempts < MOST_ATTEMPTS:
+            return "a denied acquire with numbers of attempts that cannot be"
+        if not all(type(time_ns) is int and start_ns <= time_ns <= returned_ns for time_ns in answer.lost_ns):
+            return "a denied acquire with attempts outside the call"
+        if any(not 0 <= count <= 255 for count in answer.tally):
+            return "a denied acquire with votes that cannot be"
+    except Exception as error:  # noqa: BLE001 - whatever it is, this cannot be read
+        return f"a denied acquire that cannot be read ({type(error).__name__})"
+    return ""
 
 
 @dataclass(eq=False)
@@ -97,10 +131,14 @@ class Caller:
     `tell` takes an acquire's time and how it failed, `keep` for how long the caller was kept from its next operation.
     `begun[place]`: when the operation in progress was begun, 0 for none. `lost` takes attempts that a record has no
     room for. `still_open`: the votes of a round that is not closed, all of them undecided.
+
+    Set afterwards: `misreport` takes a sentence on what the recipe said and cannot be. `held` has the ids of the leases
+    that callers of this process hold. `believes_grant`: the acquire ends with the reading of the recipe, which holds
+    its caller up after that, by order (a pause "after-grant").
     """
 
-    acquire: Callable[..., Lease | Denied]
-    release: Release
+    acquire: Callable[..., object]
+    release: Callable[[Lease], object]
     ttl_ms: SupportsInt
     wait_ms: SupportsInt
     number: int
@@ -116,7 +154,7 @@ class Caller:
     lost: Callable[[int, Sequence[int]], None]
     votes: PackedVotes
     still_open: int
-    pending: Callable[[tuple[int, Lease]], None]
+    pending: Callable[[tuple[int, Counted]], None]
     tell: Callable[[int, str | None], None] | None
     cut: Callable[[], None]
     keep: Callable[[int], None]
@@ -126,6 +164,18 @@ class Caller:
         self._tally = Tally()  # the last one seen: nearly always the next, too
         self._packed = self.votes[self._tally]
         self._usual = ACQUIRED_RELEASED
+        self.misreport: Callable[[str], None] = ignore
+        self.held: set[int] = set()
+        self.believes_grant = False
+        # the lease in hand, as it was read when its acquire returned
+        self._returned_ns = 0
+        self._attempt_ns = 0
+        self._granted_ns = 0
+        self._until_ns = 0
+        self._rounds = 0
+        self._owner = 0
+        self._lost_ns: Sequence[int] = ()
+        self._round: Counted | None = None
 
     def run(self, user: LocustUser, running: str) -> None:
         """Operations until the state of `user` is another than `running`, or the schedule ends."""
@@ -145,18 +195,29 @@ class Caller:
 
     def operate(self, resource: int, intended_ns: int, start_ns: int) -> None:
         """One operation, which was to start at `intended_ns`, and does at `start_ns`."""
-        lease: Lease | Denied | None = None
+        lease: Lease | None = None
         sent_ns = 0
         self.begun[self.place] = start_ns
         try:
-            lease = self.acquire(f"r{resource}", self.ttl_ms, self.wait_ms)
-            if not isinstance(lease, Lease):
-                return self._denied(lease, resource, intended_ns, start_ns)
-            sent_ns = lease.granted_ns
+            answer = self.acquire(f"r{resource}", self.ttl_ms, self.wait_ms)
+            returned_ns = self._now()
+            if not isinstance(answer, Lease):
+                return self._denied(answer, resource, intended_ns, start_ns, returned_ns)
+            lease = answer
+            fault = self._read(lease, start_ns, returned_ns)
+            if fault:
+                self.misreport(fault)
+                if self._round is None:  # nothing is known of it
+                    sent_ns = returned_ns
+                    self.release(lease)
+                    return self._failed(resource, intended_ns, start_ns, returned_ns)
+            self.held.add(id(lease))
+            returned_ns = sent_ns = self._returned_ns
             if self.holds_ns is not None:
                 sent_ns = 0
-                self.nap_until(lease.granted_ns + next(self.holds_ns))
+                self.nap_until(returned_ns + next(self.holds_ns))
                 sent_ns = self._now()
+            self.held.discard(id(lease))
             outcome = self.release(lease)
             replied_ns = self._now()
         except BaseException:
@@ -165,40 +226,120 @@ class Caller:
         self._note(lease, outcome, resource, intended_ns, start_ns, sent_ns, replied_ns)
         return None
 
+    def _read(self, lease: Lease, start_ns: int, returned_ns: int) -> str:
+        """Copy what the record needs of a lease that was returned just now; what cannot be true of it, "" = nothing.
+
+        Of a lease whose grant cannot be true the grant is when it was returned: its caller holds it from then on.
+        Without a `_round` nothing is known of it.
+        """
+        self._returned_ns = returned_ns
+        self._round, self._lost_ns, self._rounds, self._owner = None, (), 1, 0
+        try:
+            attempt_ns = lease.started_ns
+            granted_ns = lease.granted_ns
+            until_ns = lease.valid_until_ns
+            if type(attempt_ns) is not int or type(granted_ns) is not int or type(until_ns) is not int:
+                return "a lease with times that are no whole numbers"
+            if not 0 < until_ns < LAST_NS:
+                return "a lease with an end that no clock shows"
+            in_time = start_ns <= attempt_ns <= granted_ns <= returned_ns
+            self._attempt_ns = attempt_ns if in_time else start_ns
+            self._granted_ns = granted_ns if in_time else returned_ns
+            self._until_ns = until_ns
+            self._round = NO_ROUND
+            fault = self._read_attempts(lease, start_ns, returned_ns)
+        except Exception as error:  # noqa: BLE001 - whatever it is, this cannot be read
+            return f"a lease that cannot be read ({type(error).__name__})"
+        if not in_time:
+            return "a lease that was begun or granted outside its acquire"
+        if self.believes_grant:
+            self._returned_ns = granted_ns
+        return fault
+
+    def _read_attempts(self, lease: Lease, start_ns: int, returned_ns: int) -> str:
+        """The rest of it."""
+        attempts, split_votes, lost_ns = lease.attempts, lease.split_votes, lease.lost_ns
+        won = lease.round
+        if won.undecided == 0:
+            self._pack(won.tally)
+        self._round = won
+        self._owner = hash(lease.owner_token)
+        if type(attempts) is not int or type(split_votes) is not int:
+            return "a lease with numbers of attempts that are no whole numbers"
+        if not 0 <= split_votes <= attempts < MOST_ATTEMPTS:
+            return "a lease with numbers of attempts that cannot be"
+        self._rounds = attempts | split_votes << 32
+        if lost_ns and not all(type(lost) is int and start_ns <= lost <= returned_ns for lost in lost_ns):
+            return "a lease with attempts outside its acquire"
+        self._lost_ns = lost_ns
+        return "one Lease object for two callers at once" if id(lease) in self.held else ""
+
+    def _pack(self, tally: Tally) -> int:
+        """The votes of a record."""
+        if tally is not self._tally:
+            self._packed = self.votes[tally]
+            self._tally = tally
+        return self._packed
+
+    def _end_of(self, lease: Lease) -> int:
+        """When a lease ends, now that it was given back: a watchdog may have moved that, and nobody takes it back."""
+        with suppress(Exception):
+            until_ns = lease.valid_until_ns
+            if type(until_ns) is int and self._until_ns <= until_ns < LAST_NS:
+                return until_ns
+        self.misreport("a lease whose end was taken back while it was held")
+        return self._until_ns
+
+    def _code_of(self, outcome: object) -> int:
+        """How the operation ended; `outcome` of the release: None when no reply came."""
+        if outcome is RELEASED:
+            return self._usual
+        if outcome is None:
+            return ACQUIRED
+        if isinstance(outcome, Outcome) and outcome in ANSWERS:
+            return ACQUIRED | OUTCOME_CODES[outcome.value] << 8
+        self.misreport("a release that returned none of RELEASED, GONE and UNREACHABLE")
+        return ACQUIRED | OUTCOME_CODES["unreachable"] << 8
+
     def _note(  # noqa: PLR0917 - as it came
-        self, lease: Lease, outcome: Outcome | None, resource: int, intended_ns: int, start_ns: int, sent_ns: int,
+        self, lease: Lease, outcome: object, resource: int, intended_ns: int, start_ns: int, sent_ns: int,
         replied_ns: int,
     ) -> None:  # fmt: skip
         """Record an operation that had its lease. `outcome` of the release: None when no reply came."""
-        ended_ns = lease.granted_ns
+        returned_ns = self._returned_ns
         if self.tell is not None:
-            self.tell(lease.granted_ns - intended_ns, None)
-        code = self._usual if outcome is RELEASED else ACQUIRED | (OUTCOME_CODES[outcome.value] << 8 if outcome else 0)
-        won = lease.round  # asked itself: `is_open` and `tally` of the lease would ask it, too
-        packed, is_open = self.still_open, won.undecided != 0
-        if not is_open:
-            tally = won.tally
-            if tally is not self._tally:
-                self._tally, self._packed = tally, self.votes[tally]
-            packed = self._packed
+            self.tell(returned_ns - intended_ns, None)
+        code = self._usual if outcome is RELEASED else self._code_of(outcome)
+        won = cast("Counted", self._round)
+        packed, is_open = self.still_open, True
+        try:
+            is_open = won.undecided != 0
+            if not is_open:
+                packed = self._pack(won.tally)
+        except Exception:  # noqa: BLE001 - a round of another package that cannot be read any more
+            self.misreport("a lease whose votes cannot be read")
+        until_ns = self._end_of(lease)
         slot = self.recorder.write(
-            intended_ns, start_ns, lease.started_ns, ended_ns, lease.valid_until_ns, sent_ns, sent_ns, replied_ns,
-            ended_ns, resource, self.number, code, packed, lease.attempts | lease.split_votes << 32,
-            hash(lease.owner_token),
+            intended_ns, start_ns, self._attempt_ns, self._granted_ns, until_ns, sent_ns, sent_ns, replied_ns,
+            returned_ns, resource, self.number, code, packed, self._rounds, self._owner,
         )  # fmt: skip
         self.begun[self.place] = 0
-        if lease.lost_ns:
-            self.lost(resource, lease.lost_ns)
+        if self._lost_ns:
+            self.lost(resource, self._lost_ns)
         if is_open:
-            self.pending((slot, lease))
+            self.pending((slot, won))
 
-    def _denied(self, denied: Denied, resource: int, intended_ns: int, start_ns: int) -> None:
+    def _denied(self, answer: object, resource: int, intended_ns: int, start_ns: int, ended_ns: int) -> None:
         """What is left of an operation whose acquire did not succeed. It takes a turn of the hub, ours and no part of
         the acquire: one that fails at once has taken none, and its caller would come back so fast that nobody else
         runs."""
-        ended_ns = monotonic_ns()
         gevent.sleep(0)
         self.keep(monotonic_ns() - ended_ns)
+        fault = fault_of_denial(answer, start_ns, ended_ns)
+        if fault:
+            self.misreport(fault)
+            return self._failed(resource, intended_ns, start_ns, ended_ns)
+        denied = cast("Denied", answer)
         outcome, lost_ns = denied.outcome.value, denied.lost_ns
         if self.tell is not None:
             self.tell(ended_ns - intended_ns, outcome)
@@ -209,16 +350,26 @@ class Caller:
             OUTCOME_CODES[outcome], self.votes[denied.tally], denied.attempts | denied.split_votes << 32, 0,
         )  # fmt: skip
         self.begun[self.place] = 0
+        return None
 
-    def _broken_off(
-        self, lease: Lease | Denied | None, resource: int, intended_ns: int, start_ns: int, sent_ns: int
-    ) -> None:
+    def _failed(self, resource: int, intended_ns: int, start_ns: int, ended_ns: int) -> None:
+        """Record an acquire of which the recipe said what cannot be: one that failed, and of which nothing is known."""
+        if self.tell is not None:
+            self.tell(ended_ns - intended_ns, "unreachable")
+        self.recorder.write(
+            intended_ns, start_ns, 0, 0, 0, 0, 0, 0, ended_ns, resource, self.number,
+            OUTCOME_CODES["unreachable"], 0, 1, 0,
+        )  # fmt: skip
+        self.begun[self.place] = 0
+
+    def _broken_off(self, lease: Lease | None, resource: int, intended_ns: int, start_ns: int, sent_ns: int) -> None:
         """A caller that is killed (or meets a bug): the lease goes back, and what happened is recorded."""
-        if not isinstance(lease, Lease):
+        if lease is None or self._round is None:
             self.cut()
             self.begun[self.place] = 0
             return
-        outcome: Outcome | None = None
+        self.held.discard(id(lease))
+        outcome: object = None
         replied_ns = 0
         try:
             if not sent_ns:

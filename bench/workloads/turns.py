@@ -17,7 +17,8 @@ import numpy as np
 from gevent.event import Event
 from gevent.socket import wait_read
 
-from bench.measure.record import RECORD_DTYPE, RECORD_FIELDS
+from bench.measure.record import RECORD_DTYPE, RECORD_FIELDS, words_of
+from bench.measure.seals import reseal
 from bench.workloads.plan import Ring
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
@@ -51,6 +52,11 @@ class RingPlace:
             self._parked -= 1
             self.kept_ns += monotonic_ns() - self._opened_ns
         return monotonic_ns()
+
+    @property
+    def holding(self) -> bool:
+        """Whether it is this process's turn."""
+        return self._holding
 
     def own_ns(self) -> int:
         """The time that has not passed while waiting: monotonic, ns."""
@@ -129,11 +135,13 @@ class RingPlace:
     def shift(self, workdir: Path, worker: int) -> None:
         """Bring the times of the closed history of `worker` to own time."""
         base, (firsts, shifts_ns) = 0, np.array(self._shifts).T
-        segments = workdir.glob(f"history-{worker}-{os.getpid()}.*.bin")
+        segments, moved = workdir.glob(f"history-{worker}-{os.getpid()}.*.bin"), []
         for path in sorted(segments, key=lambda path: int(path.suffixes[-2][1:])):
             records = np.fromfile(path, RECORD_DTYPE)
             by_ns = shifts_ns[np.searchsorted(firsts, np.arange(base, base + len(records)), side="right") - 1]
             for name in (name for name in RECORD_FIELDS if name.endswith("_ns")):
                 records[name] -= np.where(records[name] > 0, by_ns, 0)
             records.tofile(path)
+            moved.append(words_of(records))
             base += len(records)
+        reseal(workdir, worker, moved)

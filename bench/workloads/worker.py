@@ -27,6 +27,7 @@ from greenlet import greenlet
 from locust.env import Environment
 
 from bench.errors import BenchError, EnvironmentNotReadyError
+from bench.measure.gaps import GapLog
 from bench.measure.histogram import Histogram
 from bench.measure.record import Begun
 from bench.measure.recorder import Recorder
@@ -70,8 +71,11 @@ class Worker:
     ) -> None:
         scenario = plan.scenario
         self.plan, self.index, self.recipe, self.broke = plan, index, recipe, broke
-        self.acquire = find_recipe(scenario.recipe).acquire_of(recipe)
+        self.acquire = recipe.acquire
         self.errors: Counter[str] = Counter()
+        self.misreports: Counter[str] = Counter()
+        self._held: set[int] = set()
+        self._stalls = any(pause.point == "after-grant" for pause in scenario.pause)
         self.rows = _rows(scenario, environment)
         self._workdir, self._stats = workdir, environment.stats
         self._recorder, self._begun = Recorder(workdir, index), Begun(workdir, index)
@@ -93,6 +97,7 @@ class Worker:
         self._kept_ns = 0  # callers were kept from their next operation by turns of the hub
         self._lag, self._lag_text, self._lateness = Histogram(), "", Histogram()
         self._replies = tuple(Histogram() for _ in recipe.instances)
+        self._gaps = GapLog(workdir, index)
         self._ending = Event()
         self._prober, self._housekeeper = gevent.spawn(self._probe), gevent.spawn(self._housekeep)
         self.finished, self.probed_ns = False, 0
@@ -141,7 +146,7 @@ class Worker:
         begun, place = self._begun.place()
         if self.plan.timed:
             self._started.wait()
-        return self._kind_of_caller()(
+        caller = self._kind_of_caller()(
             acquire=self.acquire,
             release=self.recipe.release,
             ttl_ms=self.plan.scenario.ttl_ms,
@@ -164,6 +169,13 @@ class Worker:
             cut=self._cut,
             keep=self._keep,
         )
+        caller.misreport = self._misreport
+        caller.held = self._held
+        caller.believes_grant = self._stalls
+        return caller
+
+    def _misreport(self, sentence: str) -> None:
+        self.misreports[sentence] += 1
 
     def _kind_of_caller(self) -> Callable[..., Caller]:
         if not self.plan.stand_ins:
@@ -237,6 +249,8 @@ class Worker:
         self._ending.set()
         self._housekeeper.join()
         self._prober.kill()
+        self._look_for_gap(self.probed_ns + PROBE_NS)  # a stop that nobody has looked at since
+        self._gaps.close()
         self._settle_votes()
         for _ in self._fold():
             pass
@@ -294,9 +308,19 @@ class Worker:
             self.probed_ns = due_ns
             due_ns += PROBE_NS
             late_ns = self._naps.wait_until(due_ns)
+            self._look_for_gap(due_ns)
             lags_ns = list(range(late_ns, -1, -PROBE_NS)) or [0]  # a stall counts for every tick that nobody looked at
             self._lags_ns += lags_ns
             due_ns += PROBE_NS * (len(lags_ns) - 1)
+
+    def _look_for_gap(self, due_ns: int) -> None:
+        """Keep the time in which this process was away; one that waits for its turn of several is not."""
+        turns = self.turns
+        try:
+            waited_ns, idle = (turns.waited_ns, not turns.holding) if turns else (0, False)
+            self._gaps.look(due_ns, monotonic_ns(), waited_ns, idle=idle)
+        except BenchError as error:  # the disk is full
+            self.broke(error)
 
     def _patch(self) -> Iterator[None]:
         """Patch the votes of rounds closed since, a few at a time."""
@@ -350,6 +374,7 @@ class Worker:
             figures=dict(self.recipe.figures),
             reply_histograms=tuple(histogram.encode() for histogram in self._replies) if last else (),
             errors=dict(self.errors),
+            misreports=dict(self.misreports),
             locust={row.name: row.counts for row in self.rows},
         )
 

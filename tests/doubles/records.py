@@ -56,7 +56,7 @@ def legal_records(count, resources, seed=1):
     granted = 10**15 + turn * length + rng.integers(0, length // 4, count)
     sent = granted + rng.integers(1, length // 2, count)
     records["resource"] = resource
-    records["granted_ns"], records["ended_ns"] = granted, granted + 1_000
+    records["granted_ns"] = records["ended_ns"] = granted
     records["start_ns"] = records["intended_ns"] = granted - rng.integers(1_000, length, count)
     records["attempt_ns"] = granted - 900
     records["valid_until_ns"] = records["attempt_ns"] + 98 * MS
@@ -65,3 +65,10 @@ def legal_records(count, resources, seed=1):
     records["votes"], records["attempts"], records["caller"] = 5, 1, rng.integers(0, 64, count)
     records["owner"] = records["sequence"] = np.arange(count) + 1
     return records
+
+
+def granted_earlier(records, row, granted_ns):
+    """All of the acquire, so that the record can be true."""
+    by_ns = records["granted_ns"][row] - granted_ns
+    for name in ("intended_ns", "start_ns", "attempt_ns", "granted_ns", "ended_ns"):
+        records[name][row] -= by_ns

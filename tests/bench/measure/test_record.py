@@ -73,8 +73,9 @@ def test_what_is_written_is_read_back_over_several_segments(tmp_path):
     assert slots == list(range(37))
     assert not history.torn + history.missing_segments
     np.testing.assert_array_equal(history.records, expected(range(37)))
-    assert sorted(path.name for path in tmp_path.iterdir()) == [f"history-3-{os.getpid()}.{n}.bin" for n in range(4)]
-    assert sum(path.stat().st_size for path in tmp_path.iterdir()) == 37 * RECORD_BYTES
+    files = sorted(tmp_path.glob("history-*"))
+    assert [path.name for path in files] == [f"history-3-{os.getpid()}.{n}.bin" for n in range(4)]
+    assert sum(path.stat().st_size for path in files) == 37 * RECORD_BYTES
 
 
 def test_a_record_without_its_last_field_is_none(tmp_path):
@@ -117,8 +118,8 @@ def test_parts_hold_each_resource_once_and_whole(tmp_path):
     overwrite(next(tmp_path.glob("*.3.bin")), 9, "sequence", 0)
     histories = [record.read_history(tmp_path, part, 3) for part in range(3)]
     assert [sorted(set(history.records["resource"] % 3)) for history in histories] == [[0], [1], [2]]
-    assert sum(len(history.records) for history in histories) == 39
-    assert [history.torn for history in histories] == [1, 0, 0]
+    assert sum(len(history.records) for history in histories) == 30, "all of a block whose checksum is another are torn"
+    assert [history.torn for history in histories] == [10, 0, 0]
 
 
 def test_votes_are_patched_in_the_present_and_the_previous_segment_only(tmp_path):
@@ -203,7 +204,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_written_records(tmp_path, mo
         with pytest.raises(EnvironmentNotReadyError, match=r"history.*: No space left on device; free"):
             recorder.write(*fields(10))
     recorder.close()
-    assert len(list(tmp_path.iterdir())) == 1
+    assert len(list(tmp_path.glob("history-*"))) == 1
     np.testing.assert_array_equal(record.read_history(tmp_path).records, expected(range(10)))
 
 

@@ -1,17 +1,15 @@
 """What is said of an instance that did not see the run through: each cause once."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from bench.errors import EnvironmentNotReadyError
-from bench.measure.facts import Window
 from bench.measure.record import OUTCOME_CODES
 from bench.measure.recorder import Recorder
 from bench.measure.run_result import InfoDelta, InstanceReport
-from bench.run.conclude import _instance_warnings, _judge
+from bench.run.conclude import Context, _instance_warnings, _judge
 from bench.run.hosts import Told
 from bench.run.servers import Servers
 from bench.scenario import load
@@ -56,13 +54,9 @@ def test_a_run_whose_rate_drifts_says_so(tmp_path: Path, growth: int, drifts: bo
                 at, at, at, at + 9, at + 10_000, at + 9, at + 9, at + 20, at + 9, 7, 0, acquired, 5, 1, number
             )
     recorder.close()
-    course = SimpleNamespace(deaths=(), casualties=(), clock=(), interrupted=False, orderly=True)
-    evidence = SimpleNamespace(
-        counters=(),
-        scenario=load(options={"duration": "1s", "warmup": "0s"}), workdir=tmp_path, course=course,
-        window=Window(second_ns, 2 * second_ns), timeline=SimpleNamespace(spans_ns=list), server_cpu_s=None,
-    )  # fmt: skip
-    sections, *_ = _judge(evidence, [], {}, Told())  # type: ignore[arg-type]
+    scenario = load(options={"duration": "1s", "warmup": "0s"})
+    context = Context(scenario=scenario, window_ns=(second_ns, 2 * second_ns))
+    sections, *_ = _judge(tmp_path, context, [], {}, Told())
     assert any("not a steady state: the rate changed by" in text for text in sections.warnings) == drifts
 
 

@@ -8,6 +8,7 @@ import pytest
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, History
 from bench.safety import judge as judge_module
 from bench.safety.judge import Circumstances, Judge, judge
+from tests.doubles.records import granted_earlier
 
 MS = 1_000_000
 TTL_MS = 100
@@ -56,7 +57,7 @@ def test_a_large_legal_history_is_safe_with_its_bound(legal):
 
 
 def plant_service_fault(records, row, following):
-    records["granted_ns"][following] = records["release_sent_ns"][row] - 1
+    granted_earlier(records, following, records["release_sent_ns"][row] - 1)
     return "service_faults"
 
 
@@ -275,7 +276,8 @@ def test_what_was_seen_stays_seen_in_an_incomplete_history(legal):
     plant_service_fault(records, 100, 110)
     report = judge(History(records, torn=1, missing_segments=0), TTL_MS)
     assert report.verdict == "VIOLATED"
-    assert report.reason == "1 × service fault; besides, the history is incomplete: 1 torn records, 0 missing files"
+    said = "1 × service fault; besides, the history is incomplete: 1 torn records, 0 missing files; "
+    assert str(report.reason).startswith(said)
 
 
 # ---------------------------------------------------------------- blame

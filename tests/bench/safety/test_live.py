@@ -6,6 +6,7 @@ import pytest
 from bench.measure.record import History
 from bench.safety import rules
 from bench.safety.judge import FEWEST_RESOURCES, MOST_FRESH, MOST_KEPT, LiveJudge, judge
+from tests.doubles.records import granted_earlier
 
 TTL_MS = 100
 NOTHING = {"service_fault": 0, "foreign_delete": 0, "granted_invalid": 0, "client_overstay": 0}
@@ -59,7 +60,7 @@ def test_random_histories_are_counted_as_at_the_end(legal):
     records = legal(20_000, 20)
     rng = np.random.default_rng(3)
     for row in rng.choice(len(records) - 20, 40, replace=False):
-        records["granted_ns"][row + 20] = records["release_sent_ns"][row] - 1
+        granted_earlier(records, row + 20, records["release_sent_ns"][row] - 1)
     report = judge(History(records, 0, 0), TTL_MS)
     assert seen_live(records).counts["service_fault"] == report.service_faults >= 35
 
@@ -67,7 +68,7 @@ def test_random_histories_are_counted_as_at_the_end(legal):
 def test_a_blind_rule_would_be_noticed(legal, monkeypatch):
     """The negative control: with the rule blinded the planted fault is not seen, so it is the rule that sees it."""
     records = legal(1000, 10)
-    records["granted_ns"][20] = records["release_sent_ns"][10] - 1
+    granted_earlier(records, 20, records["release_sent_ns"][10] - 1)
     assert seen_live(records).violations == {"service_fault": 1}
     none = np.empty(0, np.int64)
     monkeypatch.setattr(rules, "service_faults", lambda _leases: (none, none))

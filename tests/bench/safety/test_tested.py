@@ -7,6 +7,7 @@ import pytest
 
 from bench.measure.record import History
 from bench.safety.judge import Circumstances, judge
+from tests.doubles.records import granted_earlier
 
 MS = 1_000_000
 TTL_MS = 100
@@ -18,6 +19,7 @@ def asked_often(records):
     return History(records, torn=0, missing_segments=0, lost=np.stack([records["resource"], middle], axis=1))
 
 
+TIMES = ("granted", "work_end", "release_sent", "release_replied")
 HELD = {"caller": 0, "outcome": "acquired", "release": "released", "start": 0, "granted": 1,
         "valid_until": 98, "work_end": 50, "release_sent": 50, "release_replied": 51}  # fmt: skip
 
@@ -50,7 +52,7 @@ def test_nothing_is_tested_that_was_not_held_for_a_time(history):
     """The hole: an interval of no length overlaps nothing, so a lock that always says yes looked safe."""
     held_0 = {**HELD, "work_end": 1, "release_sent": 1}
     always_yes = [
-        {**held_0, "caller": caller, **{name: held_0[name] + shift for name in ("granted", "work_end", "release_sent")}}
+        {**held_0, "caller": caller, **{name: held_0[name] + shift for name in TIMES}}
         for caller, shift in enumerate(np.arange(0, 40, 0.1))
     ]
     report = judge(history(always_yes), TTL_MS)
@@ -59,14 +61,18 @@ def test_nothing_is_tested_that_was_not_held_for_a_time(history):
     assert report.reason == "no lease was held for a time: set --hold"
 
 
-def test_a_lock_whose_servers_took_fewer_commands_than_it_granted_leases_was_not_asked(legal):
+def test_a_lock_that_invents_attempts_has_not_asked_its_servers(legal):
+    """Each lease and each attempt that lost is a command at least; each release that found its lock is one more."""
     records = legal(10_000, 10)
-    for commands, verdict in ((9_999, "NOT TESTED"), (10_000, "SAFE"), (None, "SAFE")):
+    for commands, verdict in ((19_999, "NOT TESTED"), (20_000, "SAFE"), (None, "SAFE")):
         report = judge(asked_often(records), TTL_MS, Circumstances(commands=commands))
         assert (report.verdict, report.tested_leases > 0) == (verdict, verdict == "SAFE"), commands
-    share = Circumstances(commands=10_000, leases=10_001)  # of which the history has only some
+    share = Circumstances(commands=20_000, leases=20_001)  # of which the history has only some
     assert judge(asked_often(records), TTL_MS, share).verdict == "NOT TESTED"
-    records["granted_ns"][110] = records["release_sent_ns"][100] - 1
+    for commands, verdict in ((29_999, "NOT TESTED"), (30_000, "SAFE")):
+        asked = Circumstances(commands=commands, releases_ask=True)
+        assert judge(asked_often(records), TTL_MS, asked).verdict == verdict, commands
+    granted_earlier(records, 110, records["release_sent_ns"][100] - 1)
     assert judge(asked_often(records), TTL_MS, Circumstances(commands=0)).verdict == "VIOLATED"
 
 

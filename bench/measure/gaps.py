@@ -1,0 +1,185 @@
+"""When a load process was away: *a look at its clocks every 10 ms → gaps in a file → what they are worth in a window*.
+
+Rules
+- A process is away while it neither runs nor waits for a core: it is stopped, frozen, throttled, or its machine is. A
+  wait for a core is no gap. It is the scheduler's lag, which the verdict LATE is about, so a busy machine leaves none.
+- A gap is an event of the record: from when to when, and how much of that was lost. It begins at the last look before.
+- A run is INVALID where one process was away for more than `MOST_SHARE` of the measured window: rates and latencies of
+  such a run are those of the stop. Below that the rates leave the lost time out.
+- An acquire touches a gap if it lasted into it, or began within the same time again after it, when what had piled up is
+  worked off. Of such an acquire nobody knows what the lock did, whichever process it is of: the stopped one may have
+  held its lock.
+- Where the kernel does not count waits for a core (no /proc/<pid>/schedstat) they cannot be told from a stop. There a
+  gap must last `UNTOLD_NS`.
+"""
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from msgspec import structs
+from numpy.typing import NDArray
+
+from bench.measure.clocks import Clock, Who, rows_of, worker_files
+from bench.measure.facts import Window
+from bench.measure.grown import Grown
+from bench.measure.record import NEVER_NS, Records
+from bench.measure.run_result import GeneratorHealth, LoadGap, Measured
+from lockcore.clock import NS_PER_S
+
+GAPS = "gaps"
+GAP_NS = 40_000_000  # a look is due every 10 ms: four are missing
+UNTOLD_NS = 100_000_000
+MOST_SHARE = 0.05  # of the window, of one process
+_ROW = 4  # begun, ended, lost, 1: it is there
+
+
+class Gap(NamedTuple):
+    """A time in which a process was away, for `lost_ns` of it."""
+
+    worker: int
+    pid: int
+    begun_ns: int
+    ended_ns: int
+    lost_ns: int
+
+
+class GapLog:
+    """Keeps the gaps of this process, the worker `worker`."""
+
+    def __init__(self, workdir: str | os.PathLike[str], worker: int) -> None:
+        self._file = Grown(Path(workdir) / f"{GAPS}-{worker}-{os.getpid()}.bin")
+        self._words = memoryview(b"").cast("q")
+        self._word = 0
+        self._waits: int | None = None
+        with suppress(OSError):
+            self._waits = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        self._least_ns = UNTOLD_NS if self._waits is None else GAP_NS
+        self._looked_ns = time.monotonic_ns()
+        self._busy_ns = self._busy()
+
+    def look(self, due_ns: int, now_ns: int, waited_ns: int = 0, *, idle: bool = False) -> None:
+        """A look that was due at `due_ns`. `waited_ns`: by how much the clock of the record is behind. `idle`: others
+        have their time slice, and this process makes no load. Raises EnvironmentNotReadyError when the disk is full."""
+        busy_ns = self._busy()
+        lost_ns = now_ns - max(due_ns, self._looked_ns) - (busy_ns - self._busy_ns)
+        begun_ns, self._looked_ns, self._busy_ns = self._looked_ns, now_ns, busy_ns
+        if lost_ns >= self._least_ns and not idle:
+            self._keep(begun_ns - waited_ns, now_ns - waited_ns, lost_ns)
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        if self._waits is not None:
+            os.close(self._waits)
+            self._waits = None
+
+    def _busy(self) -> int:
+        """How long this thread has run, or waited for a core."""
+        waited_ns = 0
+        if self._waits is not None:
+            waited_ns = int(os.pread(self._waits, 100, 0).split()[1])
+        return time.thread_time_ns() + waited_ns
+
+    def _keep(self, *gap_ns: int) -> None:
+        at = self._word
+        if at + _ROW > len(self._words):
+            self._words, at = self._file.chunk(), 0
+        for offset, value in enumerate((*gap_ns, 1)):
+            self._words[at + offset] = value
+        self._word = at + _ROW
+
+
+def read_gaps(workdir: str | os.PathLike[str], clocks: Mapping[Who, Clock] | None = None) -> list[Gap]:
+    """The gaps of all load processes, on our clock, in the order of their beginnings."""
+    found = []
+    for who, path in worker_files(workdir, GAPS):
+        clock = (clocks or {}).get(who)
+        for begun, ended, lost_ns, there in rows_of(path, _ROW).tolist():
+            if there and 0 < begun < ended < NEVER_NS and 0 < lost_ns <= ended - begun:
+                begun_ns = begun if clock is None else clock.ours(begun)
+                ended_ns = ended if clock is None else clock.ours(ended)
+                found.append(Gap(who[0], who[1], begun_ns, ended_ns, lost_ns))
+    return sorted(found, key=lambda gap: gap.begun_ns)
+
+
+def lost_in(gaps: Sequence[Gap], window: Window) -> dict[Who, int]:
+    """How long (ns) each process with a gap was away in the window."""
+    lost: dict[Who, int] = {}
+    for gap in gaps:
+        inside_ns = min(gap.ended_ns, window.stop_ns) - max(gap.begun_ns, window.start_ns)
+        if inside_ns > 0:
+            who = gap.worker, gap.pid
+            lost[who] = lost.get(who, 0) + min(gap.lost_ns, inside_ns)
+    return lost
+
+
+def touched(records: Records, gaps: Sequence[Gap]) -> NDArray[np.bool_]:
+    """Which acquires touch a gap."""
+    found = np.zeros(len(records), bool)
+    for gap in gaps:
+        until_ns = gap.ended_ns + (gap.ended_ns - gap.begun_ns)
+        found |= (records["ended_ns"] >= gap.begun_ns) & (records["intended_ns"] <= until_ns)
+    return found
+
+
+MOST_GAPS = 50  # in a result
+
+
+def with_gaps(
+    values: Measured, gaps: Sequence[Gap], window: Window, away: Mapping[str, int], processes: int
+) -> Measured:
+    """The sections of a run with what its gaps are worth. `away`: acquires that touched one, `operations`, and those of
+    them that failed, `failures`."""
+    lost = lost_in(gaps, window)
+    if not lost or window.span_ns <= 0:
+        return values
+    who, most_ns = max(lost.items(), key=lambda one: one[1])
+    longest = sorted(sorted(gaps, key=lambda gap: -gap.lost_ns)[:MOST_GAPS])
+    rows = tuple(
+        LoadGap(
+            worker=gap.worker,
+            pid=gap.pid,
+            at_s=(gap.begun_ns - window.start_ns) / NS_PER_S,
+            for_s=(gap.ended_ns - gap.begun_ns) / NS_PER_S,
+            lost_s=gap.lost_ns / NS_PER_S,
+        )
+        for gap in sorted(longest, key=lambda gap: gap.begun_ns)
+    )
+    generator = structs.replace(
+        values.generator,
+        gap_s=most_ns / NS_PER_S,
+        gap_operations=away.get("operations", 0),
+        gap_failures=away.get("failures", 0),
+        gaps=rows,
+    )
+    if most_ns > MOST_SHARE * window.span_ns:
+        reason = (
+            f"load process {who[0]} (pid {who[1]}) was away for {most_ns / NS_PER_S:.2f} s of "
+            f"{window.duration_s:.2f} s: it was stopped, throttled or frozen; {MOST_SHARE:.0%} are allowed"
+        )
+        return structs.replace(values, generator=structs.replace(generator, verdict="INVALID", reason=reason))
+    present = 1 - sum(lost.values()) / (max(processes, 1) * window.span_ns)
+    rate = structs.replace(
+        values.rate,
+        achieved_per_s=_over(values.rate.achieved_per_s, present),
+        completed_per_s=_over(values.rate.completed_per_s, present),
+    )
+    return structs.replace(values, generator=generator, rate=rate)
+
+
+def _over(rate: float | None, present: float) -> float | None:
+    return None if rate is None else rate / present
+
+
+def gap_warnings(generator: GeneratorHealth) -> Iterator[str]:
+    """What a reader must know of a run with gaps."""
+    if generator.gap_s and generator.verdict != "INVALID":
+        yield (
+            f"a load process was away for {generator.gap_s:.2f} s of the window (stopped, throttled or frozen): rates "
+            f"leave that time out; {generator.gap_operations:,} acquires touched it, {generator.gap_failures:,} of "
+            "them failed, and no limit fails by these"
+        )

@@ -1,0 +1,35 @@
+"""A file of int64 that grows by mapped chunks: *rows written one after the other → pages that outlive this process*."""
+
+import mmap
+import os
+from io import FileIO
+from pathlib import Path
+
+from bench.errors import writing
+
+CURE = "free disk space"
+CHUNK_BYTES = 1 << 16
+
+
+class Grown:
+    """A file of int64 that grows by mapped chunks, made when it is needed. Its pages outlive this process."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: FileIO | None = None
+        self.size = 0
+
+    def chunk(self) -> memoryview:
+        """The next part of it. Raises EnvironmentNotReadyError when the disk has no room for that."""
+        with writing(self._path, CURE):
+            self._file = self._file or self._path.open("xb+", buffering=0)
+            os.posix_fallocate(self._file.fileno(), self.size, CHUNK_BYTES)
+            found = mmap.mmap(self._file.fileno(), CHUNK_BYTES, offset=self.size)
+        self.size += CHUNK_BYTES
+        return memoryview(found).cast("q")
+
+    def cut(self, size: int) -> None:
+        """Shorten it to so many bytes."""
+        if self._file is not None:
+            self._file.truncate(size)
+        self.size = size

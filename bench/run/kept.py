@@ -1,0 +1,95 @@
+"""The record of a run, kept beside its result: *a run's folder and its context → a folder `history`, and back*.
+
+Rules
+- Every file of the record is copied, and a manifest says how long each is and what its CRC-32 is. So a flipped bit is
+  noticed wherever it is. A file that is not what was kept is not read: the verdict is UNKNOWN then.
+- `context.json` holds what no file of the record says: scenario without secrets, window, what ended early, faults, the
+  servers' count of commands. Who judges a kept record needs nothing else, and reads no result.
+- The form of the files: README of bench/measure.
+"""
+
+import shutil
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+
+from bench.errors import UsageError, writing
+from bench.measure.record import RECORD_BYTES
+from bench.measure.section import Section, builtins_of, decoded
+from bench.run.conclude import Context, Judged, judge_record
+
+FOLDER, CONTEXT, MANIFEST = "history", "context.json", "manifest.json"
+PIECES = ("*-*-*.bin", "fold-*-*.json", "worker-*-*.json", "led.json")
+CURE = "free the disk, name another --out, or leave out --keep-history"
+
+
+class Manifest(Section, frozen=True, kw_only=True):
+    """What was kept: the size in bytes and the CRC-32 of each file, by name."""
+
+    form: int = 1
+    record_bytes: int = RECORD_BYTES
+    files: dict[str, tuple[int, int]]
+
+
+def keep(workdir: Path, folder: Path, context: Context) -> Path:
+    """Copy the record of a run that has ended into `folder`/history. Raises EnvironmentNotReadyError."""
+    place = folder / FOLDER
+    files = {}
+    with writing(place, CURE):
+        place.mkdir(parents=True)
+        for path in sorted(path for piece in PIECES for path in workdir.glob(piece)):
+            shutil.copyfile(path, place / path.name)
+            files[path.name] = place.joinpath(path.name).stat().st_size, checksum(place / path.name)
+        shown = msgspec.structs.replace(context, scenario=context.scenario.shown())
+        place.joinpath(CONTEXT).write_bytes(msgspec.json.encode(builtins_of(shown)))
+        files[CONTEXT] = place.joinpath(CONTEXT).stat().st_size, checksum(place / CONTEXT)
+        place.joinpath(MANIFEST).write_bytes(msgspec.json.encode(Manifest(files=files)))
+    return place
+
+
+def checksum(path: Path) -> int:
+    """The CRC-32 of a file."""
+    total = 0
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            total = zlib.crc32(piece, total)
+    return total
+
+
+def judge_kept(result: Path) -> Judged:
+    """Judge the kept record of a result, in a folder or file, anew. Raises UsageError where none was kept, or where it
+    is so torn that nobody knows what it is of."""
+    folder = (result.parent if result.is_file() else result) / FOLDER
+    if not (folder / MANIFEST).is_file():
+        raise UsageError(f"{result} has no kept record; make the run again with lockbench run --keep-history")
+    try:
+        manifest = decoded((folder / MANIFEST).read_bytes(), Manifest)
+        context = decoded((folder / CONTEXT).read_bytes(), Context)
+    except (OSError, msgspec.DecodeError, ValueError) as error:
+        raise UsageError(f"the kept record in {folder} is torn ({error}); make the run again") from None
+    torn = torn_files(folder, manifest.files)
+    if not torn:
+        return judge_record(folder, context)
+    with TemporaryDirectory(prefix="lockbench-judge-") as place:
+        for name in manifest.files.keys() - torn.keys():
+            Path(place, name).symlink_to((folder / name).absolute())
+        missing = tuple(f"{name} of the kept record {why}" for name, why in sorted(torn.items()))
+        return judge_record(Path(place), msgspec.structs.replace(context, torn=missing))
+
+
+def torn_files(folder: Path, files: Mapping[str, tuple[int, int]]) -> dict[str, str]:
+    """The files that are not what was kept, and why."""
+    torn = {}
+    for name, (size, total) in files.items():
+        path = folder / name
+        if not path.is_file():
+            torn[name] = "is missing"
+        elif path.stat().st_size != size or checksum(path) != total:
+            torn[name] = "has another checksum: it is torn"
+    for path in folder.iterdir():
+        if path.name not in files and path.name != MANIFEST:
+            torn[path.name] = "was not kept with it"
+    return torn
