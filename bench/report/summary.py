@@ -141,6 +141,7 @@ def _lines(result: RunResult) -> Iterator[Sentence]:
     yield _generator(result)
     yield from _workers(result)
     yield from _instances(result)
+    yield from _keys_left(result)
 
 
 def _thresholds(result: RunResult) -> Iterator[Sentence]:
@@ -240,6 +241,10 @@ def _generator(result: RunResult) -> Sentence:
         parts.append(f"Little {generator.littles_law_ratio:.2f}")
     delayed = {"late starts": generator.late_starts, "queued starts": generator.queued_starts}
     parts += [f"{count(number)} {what}" for what, number in delayed.items() if number]
+    if generator.gap_s:
+        failed = f", {count(generator.gap_failures)} failed" if generator.gap_failures else ""
+        near = f"{count(generator.gap_operations)} acquires touched that{failed}"
+        parts.append(f"away for {generator.gap_s:.2f} s ({near})")
     word = "not known to be in time" if verdict == "unknown" else verdict
     return Sentence("generator", f"{word}: {', '.join(parts)}", "" if verdict == "valid" else DOUBTFUL)
 
@@ -280,6 +285,14 @@ def _instances(result: RunResult) -> Iterator[Sentence]:
         if len(instances) <= MOST_INSTANCES or not instance.is_well:
             text = f"#{instance.index} {instance.address}  {' · '.join(parts)}"
             yield Sentence("", text, "" if instance.is_well else DOUBTFUL)
+
+
+def _keys_left(result: RunResult) -> Iterator[Sentence]:
+    """Keys that the run left on servers of ours under names that are not its own."""
+    left = {one.index: one.other_keys for one in result.instances if one.other_keys}
+    if left:
+        where = ", ".join(f"{count(number)} on #{index}" for index, number in left.items())
+        yield Sentence("keys left", f"{count(sum(left.values()))} under other names: {where}", DOUBTFUL)
 
 
 def _words(name: str) -> str:

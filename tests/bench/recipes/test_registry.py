@@ -6,7 +6,7 @@ import re
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import pytest
 
@@ -14,12 +14,9 @@ from bench.cli.first_steps import recipes
 from bench.cli.options import scenario_of
 from bench.errors import BenchError, UsageError
 from bench.recipes import registry
-from bench.recipes.plain import GRANTED, PlainRecipe
+from bench.recipes.plain import PlainRecipe
 from bench.recipes.protocol import About, RecipeSettings
 from bench.recipes.registry import RECIPES, WITHDRAWN, all_recipes, find_recipe
-from lockcore import Lease
-from lockcore.clock import NS_PER_MS, monotonic_ns
-from lockcore.model import Closed
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "bench" / "recipes"
@@ -145,23 +142,6 @@ def test_a_broken_one_is_refused_with_a_sentence_and_hides_no_other(offered, cap
         _ = find_recipe("broken").about
     assert recipes.callback(as_json=False) == 0
     assert "elsewhere" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("begun_ms", "granted_ms"), [(-3_600_000, 0), (0, 60_000), (0, -1), (1, 0)])
-def test_a_lease_of_another_package_that_was_not_granted_within_its_acquire_is_none(offered, begun_ms, granted_ms):
-    offered(elsewhere="elsewhere:Good")
-    shifts_ms = [(0, 0), (begun_ms, granted_ms)]
-
-    def acquire(resource: str, ttl_ms: int, _wait_ms: int) -> Lease:
-        begun, granted = (monotonic_ns() + shift * NS_PER_MS for shift in shifts_ms.pop(0))
-        return Lease(resource, b"token", ttl_ms, begun, granted, granted + ttl_ms * NS_PER_MS, Closed(GRANTED))
-
-    lock = SimpleNamespace(acquire=acquire)
-    checked = find_recipe("elsewhere").acquire_of(lock)
-    assert isinstance(checked("r0", 10_000, 0), Lease)
-    with pytest.raises(ValueError, match="within its acquire"):
-        checked("r0", 10_000, 0)
-    assert find_recipe("redlock").acquire_of(lock) is acquire
 
 
 def test_a_run_of_it_has_two_processes_unless_workers_of_other_hosts_load_it(offered):

@@ -193,7 +193,7 @@ def test_a_stall_counts_as_all_the_ticks_that_nobody_looked_at() -> None:
             raise StopIteration
         return late_ns
 
-    prober = SimpleNamespace(_naps=SimpleNamespace(wait_until=nap_until), _lags_ns=[])
+    prober = SimpleNamespace(_naps=SimpleNamespace(wait_until=nap_until), _lags_ns=[], _look_for_gap=id)
     with contextlib.suppress(StopIteration):
         Worker._probe(prober)  # type: ignore[arg-type]
     assert sorted(prober._lags_ns) == [0, 0, 0, 3 * ms, 13 * ms, 23 * ms, 33 * ms]

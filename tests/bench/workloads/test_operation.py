@@ -55,10 +55,16 @@ class Scene:
     cuts: int = 0
     begun: memoryview = field(default_factory=lambda: memoryview(bytearray(16)).cast("q"))
     lost: list[tuple[Any, ...]] = field(default_factory=list)
+    reported: list[str] = field(default_factory=list)
 
     def run(self, intended_ns: int | None = None) -> None:
         start_ns = monotonic_ns()
-        Caller(**self.setup()).operate(2, start_ns if intended_ns is None else intended_ns, start_ns)
+        self.caller().operate(2, start_ns if intended_ns is None else intended_ns, start_ns)
+
+    def caller(self) -> Caller:
+        made = Caller(**self.setup())
+        made.misreport = self.reported.append
+        return made
 
     def setup(self) -> dict[str, Any]:
         return dict(  # noqa: C408 - as it is called
@@ -243,3 +249,195 @@ def test_open_votes_are_patched_as_they_close_and_few_are_kept() -> None:
     assert len(kept) == 0
     assert sorted(slot for slot, _ in patched) == list(range(1000))
     assert sorted(slot for slot, packed in patched if packed == votes[SOME]) == list(range(0, 1000, 100))
+
+
+# -- what a recipe reports and cannot be: a finding about the recipe, never a crash or a figure
+
+
+def changed(**fields: object) -> Lease:
+    """A lease with other fields, be they of the wrong type."""
+    made = lease()
+    for name, value in fields.items():
+        setattr(made, name, value(made) if callable(value) else value)
+    return made
+
+
+HOUR_NS = 3_600 * 10**9
+OUTSIDE: dict[str, Callable[[], Any]] = {
+    "begun before the call": lambda: changed(started_ns=lambda one: one.started_ns - HOUR_NS),
+    "granted before the call": lambda: changed(granted_ns=lambda one: one.granted_ns - HOUR_NS),
+    "granted after the return": lambda: changed(granted_ns=lambda one: one.granted_ns + HOUR_NS),
+    "granted before it began": lambda: changed(granted_ns=lambda one: one.started_ns - 1),
+}
+
+
+@pytest.mark.parametrize("made", OUTSIDE.values(), ids=OUTSIDE)
+def test_a_grant_outside_its_acquire_is_reported_and_counts_from_the_return(made: Callable[[], Any]) -> None:
+    scene = Scene(made)
+    scene.run()
+    (record,) = scene.records
+    assert scene.reported == ["a lease that was begun or granted outside its acquire"]
+    assert record["start_ns"] == record["attempt_ns"] <= record["granted_ns"] == record["ended_ns"]
+    assert record["outcome"] & 0xFF == OUTCOME_CODES["acquired"], "its caller holds it"
+
+
+def lease_is_native() -> bool:
+    """Whether a Lease is compiled, and takes no field of a wrong type."""
+    try:
+        lease().granted_ns = None  # type: ignore[assignment]
+    except TypeError:
+        return True
+    return False
+
+
+UNREADABLE: dict[str, dict[str, object]] = {
+    "no grant": {"granted_ns": None},
+    "a float": {"granted_ns": lambda one: float(one.granted_ns)},
+    "a text": {"started_ns": "now"},
+    "no end": {"valid_until_ns": None},
+    "an end beyond all clocks": {"valid_until_ns": 1 << 80},
+    "an end before all clocks": {"valid_until_ns": -5},
+}
+
+
+@pytest.mark.parametrize("fields", UNREADABLE.values(), ids=UNREADABLE)
+def test_a_lease_without_times_is_given_back_and_is_an_acquire_that_failed(fields: dict[str, Any]) -> None:
+    if lease_is_native() and not isinstance(fields.get("valid_until_ns"), int):
+        pytest.skip("a compiled Lease takes no such value")
+    scene = Scene(lambda: changed(**fields))
+    scene.run()
+    (record,) = scene.records
+    assert len(scene.reported) == 1
+    assert record["outcome"] == OUTCOME_CODES["unreachable"]
+    assert [name for name, *_ in scene.calls] == ["acquire", "release"]
+    assert (scene.cuts, scene.begun[1]) == (0, 0)
+
+
+PARTLY: dict[str, dict[str, object]] = {
+    "attempts that no record takes": {"attempts": 1 << 40},
+    "fewer attempts than split votes": {"attempts": 1, "split_votes": 2},
+    "lost attempts outside the call": {"lost_ns": (1, 2)},
+}
+
+
+@pytest.mark.parametrize("fields", PARTLY.values(), ids=PARTLY)
+def test_attempts_that_cannot_be_are_reported_and_the_lease_counts(fields: dict[str, Any]) -> None:
+    scene = Scene(lambda: changed(**fields))
+    scene.run()
+    (record,) = scene.records
+    assert len(scene.reported) == 1
+    assert (record["outcome"] & 0xFF, scene.lost) == (OUTCOME_CODES["acquired"], [])
+
+
+@pytest.mark.parametrize("answer", [None, True, "r2", 7, (), b"lease"])
+def test_an_acquire_that_returns_anything_else_is_reported(answer: object) -> None:
+    scene = Scene(lambda: answer)  # type: ignore[arg-type, return-value]
+    scene.run()
+    (record,) = scene.records
+    assert scene.reported == [f"an acquire that returned {type(answer).__name__} instead of a Lease or a Denied"]
+    assert record["outcome"] == OUTCOME_CODES["unreachable"]
+
+
+@pytest.mark.parametrize(
+    "denied",
+    [
+        Denied("r2", Outcome.ACQUIRED, Tally(), 1, 0, 0, 0),
+        Denied("r2", Outcome.RELEASED, Tally(), 1, 0, 0, 0),
+        Denied("r2", "no", Tally(), 1, 0, 0, 0),  # type: ignore[arg-type]
+        Denied("r2", Outcome.CONTENDED, Tally(refused=300), 1, 0, 0, 0),
+        Denied("r2", Outcome.CONTENDED, None, 1, 0, 0, 0),  # type: ignore[arg-type]
+        Denied("r2", Outcome.CONTENDED, Tally(), -1, 0, 0, 0),
+        Denied("r2", Outcome.CONTENDED, Tally(), 1, 2, 0, 0),
+        Denied("r2", Outcome.CONTENDED, Tally(), 3, 0, 0, 0, (1, 2, 3)),
+        Denied("r2", Outcome.CONTENDED, Tally(), None, 0, 0, 0),  # type: ignore[arg-type]
+    ],
+)
+def test_a_denial_that_cannot_be_is_reported(denied: Denied) -> None:
+    scene = Scene(lambda: denied)
+    scene.run()
+    (record,) = scene.records
+    assert len(scene.reported) == 1
+    assert (record["outcome"], record["attempts"], scene.lost) == (OUTCOME_CODES["unreachable"], 1, [])
+
+
+@pytest.mark.parametrize("answer", [True, "released", Outcome.ACQUIRED, Outcome.CONTENDED, 7])
+def test_a_release_that_returns_anything_else_is_reported(answer: Any) -> None:
+    scene = Scene(lease, lambda: answer)
+    scene.run()
+    assert scene.reported == ["a release that returned none of RELEASED, GONE and UNREACHABLE"]
+    assert scene.records[0]["outcome"] == OUTCOME_CODES["acquired"] | OUTCOME_CODES["unreachable"] << 8
+
+
+def test_a_lease_is_read_once_whatever_becomes_of_the_object() -> None:
+    made: list[Lease] = []
+
+    def granted() -> Lease:
+        made.append(lease(attempts=3))
+        return made[0]
+
+    def released() -> Outcome:
+        made[0].granted_ns += HOUR_NS
+        made[0].started_ns -= HOUR_NS
+        made[0].attempts = 99
+        return Outcome.RELEASED
+
+    scene = Scene(granted, released)
+    scene.run()
+    (record,) = scene.records
+    assert record["start_ns"] <= record["attempt_ns"] <= record["granted_ns"] <= record["ended_ns"]
+    assert (record["attempts"], scene.reported) == (3, [])
+
+
+@pytest.mark.parametrize(("by_ns", "reported"), [(10**9, 0), (-(10**9), 1)])
+def test_the_end_of_a_lease_may_be_put_off_while_it_is_held_and_not_taken_back(by_ns: int, reported: int) -> None:
+    made: list[Lease] = []
+
+    def granted() -> Lease:
+        made.append(lease())
+        return made[0]
+
+    def released() -> Outcome:
+        made[0].valid_until_ns += by_ns
+        return Outcome.RELEASED
+
+    scene = Scene(granted, released)
+    scene.run()
+    (record,) = scene.records
+    assert len(scene.reported) == reported
+    assert record["valid_until_ns"] == made[0].valid_until_ns - min(by_ns, 0)
+
+
+def test_one_lease_object_for_two_callers_at_once_is_reported() -> None:
+    shared = lease()
+
+    def granted() -> Lease:
+        now_ns = monotonic_ns()
+        shared.started_ns = shared.granted_ns = now_ns
+        shared.valid_until_ns = now_ns + HOUR_NS
+        return shared
+
+    scene = Scene(granted)
+    other = scene.caller()
+    other.held = {id(shared)}
+    other.operate(2, monotonic_ns(), monotonic_ns())
+    assert scene.reported == ["one Lease object for two callers at once"]
+    scene.reported.clear()
+    scene.run()
+    assert scene.reported == [], "one after the other is nobody's fault"
+
+
+def test_an_acquire_ends_when_it_returns_not_when_the_lock_says_it_was_granted() -> None:
+    def granted() -> Lease:
+        made = lease()
+        time.sleep(0.02)
+        return made
+
+    scene = Scene(granted)
+    scene.run()
+    (record,) = scene.records
+    assert record["ended_ns"] - record["granted_ns"] >= 20_000_000
+    assert scene.told[0][0] >= 20_000_000
+    stalled = scene.caller()
+    stalled.believes_grant = True  # by order: a pause "after-grant" is the holder's
+    stalled.operate(2, monotonic_ns(), monotonic_ns())
+    assert scene.records[1]["ended_ns"] == scene.records[1]["granted_ns"]
