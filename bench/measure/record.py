@@ -344,6 +344,9 @@ def torn_lost(workdir: str | os.PathLike[str]) -> int:
     for worker, path in worker_files(workdir, LOST):
         rows = rows_of(path, 2)
         torn += int(((rows != 0).any(axis=1) & ~_good_lost(workdir, worker, path, rows)).sum())
+        if "." not in path.stem:
+            blocks = seals.read(workdir, seals.LOST, worker)
+            torn += max(max((first + count for first, count, _ in blocks), default=0) - len(rows), 0)
     return torn
 
 
