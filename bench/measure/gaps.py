@@ -1,4 +1,4 @@
-"""When a load process was away: *a look at its clocks every 10 ms → gaps in a file → what they are worth in a window*.
+"""When a load process was away: *gaps in files → what they are worth in a window, and which acquires touch them*.
 
 Rules
 - A process is away while it neither runs nor waits for a core: it is stopped, frozen, throttled, or its machine is. A
@@ -14,10 +14,7 @@ Rules
 """
 
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +23,6 @@ from numpy.typing import NDArray
 
 from bench.measure.clocks import Clock, Who, rows_of, worker_files
 from bench.measure.facts import Window
-from bench.measure.grown import Grown
 from bench.measure.record import NEVER_NS, Records
 from bench.measure.run_result import GeneratorHealth, LoadGap, Measured
 from lockcore.clock import NS_PER_S
@@ -35,7 +31,7 @@ GAPS = "gaps"
 GAP_NS = 40_000_000  # a look is due every 10 ms: four are missing
 UNTOLD_NS = 100_000_000
 MOST_SHARE = 0.05  # of the window, of one process
-_ROW = 4  # begun, ended, lost, 1: it is there
+ROW = 4  # words: begun, ended, lost, 1: it is there
 
 
 class Gap(NamedTuple):
@@ -48,57 +44,12 @@ class Gap(NamedTuple):
     lost_ns: int
 
 
-class GapLog:
-    """Keeps the gaps of this process, the worker `worker`."""
-
-    def __init__(self, workdir: str | os.PathLike[str], worker: int) -> None:
-        self._file = Grown(Path(workdir) / f"{GAPS}-{worker}-{os.getpid()}.bin")
-        self._words = memoryview(b"").cast("q")
-        self._word = 0
-        self._waits: int | None = None
-        with suppress(OSError):
-            self._waits = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-        self._least_ns = UNTOLD_NS if self._waits is None else GAP_NS
-        self._looked_ns = time.monotonic_ns()
-        self._busy_ns = self._busy()
-
-    def look(self, due_ns: int, now_ns: int, waited_ns: int = 0, *, idle: bool = False) -> None:
-        """A look that was due at `due_ns`. `waited_ns`: by how much the clock of the record is behind. `idle`: others
-        have their time slice, and this process makes no load. Raises EnvironmentNotReadyError when the disk is full."""
-        busy_ns = self._busy()
-        lost_ns = now_ns - max(due_ns, self._looked_ns) - (busy_ns - self._busy_ns)
-        begun_ns, self._looked_ns, self._busy_ns = self._looked_ns, now_ns, busy_ns
-        if lost_ns >= self._least_ns and not idle:
-            self._keep(begun_ns - waited_ns, now_ns - waited_ns, lost_ns)
-
-    def close(self) -> None:
-        """Nothing more comes."""
-        if self._waits is not None:
-            os.close(self._waits)
-            self._waits = None
-
-    def _busy(self) -> int:
-        """How long this thread has run, or waited for a core."""
-        waited_ns = 0
-        if self._waits is not None:
-            waited_ns = int(os.pread(self._waits, 100, 0).split()[1])
-        return time.thread_time_ns() + waited_ns
-
-    def _keep(self, *gap_ns: int) -> None:
-        at = self._word
-        if at + _ROW > len(self._words):
-            self._words, at = self._file.chunk(), 0
-        for offset, value in enumerate((*gap_ns, 1)):
-            self._words[at + offset] = value
-        self._word = at + _ROW
-
-
 def read_gaps(workdir: str | os.PathLike[str], clocks: Mapping[Who, Clock] | None = None) -> list[Gap]:
     """The gaps of all load processes, on our clock, in the order of their beginnings."""
     found = []
     for who, path in worker_files(workdir, GAPS):
         clock = (clocks or {}).get(who)
-        for begun, ended, lost_ns, there in rows_of(path, _ROW).tolist():
+        for begun, ended, lost_ns, there in rows_of(path, ROW).tolist():
             if there and 0 < begun < ended < NEVER_NS and 0 < lost_ns <= ended - begun:
                 begun_ns = begun if clock is None else clock.ours(begun)
                 ended_ns = ended if clock is None else clock.ours(ended)

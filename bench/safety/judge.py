@@ -52,7 +52,7 @@ class Circumstances:
     commands: int | None = None  # that the servers took during the run; None if one of them does not say
     leases: int = 0  # as many were granted, where the history has not all of them
     releases_ask: bool = False  # each release that found its lock has sent a command of its own
-    gaps_ns: tuple[tuple[int, int], ...] = ()  # when a load process was away: what it saw then was late
+    gaps_ns: tuple[tuple[int, int], ...] | None = None  # when a load process was away; None: nobody has looked
     until_ns: int = NEVER_NS  # when the history was read: nothing in it is later
     misreports: tuple[str, ...] = ()  # sentences on what the recipe said and cannot be
 

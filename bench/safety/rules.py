@@ -111,9 +111,10 @@ def trace_end_ns(records: Records, ttl_ms: int) -> Integers:
 
 
 def broken_rules(
-    leases: Leases, gaps_ns: Sequence[tuple[int, int]] = ()
+    leases: Leases, gaps_ns: Sequence[tuple[int, int]] | None = None
 ) -> Iterator[tuple[BrokenRule, tuple[Integers, ...]]]:
-    """Yield every rule that leases can break, with the rows that break it. `gaps_ns`: when a load process was away."""
+    """Yield every rule that leases can break, with the rows that break it. `gaps_ns`: when a load process was away,
+    None: nobody has looked."""
     yield "service_fault", service_faults(leases)
     yield "client_overstay", client_overstays(leases)
     yield "foreign_delete", foreign_deletes(leases)
@@ -121,20 +122,20 @@ def broken_rules(
     yield "granted_invalid", (granted_invalid(own, gaps_ns),)
 
 
-def granted_invalid(own: Records, gaps_ns: Sequence[tuple[int, int]] = ()) -> Integers:
+def granted_invalid(own: Records, gaps_ns: Sequence[tuple[int, int]] | None = None) -> Integers:
     """Leases that were taken, or handed out, at or after their own end.
 
     A process may be stopped, or wait for a core, between the reading that the lock has checked and ours when the lease
-    was returned. So a lease that is handed out late does not count where its process was away in between, nor, where
-    that lasted less than `BRIEF_NS`, if no more than one lease in a hundred was.
+    was returned. So a lease that is handed out late does not count where its process was away in between. Where nobody
+    has looked for that, or where it lasted less than `BRIEF_NS`, it counts if more than one lease in a hundred was so.
     """
     won, granted, returned = acquired(own), own["granted_ns"], own["ended_ns"]
     over = won & (granted >= own["valid_until_ns"])
     late = won & ~over & (returned >= own["valid_until_ns"])
     if late.any():
-        for begun, ended in gaps_ns:
+        for begun, ended in gaps_ns or ():
             late &= (returned < begun) | (granted > ended)
-        brief = late & (returned - granted < BRIEF_NS)
+        brief = late & ((returned - granted < BRIEF_NS) | (gaps_ns is None))
         if brief.sum() <= BRIEF_SHARE * won.sum():
             late &= ~brief
     return np.flatnonzero(over | late)

@@ -27,7 +27,6 @@ from greenlet import greenlet
 from locust.env import Environment
 
 from bench.errors import BenchError, EnvironmentNotReadyError
-from bench.measure.gaps import GapLog
 from bench.measure.histogram import Histogram
 from bench.measure.record import Begun
 from bench.measure.recorder import Recorder
@@ -39,6 +38,7 @@ from bench.scenario import Scenario
 from bench.telemetry.settings import is_wanted
 from bench.workloads.alarm import Alarm, Pacer, PreciseAlarm, Rests
 from bench.workloads.demand import ALONE, CALLERS_PER_WORKER, Contention, Seat, offsets_ns
+from bench.workloads.gap_log import GapLog
 from bench.workloads.operation import Caller, OpenVotes, PackedVotes
 from bench.workloads.plan import Plan
 from bench.workloads.table import FOLD, Row, acquires_of, releases_of

@@ -16,6 +16,7 @@ from redis.exceptions import ConnectionError as BrokenConnectionError
 from bench.errors import EnvironmentNotReadyError
 from bench.recipes.one_instance import SetNxLuaRecipe
 from bench.recipes.protocol import RecipeSettings
+from bench.run.servers import Servers
 from bench.topology import probe
 from bench.topology.fleet import HOST, Fleet, KeptPort, start_fleet
 from bench.topology.probe import delta, info_snapshot, inspect, leaked_keys, require_independent
@@ -302,3 +303,19 @@ def test_the_plain_lock_runs(urls: Urls, kind: str) -> None:
 def test_a_pool_has_no_limit(urls: Urls) -> None:
     (target,) = parse_targets([urls.plain])
     assert client_of(target, 2.0).connection_pool.max_connections == 1 << 31
+
+
+def test_keys_under_other_names_are_counted_on_servers_of_ours(fleet: Fleet) -> None:
+    """Planted: keys in two databases, under names that no run has."""
+    ours, theirs = Servers(fleet.urls, (), fleet, None), Servers(fleet.urls, (), None, None)
+    before = ours.key_counts()
+    assert theirs.key_counts() == (None,) * len(fleet.urls), "where others have keys too nothing is counted"
+    (target, *_) = parse_targets(fleet.urls)
+    with client_of(target, 2.0) as client:
+        client.execute_command("SET", "somebody-elses", "1")
+        client.execute_command("SELECT", "3")
+        client.execute_command("MSET", "a", "1", "b", "1")
+    assert ours.other_keys(before) == (3, *([0] * (len(fleet.urls) - 1)))
+    with client_of(target, 2.0) as client:
+        client.execute_command("FLUSHALL")
+    assert ours.other_keys(before) == (0,) * len(fleet.urls)

@@ -68,6 +68,7 @@ class Client:
 
     def __init__(self, stage: "Stage", point: str, pause_ms: float | None, urls: Sequence[str], **told: Any) -> None:
         self._point, self._pause_ms = point, pause_ms
+        self._stalls = point == "after-grant"  # the pause is the holder's, and the acquire over, as in the load
         settings = RecipeSettings(
             key_prefix=stage.prefix, retry=RetryPolicy("full-jitter", 2.0, 100_000), gate=self._gate, **told
         )
@@ -84,7 +85,8 @@ class Client:
         """Lock the stage's resource."""
         start_ns = monotonic_ns()
         found: Lease | Denied = self.recipe.acquire(RESOURCE, ttl_ms, wait_ms)
-        self.operations.append(Operation(start_ns, found, monotonic_ns()))
+        stalled = self._stalls and isinstance(found, Lease)
+        self.operations.append(Operation(start_ns, found, found.granted_ns if stalled else monotonic_ns()))
         return found
 
     def release(self) -> Outcome:

@@ -10,9 +10,10 @@ import pytest
 
 from bench.gates.threshold import read_threshold
 from bench.measure.facts import Window
-from bench.measure.gaps import GAP_NS, Gap, GapLog, lost_in, read_gaps, touched, with_gaps
+from bench.measure.gaps import GAP_NS, Gap, lost_in, read_gaps, touched, with_gaps
 from bench.measure.histogram import Histogram
 from bench.measure.record import RECORD_DTYPE
+from bench.workloads.gap_log import GapLog
 from tests.bench.whole_run import run_of
 from tests.doubles.records import MS, record_of
 

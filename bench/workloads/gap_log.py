@@ -1,0 +1,58 @@
+"""Where a load process notices that it was away: *a look at its clocks every 10 ms → gaps in a file* (measure/gaps.py).
+
+Rules: all looks are made in the thread that has the hub. What the thread ran, and what it waited for a core, is no gap.
+Sources: Documentation/scheduler/sched-stats.rst of Linux (the second number of schedstat), clock_gettime(2).
+"""
+
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from bench.measure.gaps import GAP_NS, GAPS, ROW, UNTOLD_NS
+from bench.measure.grown import Grown
+
+
+class GapLog:
+    """Keeps the gaps of this process, the worker `worker`."""
+
+    def __init__(self, workdir: str | os.PathLike[str], worker: int) -> None:
+        self._file = Grown(Path(workdir) / f"{GAPS}-{worker}-{os.getpid()}.bin")
+        self._words = memoryview(b"").cast("q")
+        self._word = 0
+        self._waits: int | None = None
+        with suppress(OSError):
+            self._waits = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        self._least_ns = UNTOLD_NS if self._waits is None else GAP_NS
+        self._looked_ns = time.monotonic_ns()
+        self._busy_ns = self._busy()
+
+    def look(self, due_ns: int, now_ns: int, waited_ns: int = 0, *, idle: bool = False) -> None:
+        """A look that was due at `due_ns`. `waited_ns`: by how much the clock of the record is behind. `idle`: others
+        have their time slice, and this process makes no load. Raises EnvironmentNotReadyError when the disk is full."""
+        busy_ns = self._busy()
+        lost_ns = now_ns - max(due_ns, self._looked_ns) - (busy_ns - self._busy_ns)
+        begun_ns, self._looked_ns, self._busy_ns = self._looked_ns, now_ns, busy_ns
+        if lost_ns >= self._least_ns and not idle:
+            self._keep(begun_ns - waited_ns, now_ns - waited_ns, lost_ns)
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        if self._waits is not None:
+            os.close(self._waits)
+            self._waits = None
+
+    def _busy(self) -> int:
+        """How long this thread has run, or waited for a core."""
+        waited_ns = 0
+        if self._waits is not None:
+            waited_ns = int(os.pread(self._waits, 100, 0).split()[1])
+        return time.thread_time_ns() + waited_ns
+
+    def _keep(self, *gap_ns: int) -> None:
+        at = self._word
+        if at + ROW > len(self._words):
+            self._words, at = self._file.chunk(), 0
+        for offset, value in enumerate((*gap_ns, 1)):
+            self._words[at + offset] = value
+        self._word = at + ROW
