@@ -21,8 +21,8 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A result with its record."""
     folder = tmp_path_factory.mktemp("kept")
     run = Run(folder, *LOAD, "--duration", "2s", "--keep-history", "--threshold", "acquire.p99 < 1us")
-    code, stdout = run.end()
-    assert code in (1, 4, 5), stdout + run.stderr
+    stdout, _ = run.process.communicate(timeout=180)  # all of it, on a machine that is busy with other tests
+    assert run.process.returncode in (1, 4, 5), stdout + run.stderr
     return folder / "result"
 
 
