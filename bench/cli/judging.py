@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bench.errors import UsageError
-from bench.measure.run_result import RunResult, read_run
+from bench.measure.run_result import RunResult
 from bench.measure.verdict import Verdict, word_of, worst_code
+from bench.report.kinds import read_run
 from bench.run.conclude import Judged
 from bench.run.kept import judge_kept
 
@@ -45,7 +46,7 @@ def _compared(place: Path, judged: Judged) -> Iterator[str]:
     try:
         stored = read_run(place)
     except UsageError as error:
-        yield f"stored     not compared: {error}"
+        yield f"stored     {OTHER}: {error}"
         return
     differences = list(_differences(stored, judged))
     if not differences:

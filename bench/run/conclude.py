@@ -32,6 +32,8 @@ from bench.measure.record import NEVER_NS, Records, history_parts, read_history,
 from bench.measure.run_result import (
     InfoDelta,
     InstanceReport,
+    JudgedThreshold,
+    Measured,
     RunResult,
     SafetyReport,
     fields_of,

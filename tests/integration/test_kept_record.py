@@ -51,8 +51,7 @@ def test_a_result_that_says_something_else_is_told_from_its_record(
     (forged / "result.json").write_text(json.dumps(document), "utf-8")
     ended = lockbench("report", str(forged), "--judge")
     assert ended.returncode == verdict_of(kept)["exit_code"], "the record decides"
-    assert "as stored: " not in ended.stdout
-    assert "NOT AS STORED: rate differs" in ended.stdout or "not compared" in ended.stdout
+    assert "NOT AS STORED: " in ended.stdout
 
 
 @pytest.mark.parametrize("kind", ["history-", "lost-", "context", "worker-", "seals-"])

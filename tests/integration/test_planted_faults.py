@@ -215,7 +215,7 @@ def test_a_lock_that_only_seems_to_work_is_never_safe(
 
 
 def test_a_lock_that_says_it_was_granted_later_than_it_was_is_found_out(run: Callable[..., Ended]) -> None:
-    """It would shrink what the oracle sees. So such a lease counts from when it was returned, and the recipe is named."""
+    """It would shrink what the oracle sees. Such a lease counts from when it was returned, and the recipe is named."""
     ended = run("granted-later", "--duration", "300ms", "--hold", "1ms")
     assert ended.code in (4, 5), ended.said
     assert ended.word in ("VIOLATED", "INCONCLUSIVE", "INVALID"), ended.said
