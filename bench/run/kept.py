@@ -2,7 +2,8 @@
 
 Rules
 - Every file of the record is copied, and a manifest says how long each is and what its CRC-32 is. So a flipped bit is
-  noticed wherever it is. A file that is not what was kept is not read: the verdict is UNKNOWN then.
+  noticed wherever it is. A file that is not what was kept is not read. Then safety is UNKNOWN, unless the rest shows a
+  violation, and no figure counts.
 - `context.json` holds what no file of the record says: scenario without secrets, window, what ended early, faults, the
   servers' count of commands. Who judges a kept record needs nothing else, and reads no result.
 - The form of the files: README of bench/measure.
@@ -77,7 +78,8 @@ def judge_kept(result: Path) -> Judged:
         for name in manifest.files.keys() - torn.keys():
             Path(place, name).symlink_to((folder / name).absolute())
         missing = tuple(f"{name} of the kept record {why}" for name, why in sorted(torn.items()))
-        return judge_record(Path(place), msgspec.structs.replace(context, torn=missing))
+        breaks = (*context.breaks, *missing)  # figures of a part of the record are not those of the run
+        return judge_record(Path(place), msgspec.structs.replace(context, torn=missing, breaks=breaks))
 
 
 def torn_files(folder: Path, files: Mapping[str, tuple[int, int]]) -> dict[str, str]:

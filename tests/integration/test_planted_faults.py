@@ -101,6 +101,12 @@ POINTS = {
     "never-yes": "NeverYes",
     "granted-later": "GrantedLater",
     "honest": "Honest",
+    "returns-late": "ReturnsLate",
+    "hands-out-ended": "HandsOutEnded",
+    "one-lease": "OneLease",
+    "invents-attempts": "InventsAttempts",
+    "nonsense": "Nonsense",
+    "leaves-keys": "LeavesKeys",
 }
 HOLDS = ("0", "50us", "1ms")
 CASES = [(recipe, hold, processes) for recipe in list(POINTS)[:4] for hold in HOLDS for processes in (1, 2)]
@@ -223,6 +229,50 @@ def test_a_lock_that_says_it_was_granted_later_than_it_was_is_found_out(run: Cal
     assert "a lease that was begun or granted outside its acquire, which cannot be: mend the recipe" in said
 
 
+def test_a_lock_that_returns_later_than_it_says_is_as_slow_as_it_is(run: Callable[..., Ended]) -> None:
+    ended = run("returns-late", "--duration", "1s", "--hold", "1ms", "--resources", "64")
+    assert ended.result["latency_s"]["acquire"]["p50"] >= 0.02, ended.said
+
+
+def test_a_lock_that_hands_out_leases_after_their_end_is_violated(run: Callable[..., Ended]) -> None:
+    ended = run("hands-out-ended", "--duration", "600ms", "--ttl", "30ms", "--hold", "1ms", "--resources", "64")
+    assert (ended.word, ended.code) == ("VIOLATED", 5), ended.said
+    assert ended.safety["granted_invalid"] > 0
+
+
+@pytest.mark.parametrize(
+    ("recipe", "sentence"),
+    [("one-lease", "one Lease object for two callers at once"), ("nonsense", "an acquire that returned bool instead")],
+)
+def test_a_recipe_that_reports_nonsense_is_named_and_its_run_has_a_result(
+    run: Callable[..., Ended], recipe: str, sentence: str
+) -> None:
+    """It was a fault of lockbench itself, exit 3, and no result."""
+    ended = run(recipe, "--duration", "500ms", "--hold", "1ms", "--resources", "8")
+    assert ended.code in (4, 5), ended.said
+    assert ended.word in ("INCONCLUSIVE", "VIOLATED", "INVALID"), ended.said
+    assert any(sentence in one for one in ended.safety["misreports"]), ended.safety["misreports"]
+
+
+def test_a_lock_that_invents_attempts_has_not_asked(run: Callable[..., Ended]) -> None:
+    ended = run("invents-attempts", "--duration", "500ms", "--hold", "1ms", "--resources", "8")
+    assert ended.safety["tested_leases"] == 0, ended.said
+    assert "fewer commands than the recipe says" in str(ended.safety["reason"]), ended.said
+    assert ended.code == 4, ended.said
+
+
+def test_keys_left_under_other_names_are_on_the_screen(
+    lockbench: Callable[..., Typed], served: None, tmp_path: Path
+) -> None:
+    """Planted: keys of ten names, on a server of our own."""
+    words = ("--recipe", "leaves-keys", "--instances", "1", "--fsync", "none", "--users", "8", "--warmup", "0")
+    done = lockbench("run", *words, "--duration", "500ms", "--out", "result")
+    result = json.loads((tmp_path / "result" / "result.json").read_text("utf-8"))
+    (left,) = [one["other_keys"] for one in result["instances"]]
+    assert 0 < left <= 16, done.stdout
+    assert f"keys left  {left} under other names: {left} on #0" in done.stdout, done.stdout
+
+
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_a_lock_that_never_yields_is_ended_with_a_sentence(
     lockbench: Callable[..., Typed], served: None, alone: Fleet, processes: str
@@ -231,7 +281,7 @@ def test_a_lock_that_never_yields_is_ended_with_a_sentence(
     words = ("--recipe", "silent", "--target", alone.urls[0], "--users", "4", "--processes", processes)
     began = time.monotonic()
     done = lockbench("run", *words, "--duration", "2s", "--out", "result")
-    assert done.returncode in (3, 4), done.stderr
+    assert done.returncode in (3, 4, 5), done.stderr  # 5: two processes hold what they asked nobody for
     said = " ".join((done.stdout + done.stderr).split())
     assert "the recipe silent has let no other caller run for 2 s; an acquire" in said
     assert time.monotonic() - began < 60  # on a busy machine; else 7

@@ -42,6 +42,8 @@ def random_records(seed: int, count: int = 3_000) -> Records:
     codes = [OUTCOME_CODES[name] for name in ("acquired", "contended", "split_vote", "unreachable", "too_late")]
     failed = random.random(count) < 0.3
     records["outcome"][failed] = random.choice(codes[1:], failed.sum())
+    for name in ("granted_ns", "valid_until_ns", "work_end_ns", "release_sent_ns", "release_replied_ns"):
+        records[name][failed] = 0
     records["votes"] = random.integers(3, 6, count) | random.integers(0, 3, count) << 8
     records["attempts"] = random.integers(1, 5, count) | random.integers(0, 2, count) << 32
     return records

@@ -17,7 +17,7 @@ import gevent
 
 from bench.recipes.plain import HELD, PlainRecipe, Refusal
 from bench.recipes.protocol import About, RecipeSettings
-from lockcore import Lease, Outcome
+from lockcore import Denied, Lease, Outcome
 from lockcore.clock import NS_PER_MS, monotonic_ns
 
 LATE_S = 0.001
@@ -181,3 +181,73 @@ class NeverYes(_Fake):
 
 class Honest(_Fake):
     """The positive control: what the fakes are made of, and nothing more."""
+
+
+class ReturnsLate(Honest):
+    """Says when it was granted, truly, and returns 20 ms later."""
+
+    def acquire(self, resource: str, ttl_ms: int, wait_ms: int, /) -> Lease | Denied:
+        """As it should be, but late."""
+        answer = super().acquire(resource, ttl_ms, wait_ms)
+        gevent.sleep(0.02)
+        return answer
+
+
+class HandsOutEnded(Honest):
+    """Hands out every lease when it has ended."""
+
+    def acquire(self, resource: str, ttl_ms: int, wait_ms: int, /) -> Lease | Denied:
+        """Wait until the lease is over."""
+        answer = super().acquire(resource, ttl_ms, wait_ms)
+        if isinstance(answer, Lease):
+            gevent.sleep((answer.valid_until_ns - monotonic_ns()) / 1e9 + 0.002)
+        return answer
+
+
+class OneLease(AlwaysYes):
+    """Hands out one Lease object for all, whatever the server says, and changes it each time."""
+
+    shared: Lease | None = None
+
+    def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
+        """Ask once, and fill in the object that everybody has."""
+        answer = super().attempt(resource, ttl_ms)
+        if not isinstance(answer, Lease):
+            return answer
+        if self.shared is None:
+            self.shared = answer
+        for name in ("resource", "owner_token", "started_ns", "granted_ns", "valid_until_ns"):
+            setattr(self.shared, name, getattr(answer, name))
+        return self.shared
+
+
+class InventsAttempts(_Fake):
+    """A lock within its process, which asks its server once per lease and says that it has asked a hundred times."""
+
+    def acquire(self, resource: str, ttl_ms: int, wait_ms: int, /) -> Lease | Denied:
+        """Ask once, and invent the rest."""
+        begun_ns = monotonic_ns()
+        answer = super().acquire(resource, ttl_ms, wait_ms)
+        if isinstance(answer, Lease):
+            answer.attempts, answer.lost_ns = 101, [begun_ns] * 100
+            return answer
+        return Denied(resource, answer.outcome, answer.tally, 100, 0, begun_ns, monotonic_ns(), [begun_ns] * 100)
+
+
+class Nonsense(Honest):
+    """Says yes by True."""
+
+    def acquire(self, resource: str, ttl_ms: int, wait_ms: int, /) -> Lease | Denied:
+        """Lock, and say something else."""
+        super().acquire(resource, ttl_ms, wait_ms)
+        gevent.sleep(0.001)
+        return True  # type: ignore[return-value]
+
+
+class LeavesKeys(Honest):
+    """Leaves a key of its own name behind with every lease."""
+
+    def give_back(self, lease: Lease) -> Outcome:
+        """Unlock, and leave something."""
+        self.ask("SET", b"left:" + lease.owner_token[-1:], "1")
+        return super().give_back(lease)
