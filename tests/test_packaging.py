@@ -7,13 +7,18 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 
+from bench.topology.fleet import start_fleet
 from lockcore.compiled import LOAD, MODULES
 from tests.lockcore.source import needs_compiler
+from tests.trials import GATED, SHORT, TRIALS, trial_of, typed_lines
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("lockcore", "bench", "dashboards")
@@ -202,3 +207,188 @@ def test_a_source_archive_holds_whatever_its_tests_and_its_makefile_need():
     always = {"README.md", "LICENSE", "pyproject.toml", "MANIFEST.in"}  # setuptools takes these by itself
     manifest = set((ROOT / "MANIFEST.in").read_text("utf-8").split())
     assert {line.partition("/")[0] for line in listed.stdout.splitlines()} - always <= manifest
+
+
+# -- as README and the CI examples say -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """The wheel in an environment of its own, with what it depends on, and a clone of a repository to work in. `tools`:
+    a folder that comes first on PATH: `lockbench` appends LOCKBENCH_TRIAL to commands that measure, `pip` asks no
+    index and takes the wheel for the clone."""
+
+    tools: Path
+    clone: Path
+
+    def sh(self, script: str, cwd: Path, options: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
+        """Type `script` as a CI runner does."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "OTEL", "GIT_"))}
+        path = f"{self.tools}:{os.environ['PATH']}"
+        return subprocess.run(
+            ["bash", "-eo", "pipefail", "-c", script], cwd=cwd, capture_output=True, text=True, timeout=1800,
+            env={**kept, "PATH": path, "LOCKBENCH_TRIAL": options, **environ}, check=False,
+        )  # fmt: skip
+
+
+LOCKBENCH = """#!/bin/sh
+case "$1" in
+    run|gate|capacity|observe) exec {bin}/lockbench "$@" $LOCKBENCH_TRIAL ;;
+    *) exec {bin}/lockbench "$@" ;;
+esac
+"""
+PIP_HERE = """#!/bin/bash
+words=("${{@:2}}")
+for place in "${{!words[@]}}"; do [ "${{words[place]}}" = '.[run]' ] && words[place]='{wheel}[run]'; done
+pip=({python} -m pip --disable-pip-version-check --python {bin}/python)
+exec "${{pip[@]}}" "$1" --no-index --no-build-isolation "${{words[@]}}"
+"""
+
+
+def git(folder: Path, *words: str) -> None:
+    identity = ("-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false")
+    done = run("git", *identity, *words, cwd=folder)
+    assert done.returncode == 0, done.stderr
+
+
+def cloned(folder: Path) -> Path:
+    """A clone whose branch is one commit of lockcore ahead of `origin/main`."""
+    origin, clone = folder / "origin", folder / "clone"
+    for part in (*PACKAGES, "tests/plugins"):
+        shutil.copytree(ROOT / part, origin / part, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    for name in ("pyproject.toml", "README.md", "LICENSE", "constraints.txt"):
+        shutil.copy(ROOT / name, origin / name)
+    git(origin, "init", "-q", "-b", "main")
+    git(origin, "add", "-A")
+    git(origin, "commit", "-q", "-m", "before")
+    git(folder, "clone", "-q", "origin", "clone")
+    git(clone, "checkout", "-q", "-b", "change")
+    with (clone / "lockcore" / "clock.py").open("a", encoding="utf-8") as file:
+        file.write("\n# a change\n")
+    git(clone, "commit", "-q", "-a", "-m", "after")
+    return clone
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory, wheel):
+    """What the wheel depends on is seen where it is installed here, so no index is asked. None of this checkout is:
+    a path in a .pth file brings packages, and not the hook of an editable install."""
+    if absent := [name for name in ("git", "bash") if shutil.which(name) is None]:
+        pytest.skip(f"not on this machine: {', '.join(absent)}")
+    place = tmp_path_factory.mktemp("installed")
+    tools, binaries = place / "tools", place / "env" / "bin"
+    assert run(sys.executable, "-m", "venv", "--without-pip", place / "env", cwd=place).returncode == 0
+    done = run(*PIP, "--python", binaries / "python", "install", "--no-deps", "--no-index", wheel, cwd=place)
+    assert done.returncode == 0, done.stderr
+    (site,) = (place / "env" / "lib").glob("python*/site-packages")
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", "utf-8")
+    tools.mkdir()
+    python = '#!/bin/sh\nexec {bin}/python "$@"\n'  # no link: through one it would not know its environment
+    for name, text in (("lockbench", LOCKBENCH), ("pip", PIP_HERE), ("python", python), ("python3", python)):
+        (tools / name).write_text(text.format(bin=binaries, python=sys.executable, wheel=wheel), "utf-8")
+        (tools / name).chmod(0o755)
+    return Installed(tools, cloned(place))
+
+
+def tried(installed, line, cwd, servers=()):
+    """Type one line of README where its files are, and look at its end."""
+    trial = trial_of(line)
+    for name in ("mine.toml", "mine-too.toml"):
+        if f"init {name}" not in line:
+            assert installed.sh(f"lockbench init {name} > /dev/null", cwd).returncode == 0
+    for number, url in enumerate(servers, 1):
+        line = line.replace(f"redis://10.0.0.{number}", url)
+    line = line.replace("_ENDPOINT=…", "_ENDPOINT=http://127.0.0.1:9").replace("redis://…", next(iter(servers), ""))
+    line = line.replace("./tests/plugins", str(installed.clone / "tests" / "plugins"))
+    line = line.replace("constraints.txt", str(installed.clone / "constraints.txt"))
+    for name in ("old", "new"):
+        line = line.replace(f"/venvs/{name}", str(cwd / name))
+        if str(cwd / name) in line:
+            shutil.copytree(installed.clone / "lockcore", cwd / name / "lockcore")
+    done = installed.sh(line, installed.clone if "git:" in line else cwd, trial.options)
+    said = done.stdout + done.stderr
+    assert done.returncode in trial.codes, said
+    assert "Traceback" not in said
+    assert "a fault of lockbench itself" not in said
+    assert trial.text in said
+    return done
+
+
+def test_every_command_of_readme_has_a_trial():
+    lines = typed_lines()
+    assert len(lines) > 25
+    assert [line for line in lines if trial_of(line) is None] == []
+    assert all(any(trial_of(line) is trial for line in lines) or trial.elsewhere for trial in TRIALS)
+
+
+FLEET = ("10.0.0", "redis://…")
+LINES = [line for line in typed_lines() if (trial := trial_of(line)) and not trial.elsewhere]
+
+
+@pytest.mark.integration
+def test_the_short_commands_of_readme_end_as_they_should_from_a_wheel(installed, tmp_path):
+    """One test: they share an environment that takes long to build, and each takes a second or two."""
+    with start_fleet(3, "none") as fleet:
+        for number, line in enumerate(line for line in LINES if not trial_of(line).slow):
+            (tmp_path / str(number)).mkdir()
+            tried(installed, line, tmp_path / str(number), fleet.urls if any(part in line for part in FLEET) else ())
+
+
+@pytest.mark.slow
+@pytest.mark.integration
+@pytest.mark.parametrize("line", [line for line in LINES if trial_of(line).slow])
+def test_a_long_command_of_readme_ends_as_it_should_from_a_wheel(installed, tmp_path, line):
+    if line.startswith("lockbench compare"):
+        for name in ("before", "after"):
+            tried(installed, f"lockbench run mine.toml --repeat 10 --name {name} --out {name} --csv runs.csv", tmp_path)
+    with start_fleet(3, "none") as fleet:
+        tried(installed, line, tmp_path, fleet.urls if any(part in line for part in FLEET) else ())
+
+
+def steps_of(path):
+    """What a runner of this example types, but for what it takes from a distribution or from the network."""
+    document = yaml.safe_load(path.read_text("utf-8"))
+    if path.name == ".gitlab-ci.yml":
+        job = document["lock-gate"]
+        lines = [*job["before_script"], *job["script"]]
+    else:
+        lines = [step["run"] for step in document["jobs"]["gate"]["steps"] if "run" in step]
+    return [line for line in lines if "apt-get" not in line]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    "path",
+    [
+        ROOT / ".github" / "workflows" / "lock-gate.yml",
+        pytest.param(ROOT / ".gitlab-ci.yml", marks=pytest.mark.slow),  # the same commands, in another form
+    ],
+    ids=lambda path: path.name,
+)
+def test_a_ci_example_runs_as_it_stands_from_a_wheel(installed, path, tmp_path):
+    """It ended with exit 3 and a traceback of Locust in every project that had copied it."""
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "-q", str(installed.clone), "clone")
+    git(clone, "fetch", "-q", str(installed.clone.parent / "origin"), "main:refs/remotes/origin/main")
+    git(clone, "remote", "set-url", "origin", str(installed.clone.parent / "origin"))
+    steps = steps_of(path)
+    assert any("pip install" in step for step in steps)
+    variables = {"BASE": "main", "CI_MERGE_REQUEST_TARGET_BRANCH_NAME": "main"}
+    for step in steps:
+        options = GATED if "lockbench gate" in step else SHORT
+        done = installed.sh(step, clone, options, **variables)
+        said = done.stdout + done.stderr
+        assert "Traceback" not in said, said
+        assert done.returncode in ((0, 4, 75) if "lockbench" in step else (0,)), said
+    for name in ("safety", "gate"):
+        assert (clone / f"{name}.xml").exists()
+        result = json.loads((clone / name / "result.json").read_text("utf-8"))
+        assert result["verdict"]["exit_code"] in (0, 4)
+    assert len(result["runs"]) >= 2, "both revisions were loaded"
+    assert [side["label"].partition(" ")[0] for side in result["sides"]][1] == "git:HEAD"
+
+
+def test_what_is_installed_is_not_this_checkout(installed, tmp_path):
+    done = installed.sh("python -c 'import bench, lockcore; print(bench.__file__, lockcore.__file__)'", tmp_path)
+    assert str(ROOT) not in done.stdout.replace(str(sysconfig.get_path("purelib")), "")
+    assert done.stdout.count(str(installed.tools.parent)) == 2
