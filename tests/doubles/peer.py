@@ -94,5 +94,11 @@ def denied_and_reset(peer: socket.socket) -> None:
     reset(peer)
 
 
+def denied_unless_asked(peer: socket.socket) -> None:
+    """The same where the kernel was quick: of a client that has written before, nothing of the line is left to read."""
+    if not select.select([peer], [], [], 0.05)[0]:
+        peer.sendall(DENIED)
+
+
 PONG = {"PING": b"+PONG\r\n"}
 UNKNOWN = "-ERR unknown command '{}', with args beginning with: {} \r\n"

@@ -21,7 +21,7 @@ from bench.topology import probe
 from bench.topology.fleet import HOST, Fleet, KeptPort, start_fleet
 from bench.topology.probe import delta, info_snapshot, inspect, leaked_keys, require_independent
 from bench.topology.target import TlsConnection, client_of, connection_pool, parse_targets
-from lockcore import Lease, Outcome
+from lockcore import Lease, Outcome, Redlock
 from tests.integration.lockcore.certificates import make_certificates
 from tests.integration.servers import SERVERS, cluster_node
 
@@ -46,6 +46,14 @@ def test_facts_of_independent_primaries(fleet: Fleet) -> None:
     assert [fact.index for fact in facts] == [0, 1, 2]
     assert {(fact.role, fact.cluster, fact.tls, fact.warnings) for fact in facts} == {("primary", False, False, ())}
     assert {(fact.no_fsync_on_rewrite, fact.maxmemory_policy) for fact in facts} == {(False, "noeviction")}
+
+
+def test_the_release_command_is_the_one_a_lock_uses_there(fleet: Fleet) -> None:
+    """One place decides: the handshake of the lock, on the running server."""
+    with Redlock.connect(fleet.urls, shell="threads", connect_timeout_s=10.0) as lock:
+        used = {status.release_command for status in lock.instances}
+    assert {fact.release_command for fact in inspect(fleet.urls)} == used == {fleet.server.release_command}
+    assert used <= {"delex", "delifeq", "evalsha"}
 
 
 def test_the_same_server_twice_is_noticed_behind_two_names(fleet: Fleet) -> None:

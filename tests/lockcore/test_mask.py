@@ -121,12 +121,14 @@ def test_what_is_masked_stays_as_it_is_when_it_is_masked_again() -> None:
     assert "hun:ter2" not in Mask()("redis://db bob:hun:ter2:***@db")
 
 
-@pytest.mark.parametrize("password", ["or", "user", "password", "name", "6379", "db", "127.0.0.1", "ann", "wrong-name"])
+@pytest.mark.parametrize(
+    "password", ["or", "user", "password", "name", "6379", "db", "127.0.0.1", "ann", "wrong-name", "p9"]
+)
 def test_a_password_that_is_a_word_a_number_or_a_host_is_not_cut_out_of_our_sentences(password: str) -> None:
     """What is cut out would show what it is."""
     mask = Mask(f"redis://ann:{password}@db:6379", f"redis://ann:{password}@127.0.0.1")
     sentence = (
-        "db:6379 and 127.0.0.1: wrong user name or password of ann, in wrong-name.toml; see redis://ann:***@db:6379"
+        "db:6379 and 127.0.0.1: wrong user name or password of ann, in wrong-name.toml; see redis://ann:***@db:6379 p9"
     )
     assert mask.sentence(sentence) == sentence
     assert mask.sentence(f"see redis://ann:{password}@db:6379, or ann:{password}@db") == (

@@ -10,10 +10,7 @@ import pytest
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.measure.run_result import ServerBinary
 from bench.topology import server
-from bench.topology.fleet import start_fleet
-from bench.topology.probe import inspect
 from bench.topology.server import find_server, found_servers, release_command
-from lockcore import Redlock
 
 FakeServer = Callable[..., str]
 
@@ -137,17 +134,6 @@ def test_a_silent_server_is_given_up(fake_server: FakeServer, monkeypatch: pytes
     monkeypatch.setattr(server, "_ANSWER_S", 0.1)
     with pytest.raises(EnvironmentNotReadyError, match="did not answer within 0.1 s"):
         find_server()
-
-
-@pytest.mark.integration
-def test_the_release_command_is_the_one_a_lock_uses_there() -> None:
-    """One place decides: the handshake of the lock, on the running server."""
-    for found in found_servers():
-        with start_fleet(1, "none", server=found) as fleet:
-            (fact,) = inspect(fleet.urls)
-            with Redlock.connect(fleet.urls, shell="threads", connect_timeout_s=10.0) as lock:
-                used = lock.instances[0].release_command
-        assert found.release_command == fact.release_command == used != ""
 
 
 def test_a_program_that_does_not_serve_has_no_release_command(fake_server: FakeServer) -> None:

@@ -23,6 +23,7 @@ from tests.doubles.peer import (
     bulk,
     denied,
     denied_and_reset,
+    denied_unless_asked,
     http,
     listening,
     replying,
@@ -89,7 +90,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-@pytest.mark.parametrize("serve", [denied, denied_and_reset])
+@pytest.mark.parametrize("serve", [denied, denied_and_reset, denied_unless_asked])
 def test_protected_mode_is_named_in_every_race(serve: Serve) -> None:
     says = "it is in protected mode and takes connections of its own host only; set a password there"
     with listening(serve) as port:
