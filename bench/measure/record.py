@@ -346,7 +346,9 @@ def torn_lost(workdir: str | os.PathLike[str]) -> int:
         torn += int(((rows != 0).any(axis=1) & ~_good_lost(workdir, worker, path, rows)).sum())
         if "." not in path.stem:
             blocks = seals.read(workdir, seals.LOST, worker)
-            torn += max(max((first + count for first, count, _ in blocks), default=0) - len(rows), 0)
+            torn += seals.malformed(blocks) + max(
+                max((first + count for first, count, _ in blocks), default=0) - len(rows), 0
+            )
     return torn
 
 

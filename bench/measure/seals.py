@@ -22,6 +22,7 @@ from bench.measure.grown import Grown
 
 HISTORY, LOST = "seals", "lostseals"  # what the files are called
 BLOCK = 512  # rows
+MOST_ROWS = 1 << 20  # of a block of any writer
 VOTES = 12  # the place of the votes in a record
 _ROW = 4  # the first row of the block, how many, their sum, 1: it is there
 
@@ -72,6 +73,11 @@ def read(workdir: str | os.PathLike[str], kind: str, who: Who) -> list[Block]:
     if not path.exists():
         return []
     return [(first, count, total) for first, count, total, there in rows_of(path, _ROW).tolist() if there]
+
+
+def malformed(blocks: Sequence[Block]) -> int:
+    """How many of the blocks nobody can have sealed."""
+    return sum(not (first >= 0 and 0 < count <= MOST_ROWS and 0 <= total < 1 << 32) for first, count, total in blocks)
 
 
 def check(

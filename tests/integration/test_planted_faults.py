@@ -230,12 +230,24 @@ def test_a_lock_that_says_it_was_granted_later_than_it_was_is_found_out(run: Cal
 
 
 def test_a_lock_that_returns_later_than_it_says_is_as_slow_as_it_is(run: Callable[..., Ended]) -> None:
-    ended = run("returns-late", "--duration", "1s", "--hold", "1ms", "--resources", "64")
+    ended = run("returns-late", "--processes", "1", "--duration", "1s", "--hold", "1ms", "--resources", "64")
     assert ended.result["latency_s"]["acquire"]["p50"] >= 0.02, ended.said
 
 
 def test_a_lock_that_hands_out_leases_after_their_end_is_violated(run: Callable[..., Ended]) -> None:
-    ended = run("hands-out-ended", "--duration", "600ms", "--ttl", "30ms", "--hold", "1ms", "--resources", "64")
+    ended = run(
+        "hands-out-ended",
+        "--processes",
+        "1",
+        "--duration",
+        "600ms",
+        "--ttl",
+        "30ms",
+        "--hold",
+        "1ms",
+        "--resources",
+        "64",
+    )
     assert (ended.word, ended.code) == ("VIOLATED", 5), ended.said
     assert ended.safety["granted_invalid"] > 0
 
@@ -248,14 +260,14 @@ def test_a_recipe_that_reports_nonsense_is_named_and_its_run_has_a_result(
     run: Callable[..., Ended], recipe: str, sentence: str
 ) -> None:
     """It was a fault of lockbench itself, exit 3, and no result."""
-    ended = run(recipe, "--duration", "500ms", "--hold", "1ms", "--resources", "8")
+    ended = run(recipe, "--processes", "1", "--duration", "500ms", "--hold", "1ms", "--resources", "8")
     assert ended.code in (4, 5), ended.said
     assert ended.word in ("INCONCLUSIVE", "VIOLATED", "INVALID"), ended.said
     assert any(sentence in one for one in ended.safety["misreports"]), ended.safety["misreports"]
 
 
 def test_a_lock_that_invents_attempts_has_not_asked(run: Callable[..., Ended]) -> None:
-    ended = run("invents-attempts", "--duration", "500ms", "--hold", "1ms", "--resources", "8")
+    ended = run("invents-attempts", "--processes", "1", "--duration", "500ms", "--hold", "1ms", "--resources", "8")
     assert ended.safety["tested_leases"] == 0, ended.said
     assert "fewer commands than the recipe says" in str(ended.safety["reason"]), ended.said
     assert ended.code == 4, ended.said
