@@ -59,6 +59,8 @@ class Framing:
                 return NOT_WHOLE
             stop = line_end + 2
             kind = data[at : at + 1]
+            if line_end == at:  # machine code cannot cut a slice that ends before it begins
+                raise self._nonsense("an empty line")
             content = data[at + 1 : line_end]
             within = -1  # replies within this one; −1: it is none that could have any
             if kind in _TEXTS:

@@ -304,7 +304,8 @@ class Pipeline:
             if digits.isdigit() and (digits == b"0" or not digits.startswith(b"0")):
                 text = line_end + 2
                 end = text + int(digits)
-                if end + 2 - at <= LONGEST_REPLY and data[end : end + 2] == b"\r\n":
+                is_whole = end + 2 <= len(data) and data[end : end + 2] == b"\r\n"
+                if is_whole and end + 2 - at <= LONGEST_REPLY:
                     self._framing.restart()
                     self._passed += end + 2 - at
                     self.heard(data[text:end], self.index)
