@@ -5,6 +5,7 @@ Rules
   stall can only add). More fails, without a tolerance.
 - Replies are held back until everybody has been silent for `QUIET_S`, then all go at once: what a client sends between
   two such moments is one round trip, however many instances it speaks to, whatever the machine's speed.
+- A client's look at a server (INFO) is not counted: it comes by the clock, and its reply grows with what it counts.
 - The cycles are taken by a process of the side's own packages, which is this file started by name (`serve`). It imports
   something of them, or the side would be the same code as the other, and every gate would pass:
 
@@ -20,7 +21,7 @@ import os
 import selectors
 import socket
 import sys
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -45,6 +46,8 @@ if TYPE_CHECKING:  # the process that takes the cycles needs no more of the benc
 WARM_CYCLES, CYCLES = 2, 7
 LEAST_TTL_MS = 10_000
 RESOURCE = "cycles"
+LOOK = b"INFO"  # a client's look at a server comes by the clock: it is no part of an acquire, and its reply grows
+_HEAD = b"*%d\r\n"
 PATIENCE_MS = 2000.0  # of one instance: replies are held back while they are counted
 QUIET_S = 0.015
 CHUNK_BYTES = 65_536
@@ -139,17 +142,32 @@ class CountingRelay:
         client, server = listener.accept()[0], socket.create_connection((HOST, target))
         self._counts["connections"] += 1
         self._held[client] = bytearray()
-        commands = hiredis.Reader()
+        commands, replies = hiredis.Reader(), hiredis.Reader()
+        are_looks = deque[bool]()  # of the commands that await a reply
+        protocol = b"2"
 
         def ask(chunk: bytes) -> None:
+            nonlocal protocol
             self._counts["bytes_sent"] += len(chunk)
             commands.feed(chunk)
-            while commands.gets() is not False:
-                self._counts["commands"] += 1
+            while (command := commands.gets()) is not False:
+                if command[0].upper() == b"HELLO" and len(command) > 1:
+                    protocol = command[1]
+                are_looks.append(command[0].upper() == LOOK)
+                if are_looks[-1]:
+                    self._counts["bytes_sent"] -= len(_HEAD % len(command)) + sum(map(_bulk_bytes, command))
+                else:
+                    self._counts["commands"] += 1
             server.sendall(chunk)
 
         def hold(chunk: bytes) -> None:
             self._counts["bytes_received"] += len(chunk)
+            replies.feed(chunk)
+            while (reply := replies.gets()) is not False:
+                is_push = isinstance(reply, hiredis.PushNotification)
+                if not is_push and are_looks and are_looks.popleft() and isinstance(reply, bytes):
+                    kind = b"txt:" if protocol == b"3" else b""  # there INFO answers with a verbatim string
+                    self._counts["bytes_received"] -= _bulk_bytes(kind + reply)
             self._held[client] += chunk
 
         for source, take in ((client, ask), (server, hold)):
@@ -174,6 +192,11 @@ class CountingRelay:
             held.clear()
         self._counts["round_trips"] += bool(waiting)
         return bool(waiting)
+
+
+def _bulk_bytes(text: bytes) -> int:
+    """How long a bulk string is on the wire."""
+    return len(b"$%d\r\n" % len(text)) + len(text) + len(b"\r\n")
 
 
 def serve() -> None:
