@@ -23,7 +23,8 @@ Rejoin = Literal["delay", "trust-first", "trust"]
 FIRST_BACKOFF_NS = 50 * NS_PER_MS
 LONGEST_BACKOFF_NS = 2 * NS_PER_S
 ASK_EVERY_NS = NS_PER_S
-SWAPS_EVERY_NS: Final = NS_PER_S // 10
+# A reading takes a server about 10 µs. So 1,000 busy clients take 4 % of its core, where 100 ms would take 10 %.
+SWAPS_EVERY_NS: Final = NS_PER_S // 4
 NOT_COUNTED: Final = -1  # a server whose INFO has no statistics of commands, or too many to read them on and on
 LONGEST_STATISTICS: Final = 1 << 15  # bytes; a reply of twice as many ends a connection
 SAME_START_S = 1.0  # uptime comes in whole seconds

@@ -5,7 +5,8 @@ Rules
   stall can only add). More fails, without a tolerance.
 - Replies are held back until everybody has been silent for `QUIET_S`, then all go at once: what a client sends between
   two such moments is one round trip, however many instances it speaks to, whatever the machine's speed.
-- A client's look at a server (INFO) is not counted: it comes by the clock, and its reply grows with what it counts.
+- INFO and its reply are not counted. A client sends it by the clock (lockcore asks four times a second at most whether
+  databases were swapped), so a slow machine would see more of it in a cycle, and its length changes from call to call.
 - The cycles are taken by a process of the side's own packages, which is this file started by name (`serve`). It imports
   something of them, or the side would be the same code as the other, and every gate would pass:
 
@@ -29,6 +30,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 import hiredis
+from hiredis import PushNotification
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.experiments.compare.judge import Costs, judge_exact
@@ -46,8 +48,7 @@ if TYPE_CHECKING:  # the process that takes the cycles needs no more of the benc
 WARM_CYCLES, CYCLES = 2, 7
 LEAST_TTL_MS = 10_000
 RESOURCE = "cycles"
-LOOK = b"INFO"  # a client's look at a server comes by the clock: it is no part of an acquire, and its reply grows
-_HEAD = b"*%d\r\n"
+UNCOUNTED = b"INFO"
 PATIENCE_MS = 2000.0  # of one instance: replies are held back while they are counted
 QUIET_S = 0.015
 CHUNK_BYTES = 65_536
@@ -105,6 +106,53 @@ def _asked(child: Child, line: str, wanted: str, relay: CountingRelay) -> Counte
     return counts
 
 
+class Exchange:
+    """One connection's commands and replies, counted as they come; without INFO, and without its reply.
+
+    Replies come in the order of the commands. What a server publishes comes between them and belongs to no command.
+    """
+
+    def __init__(self, count: Callable[[str, int], None]) -> None:
+        self._count = count
+        self._commands = hiredis.Reader()
+        self._replies = hiredis.Reader()
+        self._request_bytes = 0  # of the command that is not whole yet
+        self._reply_bytes = 0
+        self._asked: deque[bytes] = deque()  # the names of commands without a reply
+
+    def ask(self, chunk: bytes) -> None:
+        """Count what the client sends."""
+        for line in chunk.splitlines(keepends=True):
+            self._request_bytes += len(line)
+            self._commands.feed(line)
+            command = self._commands.gets()
+            if command is False:
+                continue
+            name = bytes(command[0]).upper() if isinstance(command, list) and command else b""
+            self._asked.append(name)
+            if name != UNCOUNTED:
+                self._count("commands", 1)
+                self._count("bytes_sent", self._request_bytes)
+            self._request_bytes = 0
+
+    def answer(self, chunk: bytes) -> None:
+        """Count what the server sends."""
+        for line in chunk.splitlines(keepends=True):
+            self._reply_bytes += len(line)
+            self._replies.feed(line)
+            reply = self._replies.gets()
+            if reply is False:
+                continue
+            if self._command_of(reply) != UNCOUNTED:
+                self._count("bytes_received", self._reply_bytes)
+            self._reply_bytes = 0
+
+    def _command_of(self, reply: object) -> bytes:
+        """The name of the command that `reply` answers, empty for what was published."""
+        is_published = isinstance(reply, PushNotification) and reply[:1] not in ([b"subscribe"], [b"unsubscribe"])
+        return b"" if is_published or not self._asked else self._asked.popleft()
+
+
 class CountingRelay:
     """Stands before loopback ports; `ports` are its own, in the same order. It relays while `until_said` waits."""
 
@@ -142,36 +190,21 @@ class CountingRelay:
         client, server = listener.accept()[0], socket.create_connection((HOST, target))
         self._counts["connections"] += 1
         self._held[client] = bytearray()
-        commands, replies = hiredis.Reader(), hiredis.Reader()
-        are_looks = deque[bool]()  # of the commands that await a reply
-        protocol = b"2"
+        exchange = Exchange(self._count)
 
         def ask(chunk: bytes) -> None:
-            nonlocal protocol
-            self._counts["bytes_sent"] += len(chunk)
-            commands.feed(chunk)
-            while (command := commands.gets()) is not False:
-                if command[0].upper() == b"HELLO" and len(command) > 1:
-                    protocol = command[1]
-                are_looks.append(command[0].upper() == LOOK)
-                if are_looks[-1]:
-                    self._counts["bytes_sent"] -= len(_HEAD % len(command)) + sum(map(_bulk_bytes, command))
-                else:
-                    self._counts["commands"] += 1
+            exchange.ask(chunk)
             server.sendall(chunk)
 
         def hold(chunk: bytes) -> None:
-            self._counts["bytes_received"] += len(chunk)
-            replies.feed(chunk)
-            while (reply := replies.gets()) is not False:
-                is_push = isinstance(reply, hiredis.PushNotification)
-                if not is_push and are_looks and are_looks.popleft() and isinstance(reply, bytes):
-                    kind = b"txt:" if protocol == b"3" else b""  # there INFO answers with a verbatim string
-                    self._counts["bytes_received"] -= _bulk_bytes(kind + reply)
+            exchange.answer(chunk)
             self._held[client] += chunk
 
         for source, take in ((client, ask), (server, hold)):
             self._ready.register(source, selectors.EVENT_READ, partial(self._read, source, (client, server), take))
+
+    def _count(self, name: str, more: int) -> None:
+        self._counts[name] += more
 
     def _read(self, source: socket.socket, ends: tuple[socket.socket, ...], take: Callable[[bytes], None]) -> None:
         with contextlib.suppress(OSError):  # as an end
@@ -192,11 +225,6 @@ class CountingRelay:
             held.clear()
         self._counts["round_trips"] += bool(waiting)
         return bool(waiting)
-
-
-def _bulk_bytes(text: bytes) -> int:
-    """How long a bulk string is on the wire."""
-    return len(b"$%d\r\n" % len(text)) + len(text) + len(b"\r\n")
 
 
 def serve() -> None:
