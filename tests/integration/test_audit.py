@@ -2,16 +2,23 @@
 
 import json
 import signal
+import sys
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from bench.experiments.audit.experiment import play
+from bench.experiments.audit.experiment import AuditPlan, _Playing, chosen, play
+from bench.experiments.audit.party import PATIENCE_S, CutError
+from bench.experiments.audit.result import AuditConditions, Cell
 from bench.experiments.audit.schedules import SCHEDULES
 from bench.experiments.audit.stage import Stage
-from bench.experiments.contest.installed import ours
+from bench.experiments.contest.installed import Contestant, ours
+from bench.experiments.contest.result import Peer
+from bench.topology.server import find_server
 from tests.conftest import Ended
 from tests.integration.locust_runs import started, until
 
@@ -58,6 +65,37 @@ def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
     assert process.returncode == 130
     if (tmp_path / "out" / "result.json").exists():
         assert json.loads((tmp_path / "out" / "result.json").read_text("utf-8"))["interrupted"]
+
+
+def test_sigint_to_our_process_alone_ends_the_wait_for_clients_that_say_nothing(tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    program = f"import pathlib, time; pathlib.Path({str(begun)!r}).touch(); time.sleep(60)"
+    silent = Contestant(Peer("silent", "lockcore"), (sys.executable, "-c", program))
+    asked_s: list[float] = []
+
+    def interrupt() -> None:
+        until(begun.exists, "a client that says nothing", 30)
+        asked_s.append(time.monotonic())
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    cells: list[Cell] = []
+    plan = AuditPlan((), chosen(["one-stopped", "forked"]), AuditConditions(repeats=1), seed=1)
+    with pytest.raises(KeyboardInterrupt):
+        _Playing(plan, find_server(), print).run([silent], cells)
+    assert time.monotonic() - asked_s[0] < 5.0
+    assert cells == [], "a schedule that was cut says nothing"
+
+
+def test_a_wait_for_keys_ends_when_the_audit_is_cut() -> None:
+    cut = threading.Event()
+    with Stage(ours("control: none"), 1, cut=cut) as stage:
+        assert stage.party().acquire().ok
+        cut.set()
+        begun_s = time.monotonic()
+        with pytest.raises(CutError):
+            stage.until_free()
+        assert time.monotonic() - begun_s < PATIENCE_S / 2
 
 
 def test_a_wrong_name_ends_before_the_work(lockbench: Callable[..., Ended]) -> None:

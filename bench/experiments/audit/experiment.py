@@ -3,7 +3,8 @@
 Rules: the same schedules for all. lockcore is a library like any other, but what it breaks is a violation. A control is
 Redlock by hand with the fault that one schedule must find; one without a fault must pass all. Other libraries' cells
 are told and decide nothing. What holds is played `held` times, and what went wrong once, `repeats` times. What is not
-known is played again, and once more when nobody else plays.
+known is played again, and once more when nobody else plays. Ctrl-C ends every wait within a moment. The schedules that
+are under way are dropped then.
 """
 
 import os
@@ -87,7 +88,7 @@ def run_audit(order: ExperimentOrder[AuditPlan], show: Show) -> Done[AuditResult
 
 
 class _Playing:
-    """The work of all libraries; `stop` ends it after the schedules under way."""
+    """The work of all libraries; `_stop` ends every wait, and drops the schedules under way."""
 
     def __init__(self, plan: AuditPlan, server: ServerBinary, show: Show) -> None:
         self._plan, self._server, self._show = plan, server, show
@@ -125,7 +126,7 @@ class _Playing:
                     cells.append(self._cell(stage, one))
 
     def _stage(self, contestant: Contestant) -> Stage:
-        return Stage(contestant, min(INSTANCES, max(contestant.peer.instances)), self._server)
+        return Stage(contestant, min(INSTANCES, max(contestant.peer.instances)), self._server, self._stop)
 
     def _cell(self, stage: Stage, one: AuditSchedule) -> Cell:
         """Play `one` until it is known what comes of it, and again as often as the plan says."""

@@ -6,13 +6,17 @@ noted in its library's own words: its calls as its README writes them, with what
 and `$wait_s`. `libraries.toml` says nothing that the drivers do not do.
 """
 
+import select
 import signal
+import time
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from string import Template
+from threading import Event
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -32,6 +36,7 @@ RESOURCE = "audit-r"
 LONG_MS, SHORT_MS = 10_000, 1000  # outlives a schedule; is outlived. python-redis-lock counts in whole seconds
 WAIT_MS = 500
 BRIEF_S = 0.04  # below the time-outs that clients give a server: lockcore's of 50 ms is the shortest
+LOOK_S = 0.1  # between two looks at whether the audit was cut
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)  # for want of memory, too: what ends a client so is not its library
 
 
@@ -94,11 +99,27 @@ class NotApplicableError(Exception):
     """Why a schedule says nothing of a library."""
 
 
+class CutError(Exception):
+    """The audit was asked to end. A schedule that is under way is dropped: it says nothing."""
+
+
+Message = TypeVar("Message")
+
+
 class Party(Child):
     """One client: a driver's process, connected. `operations`: what it was granted and refused so far."""
 
-    def __init__(self, contestant: Contestant, order: ClientOrder, environ: Mapping[str, str], folder: Path) -> None:
-        """Start and connect it. Raises EnvironmentNotReadyError."""
+    def __init__(
+        self,
+        contestant: Contestant,
+        order: ClientOrder,
+        environ: Mapping[str, str],
+        folder: Path,
+        cut: Event | None = None,
+    ) -> None:
+        """Start and connect it. `cut`: once it is set, nobody waits for the client. Raises EnvironmentNotReadyError,
+        CutError."""
+        self._cut = cut or Event()
         super().__init__(f"a client of {order.name}", [*contestant.command, "steps"], environ=environ, folder=folder)
         self.operations: list[OperationFacts] = []
         self.note: Callable[[str], None] = lambda _step: None
@@ -113,6 +134,14 @@ class Party(Child):
         except BaseException:
             self.close()
             raise
+
+    def hear(self, kind: type[Message], patience_s: float | None = None) -> Message:
+        """Return what it says next, as `Child.hear`. Raises CutError as soon as the audit is cut."""
+        deadline_s = time.monotonic() + (READY_S if patience_s is None else patience_s)
+        while not select.select([self._stdout], [], [], LOOK_S)[0] and time.monotonic() < deadline_s:
+            if self._cut.is_set():
+                raise CutError
+        return super().hear(kind, max(0.0, deadline_s - time.monotonic()))
 
     def begin(self, do: str, **words: object) -> None:
         """Tell it a step."""

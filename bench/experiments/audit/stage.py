@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from threading import Event
 from typing import Any, Self
 
 from msgspec.structs import replace
@@ -22,6 +23,7 @@ from bench.experiments.audit.party import (
     READY_S,
     RESOURCE,
     WAIT_MS,
+    CutError,
     NotApplicableError,
     Party,
     Said,
@@ -44,8 +46,9 @@ _BRIEF = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}  # hal
 class Stage:
     """N servers, one library's clients; a `minority` of servers may fail, without `majority` there is no quorum."""
 
-    def __init__(self, contestant: Contestant, instances: int, server: Any = None) -> None:
-        """Start the servers. Raises EnvironmentNotReadyError."""
+    def __init__(self, contestant: Contestant, instances: int, server: Any = None, cut: Event | None = None) -> None:
+        """Start the servers. `cut`: once it is set, every wait ends by CutError. Raises EnvironmentNotReadyError."""
+        self._cut = cut or Event()
         self.contestant, self.name, self.instances = contestant, contestant.peer.name, instances
         self.minority = range(instances // 2 + 1, instances)
         self.majority = range((instances - 1) // 2, instances)
@@ -100,7 +103,7 @@ class Stage:
         )
         environ = {**os.environ, "PYTHONPATH": str(ROOT), **_BRIEF, **self.contestant.environment, **preload}
         number = len(self.parties)
-        party = Party(self.contestant, order, environ, folder)
+        party = Party(self.contestant, order, environ, folder, self._cut)
         self.parties.append(party)
         self.fleet.adopt(party.process.pid)
         for do, words in (("acquire", {"resource": WARM, "ttl_ms": LONG_MS, "wait_ms": WAIT_MS}), ("release", {})):
@@ -175,23 +178,31 @@ class Stage:
             party.idle_ns = party.idle_ns if found else looked_ns
             return found
 
-        came = _within(PATIENCE_S / 4, asked)
+        came = self._within(PATIENCE_S / 4, asked)
         self.note("a request waits to be read at a frozen server" if came else "no request has come")
         return came
 
     def until_free(self, patience_s: float = PATIENCE_S) -> bool:
         """Return when no instance that lives has the resource's key (False: it stayed)."""
-        free = _within(patience_s, lambda: not any(self.keys()), LOOK_S)
+        free = self._within(patience_s, lambda: not any(self.keys()), LOOK_S)
         self.note("its keys have ended" if free else "its keys are still there")
         return free
 
     def until_lockable(self, patience_s: float) -> bool:
         """Return when the resource's keys on the instances that live keep nobody from a quorum (False: they do)."""
         quorum = self.instances // 2 + 1
-        lockable = _within(patience_s, lambda: self.keys().count(None) >= quorum, LOOK_S)
+        lockable = self._within(patience_s, lambda: self.keys().count(None) >= quorum, LOOK_S)
         if not lockable:
             self.note(f"after {patience_s:.0f} s there are keys on {sum(map(bool, self.keys()))} servers")
         return lockable
+
+    def _within(self, patience_s: float, met: Callable[[], bool], look_s: float = 0.002) -> bool:
+        """Return when it is so, looking every `look_s`; False: it was not in time. Raises CutError."""
+        deadline_s = time.monotonic() + patience_s
+        while not (found := met()) and time.monotonic() < deadline_s:
+            if self._cut.wait(look_s):
+                raise CutError
+        return found
 
     def require_servers(self) -> None:
         """Raise EnvironmentNotReadyError when somebody else has killed a server."""
@@ -241,14 +252,6 @@ class Stage:
             for server in self._servers:
                 steps.callback(server.close)
             steps.callback(self.end_parties)
-
-
-def _within(patience_s: float, met: Callable[[], bool], look_s: float = 0.002) -> bool:
-    """Return when it is so, looking every `look_s`; False: it was not in time."""
-    deadline_s = time.monotonic() + patience_s
-    while not (found := met()) and time.monotonic() < deadline_s:
-        time.sleep(look_s)
-    return found
 
 
 def _awaits(number: signal.Signals, status: str) -> bool:

@@ -6,13 +6,17 @@ what is there already is used again; what cannot be installed is a reason, never
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Event
 
 from bench.experiments.contest.clients.loops import PUSH
 from bench.experiments.contest.result import Missing, Peer
@@ -20,6 +24,7 @@ from bench.experiments.contest.result import Missing, Peer
 ROOT = Path(__file__).parents[3]
 DRIVERS = Path(__file__).with_name("clients")
 INSTALL_S = 600.0
+LOOK_S = 0.1  # between two looks at whether the work was cut
 AT_ONCE = 3  # they wait for the network more than they compile
 REDIS = "redis[hiredis]==8.1.0"
 IOREDIS = "ioredis 5.11.1"
@@ -81,9 +86,15 @@ def install(cache: Path, wanted: Sequence[str], say: Callable[[str], None]) -> l
     """Every peer whose name contains one of `wanted` (none: all), installed below `cache` or missing with a reason."""
     chosen = [peer for peer in PEERS if not wanted or any(word in peer.name for word in wanted)]
     homes = {peer.home: peer for peer in chosen if peer.home}
+    cut = Event()
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        came = pool.map(lambda one: _install(one, cache / one.home, say), homes.values())
-        reasons = dict(zip(homes, came, strict=True))
+        try:
+            came = pool.map(lambda one: _install(one, cache / one.home, say, cut), homes.values())
+            reasons = dict(zip(homes, came, strict=True))
+        except BaseException:
+            cut.set()
+            pool.shutdown(cancel_futures=True)
+            raise
     if find_spec("uvloop") is None:
         reasons |= {peer.name: "uvloop is not installed" for peer in chosen if peer.name.startswith("lockcore uvloop")}
     found: list[Contestant | Missing] = []
@@ -111,8 +122,8 @@ def _contestant(peer: Peer, home: Path) -> Contestant:
     return Contestant(peer, (str(home / "bin" / "python"), *words), {"PYTHONPATH": str(ROOT)})
 
 
-def _install(peer: Peer, home: Path, say: Callable[[str], None]) -> str:
-    """Make `home` unless it is there, made from the same; why it is not there, "" if it is."""
+def _install(peer: Peer, home: Path, say: Callable[[str], None], cut: Event) -> str:
+    """Make `home` unless it is there, made from the same; why it is not there, "" if it is. `cut` ends it."""
     programs, command = _BUILT.get(peer.kind, ((), ()))
     sources = sorted((DRIVERS / peer.kind).glob("*.*"))
     made_from = [source.read_text(encoding="utf-8") for source in sources] or peer.packages
@@ -130,21 +141,36 @@ def _install(peer: Peer, home: Path, say: Callable[[str], None]) -> str:
         shutil.copy(source, home)
     pip = [str(home / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
     steps = [command] if command else [[sys.executable, "-m", "venv", str(home)], [*pip, *peer.packages]]
-    reason = next(filter(None, (_call(step, home) for step in steps)), "")
+    reason = next(filter(None, (_call(step, home, cut) for step in steps)), "")
     if not reason:
         stamp.write_text(recipe, encoding="utf-8")
     return reason
 
 
-def _call(command: Sequence[str], folder: Path) -> str:
-    """Run it in `folder`; why that failed, "" if it did not."""
+def _call(command: Sequence[str], folder: Path, cut: Event) -> str:
+    """Run it in `folder`; why that failed, "" if it did not. `cut` kills it.
+
+    It has a session of its own. A SIGINT may come to our process alone, so the programs that pip or cargo start are
+    killed by us, as a group.
+    """
     environment = {**os.environ, "GOFLAGS": "-mod=mod", "GOTOOLCHAIN": "local"}
-    program = Path(command[0]).name
+    program, deadline_s = Path(command[0]).name, time.monotonic() + INSTALL_S
     try:
-        done = subprocess.run(
-            command, cwd=folder, env=environment, check=False, capture_output=True, text=True, timeout=INSTALL_S
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
         return f"{program} did not run ({type(error).__name__})"
-    lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-    return f"{program} failed: {(lines or ['it said nothing'])[-1][:200]}" if done.returncode else ""
+    with process:
+        while True:
+            try:
+                output, complaints = process.communicate(timeout=LOOK_S)
+                break
+            except subprocess.TimeoutExpired:
+                if cut.is_set() or time.monotonic() > deadline_s:
+                    with suppress(ProcessLookupError):
+                        os.killpg(process.pid, signal.SIGKILL)
+                    return f"{program} was cut short" if cut.is_set() else f"{program} took over {INSTALL_S:.0f} s"
+    lines = [line for line in (complaints or output).splitlines() if line.strip()]
+    return f"{program} failed: {(lines or ['it said nothing'])[-1][:200]}" if process.returncode else ""

@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+import threading
+import time
 from contextlib import nullcontext
 from dataclasses import replace as replace_load
 from pathlib import Path
@@ -324,6 +326,38 @@ def test_what_cannot_be_installed_is_a_reason_and_no_end(tmp_path: Path, monkeyp
     absent, there = install(tmp_path / "cache", (), lambda _text: None)
     assert absent == Missing(name="nowhere", reason="node is not installed")
     assert isinstance(there, Contestant)
+
+
+def test_an_installation_that_is_cut_ends_with_all_that_it_started(tmp_path: Path) -> None:
+    cut, child = threading.Event(), tmp_path / "child"
+    script = f"sleep 60 & echo $! > {child}.new; mv {child}.new {child}; wait"
+    ended: list[str] = []
+    call = peers_installed._call
+    thread = threading.Thread(target=lambda: ended.append(call(["sh", "-c", script], tmp_path, cut)))
+    thread.start()
+    deadline_s = time.monotonic() + 30
+    while not child.exists() and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    cut.set()
+    thread.join(5)
+    assert ended == ["sh was cut short"]
+    pid = int(child.read_text("ascii"))
+    while _runs(pid) and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    assert not _runs(pid)
+
+
+def _runs(pid: int) -> bool:
+    """Whether the process is there, and more than a zombie that nobody has reaped."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.parametrize(("script", "reason"), [("exit 0", ""), ("echo no wheel >&2; exit 1", "sh failed: no wheel")])
+def test_why_an_installation_failed_is_its_last_line(tmp_path: Path, script: str, reason: str) -> None:
+    assert peers_installed._call(["sh", "-c", script], tmp_path, threading.Event()) == reason
 
 
 OF_BENCH = {"control", "redis-py by hand", "raw", "replay"}
