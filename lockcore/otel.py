@@ -3,8 +3,9 @@
 Rules: the API is all it needs. Names, units and meanings are those of the bench (bench/telemetry/table.py). No
 attribute ever holds a resource's name, a key or an owner token. Counters and gauges are exact, and read when somebody
 collects. Histograms are of samples (counted.py), recorded where the operation ended, so that exemplars and spans belong
-to the application's own span. A slow, failed or lost operation has a span, of at most `SPANS` a second and process. A
-forked child starts with nothing.
+to the application's own span. A slow, failed or lost operation has a span: each lock makes at most `SPANS` a second of
+each operation and outcome, so that no outcome uses up the spans of another. A contended acquire has a span only if the
+application asks for it: a held lock is an answer. A forked child starts with nothing, whatever the temporality.
 """
 
 import os
@@ -18,7 +19,14 @@ from functools import partial
 from types import ModuleType
 
 from opentelemetry import metrics, trace
-from opentelemetry.metrics import CallbackOptions, Histogram, MeterProvider, Observation
+from opentelemetry.metrics import (
+    Asynchronous,
+    CallbackOptions,
+    Histogram,
+    Instrument,
+    MeterProvider,
+    Observation,
+)
 
 from lockcore.clock import NS_PER_S, monotonic_ns
 from lockcore.counted import Tallied
@@ -26,7 +34,7 @@ from lockcore.model import Denied, InstanceStatus, Lease, Outcome, Vote
 from lockcore.redlock import AsyncRedlock, Redlock
 
 SCOPE = "lockcore"
-SPANS = 10
+SPANS = 10  # a second, of each operation and outcome
 MOST_SLOW_S = 86_400
 LOOK_NS = NS_PER_S // 20  # a collection asks instrument by instrument
 BOUNDS = (
@@ -77,6 +85,7 @@ def instrument(
     slow_s: float = 0.1,
     class_of: Callable[[str], str] | None = None,
     fleet: str = "",
+    contended_spans: bool = False,
     meter_provider: MeterProvider | None = None,
     tracer_provider: trace.TracerProvider | None = None,
 ) -> None:
@@ -85,6 +94,7 @@ def instrument(
     An acquire of more than `slow_s` (s) is slow. `class_of` maps a resource to one of a few classes (at most 20, then
     `others`), the attribute `redlock.resource.class`; it must be quick, and is asked where the caller is, so in several
     threads at once; what it raises is dropped, with what it was told. `fleet` names the instances (`redlock.fleet`).
+    `contended_spans`: contended acquires have spans, too.
     Raises TypeError or ValueError for what these cannot be, and ValueError when the lock has an observer already.
     """
     if not isinstance(slow_s, int | float) or not 0 <= slow_s <= MOST_SLOW_S:
@@ -107,7 +117,8 @@ def instrument(
         if (alive := own()) is not None:
             alive.observe_every(every)
 
-    watch = Tallied(_Recording(exported.histograms, tracer), int(slow_s * NS_PER_S), class_of, observe_every)
+    recording = _Recording(exported.histograms, tracer, contended_spans)
+    watch = Tallied(recording, int(slow_s * NS_PER_S), class_of, observe_every)
     lock.observe(watch)
     lock.observe_every(watch.every)
     exported.locks.append(_Source(own, watch, fleet))
@@ -116,9 +127,12 @@ def instrument(
 class _Recording:
     """Records the samples, and a span of what went wrong, in the caller's own context."""
 
-    def __init__(self, histograms: dict[str, Histogram], tracer: trace.Tracer) -> None:
-        self._histograms, self._tracer = histograms, tracer
-        self._second, self._spans = 0, 0
+    def __init__(self, histograms: dict[str, Histogram], tracer: trace.Tracer, contended_spans: bool = False) -> None:
+        self._histograms = histograms
+        self._tracer = tracer
+        self._contended_spans = contended_spans
+        self._second = 0
+        self._spans = Counter[tuple[str, Outcome]]()  # of this second
 
     def acquire(self, name: str, result: Lease | Denied, started_ns: int, *, sampled: bool, odd: bool) -> None:
         """See counted.Sink."""
@@ -127,7 +141,7 @@ class _Recording:
             how = _attributes(name, result.outcome)
             self._took("redlock.acquire", times_ns, how)
             self._histograms["redlock.acquire.attempts"].record(result.attempts, how)
-        if odd:
+        if odd and (self._contended_spans or result.outcome is not Outcome.CONTENDED):
             more = {"redlock.attempts": result.attempts, "redlock.split_votes": result.split_votes}
             votes = {f"redlock.votes.{vote}": count for vote, count in result.tally._asdict().items()}
             self._span("redlock.acquire", name, result.outcome, times_ns, {**more, **votes})
@@ -155,9 +169,11 @@ class _Recording:
 
     def _span(self, span: str, name: str, outcome: Outcome, times_ns: tuple[int, int], more: dict[str, int]) -> None:
         second = times_ns[1] // NS_PER_S
-        self._spans = self._spans + 1 if second == self._second else 1
-        self._second = second
-        if self._spans > SPANS:
+        if second != self._second:
+            self._second = second
+            self._spans.clear()
+        self._spans[span, outcome] += 1
+        if self._spans[span, outcome] > SPANS:
             return
         wall_ns = time.time_ns() - monotonic_ns()
         attributes: dict[str, str | int] = {**_attributes(name, outcome), **more}
@@ -206,15 +222,23 @@ class _Exported:
         self.locks: list[_Source] = []
         self._past: Counter[Point] = Counter()  # of locks that are no more, and of collected attempts
         self._looked_ns, self._seen = 0, dict[Point, int]()
-        for name, (unit, meaning) in COUNTERS.items():
+        self._observables: list[Asynchronous] = [
             meter.create_observable_counter(name, [partial(self._points, name)], unit, meaning)
-        for name, (unit, meaning) in GAUGES.items():
+            for name, (unit, meaning) in COUNTERS.items()
+        ]
+        self._observables += [
             meter.create_observable_gauge(name, [partial(self._points, name)], unit, meaning)
+            for name, (unit, meaning) in GAUGES.items()
+        ]
 
     def forget(self) -> None:
-        """A forked child: all of it is the parent's, also what the SDK has counted into our histograms."""
-        for histogram in self.histograms.values():
-            _drop_samples(histogram)
+        """A forked child: all of it is the parent's.
+
+        So is what the SDK remembers. It has counted samples into our histograms. Of our counters it keeps the last
+        values that it collected: with delta temporality it would subtract the parent's from the child's.
+        """
+        for one in (*self.histograms.values(), *self._observables):
+            _drop_remembered(one)
         self.locks.clear()
         self._past.clear()
         self._looked_ns, self._seen = 0, {}
@@ -267,9 +291,9 @@ class _Exported:
                     )
 
 
-def _drop_samples(histogram: Histogram) -> None:
+def _drop_remembered(one: Instrument) -> None:
     """Have the SDK begin anew with this one, for which it has no call: without its private names nothing is done."""
-    real = getattr(histogram, "_real_instrument", None) or histogram  # it may have been there before its provider
+    real = getattr(one, "_real_instrument", None) or one  # it may have been there before its provider
     consumer = getattr(real, "_measurement_consumer", None)
     for storage in dict(getattr(consumer, "_reader_storages", {})).values():
         getattr(storage, "_instrument_view_instrument_matches", {}).pop(real, None)

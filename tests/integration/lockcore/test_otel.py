@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +14,13 @@ import pytest
 pytest.importorskip("opentelemetry.sdk")
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader, PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics import Counter as SummedCounter
+from opentelemetry.sdk.metrics import Histogram, MeterProvider, ObservableCounter
+from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
+    InMemoryMetricReader,
+    PeriodicExportingMetricReader,
+)
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -25,7 +31,7 @@ from lockcore import otel as production
 from lockcore.counted import FIRST_EVERY
 from lockcore.otel import SPANS, instrument
 from tests.doubles.collector import Collector
-from tests.doubles.instance import REFUSE, Instances
+from tests.doubles.instance import REFUSE, Instances, error
 from tests.integration.lockcore.shell import TTL_MS, Connect, Shell
 
 pytestmark = pytest.mark.integration
@@ -35,8 +41,10 @@ SECRET = "order-of-customer-4711"
 class Telemetry:
     """An application's own OpenTelemetry, in memory."""
 
-    def __init__(self) -> None:
-        self.reader, self.exporter = InMemoryMetricReader(), InMemorySpanExporter()
+    def __init__(self, temporality: AggregationTemporality = AggregationTemporality.CUMULATIVE) -> None:
+        kinds = SummedCounter, Histogram, ObservableCounter
+        self.reader = InMemoryMetricReader(preferred_temporality=dict.fromkeys(kinds, temporality))
+        self.exporter = InMemorySpanExporter()
         self.meters, self.traces = MeterProvider(metric_readers=[self.reader]), TracerProvider()
         self.traces.add_span_processor(SimpleSpanProcessor(self.exporter))
 
@@ -137,14 +145,28 @@ def test_a_slow_and_a_failed_acquire_have_spans_within_the_applications_own(
     with told.traces.get_tracer("app").start_as_current_span("request") as request:
         slow = shell.won(lock, SECRET)
         for instance in instances:
-            instance.says["set"] = REFUSE
+            instance.says["set"] = error("OOM command not allowed")
         lock.try_acquire(SECRET, TTL_MS)
     assert told.all_of("redlock.acquire.slow") == 1
     own = [span for span in told.spans if span.name == "redlock.acquire"]
-    assert [span.attributes["redlock.outcome"] for span in own] == ["acquired", "contended"]
+    assert [span.attributes["redlock.outcome"] for span in own] == ["acquired", "unreachable"]
     if shell.name in ("gevent", "threads"):  # the other shells' operations run in a loop of the test's own
         assert {span.parent.span_id for span in own} == {request.get_span_context().span_id}
     assert own[0].end_time - own[0].start_time == pytest.approx(slow.granted_ns - slow.started_ns, abs=5e6)
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_a_held_lock_has_a_span_only_if_the_application_asks_for_it(
+    shell: Shell, connect: Connect, instances: Instances, told: Telemetry, wanted: bool
+) -> None:
+    lock = connect(instances.urls)
+    told.instrument(shell.raw(lock), **({"contended_spans": True} if wanted else {}))
+    for instance in instances:
+        instance.says["set"] = REFUSE
+    for _ in range(SPANS + 2):
+        assert lock.try_acquire("stock", TTL_MS).outcome is Outcome.CONTENDED
+    assert outcomes(told)["contended"] == SPANS + 2
+    assert bool(told.spans) == wanted
 
 
 def test_no_attribute_names_a_resource_and_all_is_what_the_table_says(
@@ -293,6 +315,20 @@ def test_of_a_storm_of_failures_only_some_have_spans(told: Telemetry) -> None:
     assert told.spans[0].status.status_code is trace.StatusCode.ERROR
 
 
+def test_no_outcome_uses_up_the_spans_of_another(told: Telemetry) -> None:
+    recorder = production._Recording({}, told.traces.get_tracer("x"), contended_spans=True)
+    times_ns = 5_000_000_000, 5_000_000_001
+    ways = [
+        *(("redlock.acquire", way) for way in (Outcome.CONTENDED, Outcome.UNREACHABLE, Outcome.TOO_LATE)),
+        *((name, Outcome.GONE) for name in ("redlock.extend", "redlock.release")),
+    ]
+    for name, way in ways:
+        for _ in range(100):
+            recorder._span(name, "", way, times_ns, {})
+    made = Counter((span.name, span.attributes["redlock.outcome"]) for span in told.spans)
+    assert made == {(name, way.value): SPANS for name, way in ways}
+
+
 GLOBAL = """
 import sys
 from opentelemetry import metrics
@@ -348,6 +384,29 @@ def test_a_forked_child_begins_with_nothing(instances: Instances, told: Telemetr
         said = forked(lambda: str(told.read().get("redlock.acquire.outcomes")))
     assert said == "None"
     assert told.all_of("redlock.acquire.outcomes") == 1
+
+
+@pytest.mark.parametrize("temporality", ["CUMULATIVE", "DELTA"])
+def test_whatever_the_temporality_a_childs_first_points_are_its_own(
+    instances: Instances, forked: Callable[..., str], temporality: str
+) -> None:
+    """The parent is collected before the fork: its last values are what a delta would be made from."""
+    from lockcore import Redlock
+
+    told = Telemetry(AggregationTemporality[temporality])
+
+    def cycles(number: int) -> str:
+        with Redlock.connect(instances.urls, shell="threads", rejoin="trust-first") as lock:
+            told.instrument(lock)
+            for _ in range(number):
+                lock.try_release(lock.acquire("r", 1000))
+            points = told.read()
+        below = [name for name, of in points.items() if min(of.values()) < 0]
+        commands = sum(points["redlock.instance.commands"].values())
+        return f"{sum(points['redlock.acquire.outcomes'].values())} {below} {commands >= 3 * 2 * number}"
+
+    assert cycles(50) == "50 [] True"
+    assert forked(lambda: cycles(2)) == "2 [] True"
 
 
 def test_a_forked_worker_exports_its_own_samples_only(
