@@ -91,12 +91,12 @@ class Engine(RoundEngine):
         if len(round_.voters) < self.quorum:
             round_.undecided, round_.voters, round_.outcome = 0, (), Outcome.UNREACHABLE
             return
-        if round_.watched:
-            self._watched.append(round_)  # type: ignore[arg-type]
         if round_.resource in self._merge_keys:
             self._merge()  # the release of a key goes before the next SET on it
         if round_.started_ns >= self.amnesia.swaps_due_ns:
-            self._read_swaps(round_.started_ns)
+            self._read_swaps(round_.started_ns)  # ends the batch so far, to which this round does not belong
+        if round_.watched:
+            self._watched.append(round_)  # type: ignore[arg-type]
         self.asked += 1
         round_.cleaned = False
         self.turns.sent(round_)

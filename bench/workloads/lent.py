@@ -75,7 +75,10 @@ class LentCaller(Caller):
 
     def run(self, user: LocustUser, running: str) -> None:
         """See `Caller.run`; its draws of resources have no end."""
-        self._user, self._running, self._me.caller, self._error = user, running, getcurrent(), None
+        self._user = user
+        self._running = running
+        self._me.caller = getcurrent()
+        self._forget_error()
         try:
             needed = self._next()
             while True:
@@ -94,6 +97,11 @@ class LentCaller(Caller):
         except BaseException:
             self._cut_short()
             raise
+
+    def _forget_error(self) -> None:
+        """In a method of its own: where `run` itself sets None, mypyc takes the attribute for None from there on. What a
+        step raised would then end as a TypeError that names only its class."""
+        self._error = None
 
     def _is_over(self) -> bool:
         return cast("LocustUser", self._user)._state != self._running

@@ -8,6 +8,7 @@ from lockcore.awaited import Ignored
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns
 from lockcore.membership import (
     NOT_COUNTED,
+    SWAPS_EVERY_NS,
     Hello,
     IdentityKind,
     State,
@@ -38,8 +39,8 @@ KVROCKS = {
 }
 
 
-def fleet_of(instances: int = 3, rejoin: str = "trust-first") -> ScriptedFleet:
-    return ScriptedFleet(instances, settings=settings_of(rejoin=rejoin))
+def fleet_of(instances: int = 3, rejoin: str = "trust-first", **settings: object) -> ScriptedFleet:
+    return ScriptedFleet(instances, settings=settings_of(rejoin=rejoin, **settings))
 
 
 def states(fleet: ScriptedFleet) -> list[str]:
@@ -250,9 +251,34 @@ def test_the_count_of_swaps_is_read_ahead_of_sets_that_others_have_pushed_out_of
     assert [round_.tally.granted for round_ in (first, second)] == [0, 0]
 
 
-def test_swaps_are_counted_ten_times_a_second_at_most_and_never_without_a_set() -> None:
+class Deaf:
+    """An observer that wants nothing but that rounds are watched."""
+
+    def observe(self, record: object) -> None:
+        """Nothing."""
+
+
+@pytest.mark.parametrize("rounds", [1, 4, 40])
+def test_a_watched_set_may_be_the_one_that_the_count_of_swaps_is_read_ahead_of(rounds: int) -> None:
+    """The reading ends the batch before it. That batch is told of its own watched rounds only."""
+    fleet = fleet_of(observer=Deaf(), observe_every=1)
+    for member in fleet.engine.members:
+        assert member.hello is not None
+        member.hello = replace(member.hello, swaps=0)
+    fleet.ask("the reading before")
+    fleet.drain()
+    batch = [fleet.begin(f"r{number}") for number in range(rounds)]
+    fleet.now_ns += SWAPS_EVERY_NS
+    last = fleet.begin("the next reading")
+    fleet.flush()
+    for index in range(3):
+        fleet.reply(index, *[OK] * rounds, stats(0), OK)
+    assert {name_of(round_) for round_ in (*batch, last)} == {"acquired"}
+
+
+def test_swaps_are_counted_four_times_a_second_at_most_and_never_without_a_set() -> None:
     fleet = counting_fleet()
-    for _ in range(20):
+    for _ in range(50):
         fleet.ask()
         fleet.after(10)
     assert fleet.sent[0].count(LOOK) == 2
