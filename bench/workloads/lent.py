@@ -99,8 +99,10 @@ class LentCaller(Caller):
             raise
 
     def _forget_error(self) -> None:
-        """In a method of its own: where `run` itself sets None, mypyc takes the attribute for None from there on. What a
-        step raised would then end as a TypeError that names only its class."""
+        """In a method of its own: where `run` sets None, mypyc takes the attribute for None from there on.
+
+        An error of a step would then end as a TypeError that names only the error's class.
+        """
         self._error = None
 
     def _is_over(self) -> bool:
