@@ -109,7 +109,7 @@ class Recorder:
         return False
 
     def read(self, slot: int, limit: int) -> Records:
-        """Up to `limit` (≥ 1) records from `slot` (≥ 0) on, as written so far; fewer where a segment ends."""
+        """Up to `limit` (≥ 0) records from `slot` (≥ 0) on, as written so far; fewer where a segment ends."""
         base = slot - slot % self._segment_records
         stop = min(slot + limit, base + self._segment_records, self.written)
         if stop <= slot:

@@ -33,6 +33,7 @@ _ADDED = (
     "reconnects",
 )  # fmt: skip
 _LATE = "late.txt"
+NOTE_S = 1.0  # from one note of a load process to the next
 # worst last: what the summary must not hide
 STATES = ("voting", "abstaining", "lagging", "refused", "down")
 

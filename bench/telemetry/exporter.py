@@ -24,7 +24,7 @@ from bench.telemetry.load_log import Extension, LineTail, ObservedAttempt
 from bench.telemetry.otlp import CLOSE_S, Otlp
 from bench.telemetry.page import MetricsPage
 from bench.telemetry.points import DataPoint, Snapshot, Totals, point
-from bench.telemetry.run import Info, InfoTotals, OperationCounts, Run, count_observed, run_points
+from bench.telemetry.run import OLD, Info, InfoTotals, OperationCounts, Run, count_observed, current, run_points
 from bench.telemetry.settings import TelemetrySettings
 from bench.telemetry.table import VIOLATIONS
 from bench.telemetry.traces import Tracing
@@ -56,7 +56,7 @@ class Exporter:
         if settings.metrics or settings.traces:
             self._otlp = Otlp(settings, resource, self._wall_ns)
         if settings.page:
-            self._page = MetricsPage(settings.page, resource)
+            self._page = MetricsPage(settings.page, resource, OLD * max(settings.interval_s, LOOK_S))
         self._tracing = Tracing(run, settings.one_in, self._wall_ns, random.SystemRandom())
         self._fresh, self._settled = HistoryTail(folder), HistoryTail(folder)
         self._attempts = LineTail(folder, "attempts", ObservedAttempt)
@@ -80,12 +80,11 @@ class Exporter:
         failure = []
         try:
             self._look(time.monotonic_ns(), last=True)
-            notes = [replace(note, phase="stopped") for note in read_workers(self._folder)]  # killed ones, too
             self._count_all()
             self._counts.rest()
             judged = safety is not None and safety.verdict != "UNKNOWN"  # else what was judged before counts
             known = (self._counts.leases, _violations(safety)) if safety and judged else self._judged()
-            self._offer(notes, known, ended=True)
+            self._offer(known, ended=True)
         except Exception as error:  # noqa: BLE001 - telemetry never fails a run
             failure = [f"telemetry stopped: {type(error).__name__}: {error}"]
         self._close(within_s)
@@ -108,13 +107,14 @@ class Exporter:
         while not self._stop.wait(min(self._settings.interval_s, LOOK_S)):
             with suppress(Exception):  # a file may go while it is read; telemetry never fails a run
                 self._look(time.monotonic_ns())
-                if time.monotonic() - offered_s >= self._settings.interval_s - LOOK_S / 2:
-                    offered_s = time.monotonic()
-                    self._offer(read_workers(self._folder), self._judged())
+            if time.monotonic() - offered_s >= self._settings.interval_s - LOOK_S / 2:
+                offered_s = time.monotonic()
+                with suppress(Exception):
+                    self._offer(self._judged())
 
     def _look(self, now_ns: int, *, last: bool = False) -> None:
         """Read what is new in the folder, and what the servers say. `last`: no vote is patched any more."""
-        self._servers.note(self._infos())
+        self._servers.note(self._infos(), time.monotonic_ns())
         found = self._fresh.new_records()
         records = found[sound(found)]
         if len(records):
@@ -149,16 +149,22 @@ class Exporter:
 
     # -- telling ------------------------------------------------------------------------------------------------------
 
-    def _offer(self, notes: Sequence[WorkerNote], judged: Judged | None, *, ended: bool = False) -> None:
+    def _offer(self, judged: Judged | None, *, ended: bool = False) -> None:
+        now_ns = time.monotonic_ns()
+        notes = read_workers(self._folder)
+        fresh = current(notes, now_ns)
+        if ended:  # for all of them, killed ones, too
+            notes = _stopped(notes)
+            fresh = _stopped(fresh)
         points = [
-            *self._counts.points(self._tracing.exemplars if self._settings.exemplars else {}, notes),
+            *self._counts.points(self._tracing.exemplars if self._settings.exemplars else {}, notes, fresh),
             *self._observed.points(),
-            *run_points(self._run, notes, ended=ended),
-            *self._servers.points(),
+            *run_points(self._run, notes, fresh, ended=ended),
+            *self._servers.points_at(now_ns),
             *self._others(judged),
         ]
         self._tracing.exemplars.clear()
-        taken_ns = time.monotonic_ns() + self._wall_ns  # a step of the wall clock moves no point of the run
+        taken_ns = now_ns + self._wall_ns  # a step of the wall clock moves no point of the run
         snapshot = Snapshot(self._began_ns, taken_ns, self._run.common, points)
         for sink in (self._otlp, self._page):
             if sink is not None:
@@ -193,6 +199,10 @@ class Exporter:
             self._otlp.close(within_s)
         if self._page is not None:
             self._page.close(4 * within_s)
+
+
+def _stopped(notes: Sequence[WorkerNote]) -> list[WorkerNote]:
+    return [replace(note, phase="stopped") for note in notes]
 
 
 def _violations(safety: SafetyReport) -> dict[str, int]:

@@ -3,14 +3,16 @@
 Rules
 - On loopback unless somebody asks for more. Names and buckets are those that OTLP leads to, with the run id as a label
   of every series, the rest of the resource in `target_info`.
-- The last snapshot stays up until whoever has come again and again comes once more, but not for longer than half as
-  long again as it stayed away before, nor than `LINGER_S`.
+- A gauge of a snapshot that is older than two intervals is left out: nobody knows whether it is still so.
+- The last snapshot stays up whole until whoever has come again and again comes once more, but not for longer than half
+  as long again as it stayed away before, nor than `LINGER_S`.
 
 Source: prometheus_client; OpenTelemetry's specification, "Prometheus compatibility".
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from bench.errors import EnvironmentNotReadyError
 from bench.telemetry.points import Buckets, Snapshot, by_name
-from bench.telemetry.table import BOUNDS
+from bench.telemetry.table import BOUNDS, InstrumentKind
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -31,8 +33,9 @@ _BOUNDS = (*(f"{bound:g}" if bound < 1e-4 else repr(bound) for bound in BOUNDS),
 class MetricsPage:
     """The served page."""
 
-    def __init__(self, place: tuple[str, int], resource: Mapping[str, str]) -> None:
-        """Serve at `place` (host, port; 0 = any). Raises EnvironmentNotReadyError when it cannot be served."""
+    def __init__(self, place: tuple[str, int], resource: Mapping[str, str], fresh_s: float = math.inf) -> None:
+        """Serve at `place` (host, port; 0 = any). `fresh_s`: for how long a snapshot's gauges are shown, unless it is
+        the last. Raises EnvironmentNotReadyError when it cannot be served."""
         try:
             from prometheus_client import CollectorRegistry, start_http_server
         except ImportError as error:
@@ -42,6 +45,9 @@ class MetricsPage:
             ) from None
         self._resource = resource
         self._snapshot: Snapshot | None = None
+        self._offered_s = 0.0
+        self._fresh_s = fresh_s
+        self._closing = False
         self._scraped = threading.Condition()
         self._scrapes_s: list[float] = []
         self._read: Snapshot | None = None
@@ -59,10 +65,12 @@ class MetricsPage:
 
     def offer(self, snapshot: Snapshot) -> None:
         """Show what is so now; never waits, never raises."""
+        self._offered_s = time.monotonic()
         self._snapshot = snapshot
 
     def close(self, within_s: float = LINGER_S) -> None:
         """Wait until the last snapshot has been scraped, if any was, and end."""
+        self._closing = True
         with self._scraped:
             if len(self._scrapes_s) > 1:
                 away_s = max(after_s - before_s for before_s, after_s in pairwise(self._scrapes_s))
@@ -86,7 +94,10 @@ class MetricsPage:
 
         yield InfoMetricFamily("target", "who exports", _labels(self._resource.items()))
         common = (*snapshot.common, ("redlock.run.id", self._resource["redlock.run.id"]))
+        is_fresh = self._closing or time.monotonic() - self._offered_s <= self._fresh_s
         for instrument, points in by_name(snapshot.points).items():
+            if instrument.kind is InstrumentKind.GAUGE and not is_fresh:
+                continue
             name = instrument.prometheus
             family = Metric(name.removesuffix("_total"), instrument.meaning, instrument.kind.value)
             for point in points:

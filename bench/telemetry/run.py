@@ -7,6 +7,8 @@ Rules
 - What is not known makes no point, never a 0 that nobody has seen.
 - A counter of INFO holds what was added since the first answer: it starts at 0 with the run and goes on after a
   restart, which is another `run_id`. While an instance does not answer, its gauges are left out.
+- A gauge is as old as the note or the INFO that it was made of. One that is older than two intervals makes no point:
+  nobody knows whether it is still so.
 """
 
 from collections import defaultdict
@@ -24,7 +26,7 @@ from bench.measure.latency import WAITS, add_waits, handoffs, waiting_of
 from bench.measure.outcomes import acquired
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, Records
 from bench.measure.run_result import InstanceFacts
-from bench.measure.workers import WorkerNote, added
+from bench.measure.workers import NOTE_S, WorkerNote, added
 from bench.scenario import Scenario
 from bench.telemetry.load_log import Extension, ObservedAttempt
 from bench.telemetry.points import NS_PER_S, Buckets, DataPoint, Exemplar, Totals, point
@@ -36,6 +38,8 @@ PATCHED_WITHIN_NS = 2_000 * NS_PER_MS  # the workers patch votes once a second
 
 Info = Mapping[str, str | float] | None  # one instance's INFO; None: it did not say
 Exemplars = Mapping[str, Mapping[int, Exemplar]]  # of acquires, by outcome and bucket
+OLD = 2  # a gauge that is older than so many intervals makes no point
+INFO_S = 2.0  # from one INFO of the instances to the next
 FSYNCS = "lockbench_fsyncs"  # no field of INFO: put there by whoever has the shim, which outlives its server
 
 _FIELDS = {
@@ -123,8 +127,26 @@ def where(address: Address) -> dict[str, str | int]:
     return {"server_address": address[0], "server_port": address[1]}
 
 
-def run_points(run: Run, notes: Sequence[WorkerNote], *, ended: bool) -> Iterator[DataPoint]:
-    """What it is, whether its users are at it, and what its load processes say of themselves and the instances."""
+def current(notes: Sequence[WorkerNote], now_ns: int) -> list[WorkerNote]:
+    """The notes that gauges may be made of at `now_ns` (monotonic): those that are not old, and last ones.
+
+    One from another host is as old as its own host made it, and it was on its way for up to an interval more.
+    """
+    kept = []
+    for note in notes:
+        oldest_s = (OLD + bool(note.host)) * NOTE_S
+        if note.phase == "stopped" or now_ns - note.told_ns <= oldest_s * NS_PER_S:
+            kept.append(note)
+    return kept
+
+
+def run_points(
+    run: Run, notes: Sequence[WorkerNote], fresh: Sequence[WorkerNote], *, ended: bool
+) -> Iterator[DataPoint]:
+    """What it is, whether its users are at it, and what its load processes say of themselves and the instances.
+
+    `fresh`: the `current` ones of the `notes`.
+    """
     spawned = sum(note.spawned_ns > 0 for note in notes)
     at_it = spawned >= run.processes and any(note.phase == "running" for note in notes)  # all have users, or had some
     yield point("redlock.run.active", int(at_it and not ended))
@@ -133,7 +155,7 @@ def run_points(run: Run, notes: Sequence[WorkerNote], *, ended: bool) -> Iterato
     if run.rate_per_s is not None:
         yield point("redlock.load.offered", run.rate_per_s)
     yield from worker_points(notes)
-    yield from _instance_points(notes, run.addresses)
+    yield from _instance_points(notes, fresh, run.addresses)
 
 
 def worker_points(notes: Sequence[WorkerNote]) -> Iterator[DataPoint]:
@@ -217,18 +239,24 @@ class OperationCounts:
         closed = acquired(records) & (outcomes.votes_of(records, "undecided") == 0)
         self._totals.count("redlock.vote.margin", outcomes.votes_of(records, "granted")[closed] - self._quorum)
 
-    def points(self, exemplars: Exemplars, notes: Sequence[WorkerNote] = ()) -> Iterator[DataPoint]:
-        """All of it, and how those waited who had to, also by what the recipes of the `notes`' workers counted. Who
-        holds a lease and who waits is as the workers saw it last."""
+    def points(
+        self, exemplars: Exemplars, notes: Sequence[WorkerNote] = (), fresh: Sequence[WorkerNote] = ()
+    ) -> Iterator[DataPoint]:
+        """All of it, and how those waited who had to, also by what the recipes of the `notes`' workers counted.
+
+        The numbers of callers that hold a lease and that wait come from the `fresh` notes. There are none while load
+        processes run and none of them has spoken lately.
+        """
         for one in self._totals.points():
             timed = one.instrument.name == "redlock.acquire.duration"
             shown = exemplars.get(str(one.attributes[0][1]), {}) if timed else {}
             yield replace(one, exemplars=tuple(shown.values()))
-        running = [note for note in notes if note.phase == "running"]
-        holding = sum(note.holding for note in running)
-        asking = sum(note.callers - note.idle for note in running) - holding
-        yield point("redlock.leases.held", holding)
-        yield point("redlock.callers.waiting", max(asking - self._releasing, 0.0))
+        running = [note for note in fresh if note.phase == "running"]
+        if running or not any(note.phase == "running" for note in notes):
+            holding = sum(note.holding for note in running)
+            asking = sum(note.callers - note.idle for note in running) - holding
+            yield point("redlock.leases.held", holding)
+            yield point("redlock.callers.waiting", max(asking - self._releasing, 0.0))
         yield point("redlock.load.achieved", self._achieved_per_s)
         found = waiting_of(self._waits, 0, [note.figures for note in notes])
         yield point("redlock.handoff.turns", found.wakeups)
@@ -268,9 +296,12 @@ class InfoTotals(Totals):
         self._where = [where(address) for address in addresses]
         self._before: list[dict[str, str | float]] = [{} for _ in addresses]
         self._now: Sequence[Info] = ()
+        self._answered_ns = 0
 
-    def note(self, infos: Sequence[Info]) -> None:
-        """Take what they say now; the same answer twice counts once."""
+    def note(self, infos: Sequence[Info], now_ns: int) -> None:
+        """Take what they say at `now_ns` (monotonic). The very same object again is no new answer."""
+        if infos is not self._now:
+            self._answered_ns = now_ns
         self._now = infos
         for here, info, before in zip(self._where, infos, self._before, strict=False):
             if info is None:
@@ -285,25 +316,30 @@ class InfoTotals(Totals):
                     self.count(name, max(now - last, 0), **attributes, **here)
             before.update(info)
 
-    def points(self) -> Iterator[DataPoint]:
-        """Counters of every instance that has ever answered, gauges of those that did now."""
-        yield from super().points()
+    def points_at(self, now_ns: int) -> Iterator[DataPoint]:
+        """Counters of every instance that has ever answered, gauges of those that did lately."""
+        yield from self.points()
+        if now_ns - self._answered_ns > OLD * INFO_S * NS_PER_S:
+            return
         for here, info in zip(self._where, self._now, strict=False):
             for name, field in _GAUGES.items():
                 if info is not None and field in info:
                     yield point(name, int(info[field]), **here)
 
 
-def _instance_points(notes: Sequence[WorkerNote], addresses: Sequence[Address]) -> Iterator[DataPoint]:
-    """The instances as the load sees them, over all processes."""
+def _instance_points(
+    notes: Sequence[WorkerNote], fresh: Sequence[WorkerNote], addresses: Sequence[Address]
+) -> Iterator[DataPoint]:
+    """The instances as the load sees them, over all processes. States are those of the `fresh` notes."""
     for index, address in enumerate(addresses):
         seen = [note.instances[index] for note in notes if len(note.instances) > index]
         if not seen:
             continue
         here = where(address)
-        states = [status.state for status in seen]
-        yield point("redlock.instance.voting", int(all(state == "voting" for state in states)), **here)
-        yield point("redlock.instance.abstaining", int("abstaining" in states), **here)
+        states = [note.instances[index].state for note in fresh if len(note.instances) > index]
+        if states:
+            yield point("redlock.instance.voting", int(all(state == "voting" for state in states)), **here)
+            yield point("redlock.instance.abstaining", int("abstaining" in states), **here)
         yield point("redlock.instance.commands", sum(status.commands for status in seen), **here)
         yield point("redlock.instance.reconnects", sum(status.reconnects for status in seen), **here)
         for kind, number in added(status.errors for status in seen).items():

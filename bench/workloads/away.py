@@ -29,7 +29,7 @@ from bench.measure.facts import Window
 from bench.measure.gaps import GAPS
 from bench.measure.record import BEGUN, RECORD_BYTES, read_lost
 from bench.measure.share import BUCKETS, FOLD, buckets_of, fitting, fold_here, pack_here
-from bench.measure.workers import read_workers
+from bench.measure.workers import NOTE_S, read_workers
 from bench.scenario import Scenario
 from bench.workloads.launch import LAST, MORE, NOTE_VARIABLE
 from bench.workloads.plan import Plan
@@ -37,7 +37,6 @@ from lockcore.clock import NS_PER_S, monotonic_ns
 
 CLOCK, NOTE, WANT, PIECE, TAKEN = (f"lockbench-{word}" for word in ("clock", "note", "want", "piece", "taken"))
 PIECE_BYTES = 1 << 20
-NOTE_S = 1.0
 SILENCE_S = 15.0  # without a word of the leader, which asks for the clock ten times a second: it is gone
 TAKEN_S = 10.0  # how long a worker that leaves waits for its leader to have its history
 FOLDED, PACKED = "folded", "packed"  # what is asked for before files: how much fits; the files

@@ -1,8 +1,9 @@
 """One process's share of a run: *a plan → a connected lock, a history, counts; at the end a note and Locust's table*.
 
 Rules: everything is opened here, in the process that uses it, before its users start and never at import. Users call
-only what a `Caller` holds; all else happens once a second in the housekeeping greenlet, in pieces of about 100 µs a
-millisecond apart, and at the end.
+only what a `Caller` holds. All else happens once a second in two greenlets, and at the end. The first one writes the
+note. The second one catches up with the record, in pieces of about 100 µs a millisecond apart. The note never waits
+for that work: readers need it most when the load is behind.
 """
 
 import gc
@@ -31,7 +32,7 @@ from bench.measure.histogram import Histogram
 from bench.measure.record import Begun
 from bench.measure.recorder import Recorder
 from bench.measure.run_result import InstanceReport
-from bench.measure.workers import Phase, WorkerNote, write_note
+from bench.measure.workers import NOTE_S, Phase, WorkerNote, write_note
 from bench.recipes.protocol import Recipe
 from bench.recipes.registry import find_recipe
 from bench.scenario import Scenario
@@ -47,7 +48,7 @@ from lockcore import InstanceStatus
 from lockcore.clock import NS_PER_MS, monotonic_ns
 
 PROBE_NS = 10 * NS_PER_MS
-ENCODE_EVERY = 5  # seconds between encodings of the scheduler lag
+ENCODE_EVERY = 5  # notes from one encoding of the scheduler lag to the next
 SEGMENTS_KEPT = 16  # of a history that is judged, if nobody knows how long it gets: 2 million operations, 270 MB
 PATCH = 64  # votes patched at a time
 PAUSE_S = 0.001  # between two pieces of housekeeping; a sleep of 0 would come before the replies waiting in the sockets
@@ -100,6 +101,7 @@ class Worker:
         self._gaps = GapLog(workdir, index)
         self._ending = Event()
         self._prober, self._housekeeper = gevent.spawn(self._probe), gevent.spawn(self._housekeep)
+        self._reporter = gevent.spawn(self._report)
         self.finished, self.probed_ns = False, 0
         self._end_export: Callable[[], None] | None = None
 
@@ -248,12 +250,14 @@ class Worker:
             self._scheduled = self._pacer.scheduled(self._stopped_ns)
         self._ending.set()
         self._housekeeper.join()
+        self._reporter.join()  # its note would replace the last one
         self._prober.kill()
         self._look_for_gap(self.probed_ns + PROBE_NS)  # a stop that nobody has looked at since
         self._gaps.close()
         self._settle_votes()
         for _ in self._fold():
             pass
+        self._count_times()
         for row in self.rows:
             row.report(self._stats)
         write_note(self._workdir, self._note("stopped", cpu_s))  # before the lock closes: as the last users saw it
@@ -282,10 +286,23 @@ class Worker:
 
     # -- once a second ------------------------------------------------------------------------------------------------
 
+    def _report(self) -> None:
+        """Write a note every `NOTE_S`, however far the housekeeping is behind."""
+        notes = 0
+        while not self._ending.wait(NOTE_S):
+            if not self._origin_ns:
+                continue
+            if notes % ENCODE_EVERY == 0:
+                _count(self._lag, self._lags_ns)
+                self._lag_text = self._lag.encode()
+                gevent.sleep(PAUSE_S)
+            notes += 1
+            note = self._note("running")
+            get_hub().threadpool.apply(write_note, (self._workdir, note))  # 0.3 ms of system calls
+
     def _housekeep(self) -> None:
-        seconds = 0
         while not self._ending.wait(1):
-            seconds += 1
+            self._count_times()
             for _ in chain(self._patch(), self._fold()):
                 gevent.sleep(PAUSE_S)
                 if self._ending.is_set():
@@ -294,12 +311,6 @@ class Worker:
                 for row in self.rows:
                     row.report(self._stats)
                 self._forget_history()
-            if self._origin_ns:
-                if seconds % ENCODE_EVERY == 1:
-                    self._lag_text = self._lag.encode()
-                    gevent.sleep(PAUSE_S)
-                note = self._note("running")
-                get_hub().threadpool.apply(write_note, (self._workdir, note))  # 0.3 ms of system calls
 
     def _probe(self) -> None:
         """How late greenlets run here: a nap until every tenth millisecond."""
@@ -329,12 +340,20 @@ class Worker:
             yield
 
     def _fold(self) -> Iterator[None]:
-        """Count what was recorded, some operations at a time."""
-        while len(records := self._recorder.read(self._folded, FOLD)):
+        """Count what has been recorded by now, some operations at a time.
+
+        What comes while it counts is for the next second. Each pause brings new records, so a loop that ran until there
+        were none left had no end in an overload: everything that came after it waited, for 8 s and more.
+        """
+        until = self._recorder.written
+        while len(records := self._recorder.read(self._folded, min(FOLD, until - self._folded))):
             for row in self.rows:
                 row.fold(records)
             self._folded += len(records)
             yield
+
+    def _count_times(self) -> None:
+        """Count delays and reply times; once a second, as the recipe writes its observed attempts then."""
         _count(self._lag, self._lags_ns)
         for histogram, times_ns in zip(self._replies, self.recipe.take_reply_times_ns(), strict=True):
             _count(histogram, times_ns)

@@ -112,10 +112,12 @@ def test_who_asks_and_is_not_releasing_waits(records, report: Any) -> None:
     counts = OperationCounts(3)
     counts.look(records({"start": 100, "ended": 200, "release_sent": 300, "release_replied": 800}), S)
     notes = [report(callers=9, idle=2, holding=3, phase="running"), report(callers=9, phase="stopped")]
-    values = {one.instrument.name: one.value for one in counts.points({}, notes)}
+    values = {one.instrument.name: one.value for one in counts.points({}, notes, notes)}
     assert values["redlock.leases.held"] == 3
     assert values["redlock.callers.waiting"] == pytest.approx(3.5), "of four half a caller releases"
     assert values["redlock.load.achieved"] == 1
+    names = {one.instrument.name for one in counts.points({}, notes, notes[1:])}
+    assert not names & {"redlock.leases.held", "redlock.callers.waiting"}, "who works has not spoken lately"
     counts.rest()
     values = {one.instrument.name: one.value for one in counts.points({}, [])}
     assert values["redlock.callers.waiting"] == values["redlock.load.achieved"] == 0

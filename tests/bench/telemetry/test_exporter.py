@@ -172,7 +172,7 @@ def test_a_folder_that_cannot_be_read_is_a_warning_and_nothing_else(tmp_path: Pa
     write(recorder, 5)
     recorder.close()
     until(lambda: acquired(collector) == 5)
-    (folder / "worker-0-1.json").write_text("{", encoding="utf-8")  # no note, ever
+    (folder / "attempts-0-1.json").write_text("{\n", encoding="utf-8")  # no attempt, ever
     (warning,) = exporter.finish()
     assert warning.startswith("telemetry stopped: ")
 
@@ -273,8 +273,9 @@ def test_workers_notes_add_up(tmp_path: Path, collector: Collector) -> None:
         for index, (state, errors) in enumerate([("voting", {}), ("abstaining", {}), ("down", {"TIMEOUT": 2})])
     )
     for index in range(2):
-        note = WorkerNote(worker=index, pid=1, cpu_s=1.5 + index, late_starts=3, queued_starts=4, instances=seen,
-                          spawned_ns=(5 + index) * 1000 * MS, stopped_ns=(25 + index) * 1000 * MS)  # fmt: skip
+        note = WorkerNote(worker=index, pid=1, phase="stopped", cpu_s=1.5 + index, late_starts=3, queued_starts=4,
+                          spawned_ns=(5 + index) * 1000 * MS, stopped_ns=(25 + index) * 1000 * MS,
+                          instances=seen)  # fmt: skip
         (tmp_path / f"worker-{index}-1.json").write_bytes(msgspec.json.encode(note))
     exporter_of(tmp_path).finish()
     total = collector.received.total

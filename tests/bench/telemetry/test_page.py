@@ -130,3 +130,21 @@ def test_a_port_that_is_taken_is_one_sentence(page: MetricsPage) -> None:
     port = int(page.address.rpartition(":")[2].partition("/")[0])
     with pytest.raises(EnvironmentNotReadyError, match="choose another OTEL_EXPORTER_PROMETHEUS_PORT"):
         MetricsPage(("127.0.0.1", port), RESOURCE)
+
+
+def test_a_gauge_of_an_old_snapshot_is_left_out_but_for_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [1000.0]
+    monkeypatch.setattr("bench.telemetry.page.time.monotonic", lambda: now_s[0])
+    page = MetricsPage(("127.0.0.1", 0), RESOURCE, fresh_s=2.0)
+    try:
+        page.offer(snapshot())
+        now_s[0] += 2.0
+        assert "redlock_load_offered_per_second{" in read(page)
+        now_s[0] += 0.1
+        text = read(page)
+        assert "redlock_load_offered_per_second" not in text
+        assert "redlock_acquire_outcomes_total{" in text
+        page._closing = True
+        assert "redlock_load_offered_per_second{" in read(page)
+    finally:
+        page.close(0)

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 from dataclasses import asdict, replace
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -27,7 +28,7 @@ from bench.workloads.conductor import Conductor, in_order_of_users
 from bench.workloads.launch import FAILURE_FILE
 from bench.workloads.member import LockUser
 from bench.workloads.plan import PLAN_VARIABLE
-from bench.workloads.table import Row, acquires_of, bucket_ms, keep_fractions, releases_of
+from bench.workloads.table import FOLD, Row, acquires_of, bucket_ms, keep_fractions, releases_of
 from bench.workloads.worker import Worker, instance_report
 from lockcore import InstanceStatus
 from lockcore.clock import NS_PER_S
@@ -198,6 +199,21 @@ def test_a_stall_counts_as_all_the_ticks_that_nobody_looked_at() -> None:
         Worker._probe(prober)  # type: ignore[arg-type]
     assert sorted(prober._lags_ns) == [0, 0, 0, 3 * ms, 13 * ms, 23 * ms, 33 * ms]
     assert [at - due_ns[0] for at in due_ns] == [0, 10 * ms, 50 * ms, 60 * ms, 70 * ms]  # every tick is counted once
+
+
+def test_what_comes_while_records_are_counted_is_for_the_next_second() -> None:
+    """Else an overload has no end, and what is done once a second is not done at all."""
+    recorder = SimpleNamespace(written=5 * FOLD)
+
+    def read(slot: int, limit: int) -> range:
+        return range(slot, min(slot + limit, recorder.written))
+
+    recorder.read = read
+    worker = SimpleNamespace(_recorder=recorder, rows=(), _folded=0)
+    for _ in islice(Worker._fold(worker), 50):  # type: ignore[arg-type]
+        recorder.written += FOLD
+    assert worker._folded == 5 * FOLD
+    assert recorder.written == 10 * FOLD
 
 
 def test_workers_take_their_places_in_the_order_in_which_locust_deals_out_users() -> None:
