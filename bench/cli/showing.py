@@ -156,14 +156,14 @@ def append_line(path: Path, run: RunResult) -> None:
     from bench.gates.threshold import USUAL, find_metric
     from bench.measure.section import builtins_of, leaves
 
-    server = ", ".join(sorted({f"{one.server} {one.version}" for one in run.fleet.instances if one.server}))
     cells = {
         **{name: getattr(run, name) for name in ("name", "id", "started_at")},
         **{name: getattr(run.verdict, name) for name in ("status", "word", "exit_code")},
-        "server": server,
+        "server": run.fleet.servers_text,
         "violations": run.safety.service_faults,
         **{f"{one.name}_s" if one.unit == "s" else one.name: one.value(run) for one in map(find_metric, USUAL)},
         **dict(leaves(builtins_of(run.scenario.shown()))),
+        "fsync": run.fleet.policies,  # of own targets the scenario's key says nothing
     }
     with writing(path, "its line is missing"), path.open("a+", encoding="utf-8", errors=UNPAIRED, newline="") as file:
         file.seek(0)

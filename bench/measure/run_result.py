@@ -4,7 +4,7 @@ Rules: units stand in the names (_s seconds, _ns nanoseconds of CLOCK_MONOTONIC,
 null means not known, or not applicable. `Measured` is what limits can be set on; it comes first, the rest is about it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from math import inf, isclose
 from operator import eq, ge, gt, le, lt, ne
@@ -24,6 +24,7 @@ from bench.scenario import Scenario
 
 BrokenRule = Literal["service_fault", "granted_invalid", "foreign_delete", "client_overstay", "spurious_refusal"]
 Operator = Literal["<", "<=", ">", ">=", "==", "!="]
+_POLICIES = ("none", "no", "everysec", "always")
 OPERATORS: dict[Operator, Callable[[float, float], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge, "==": eq, "!=": ne}
 Unit = Literal["s", "us", "per_s", "ratio", "count"]
 GeneratorWord = Literal["VALID", "LATE", "UNKNOWN", "INVALID"]
@@ -221,6 +222,11 @@ class InstanceFacts:
     hazards: Annotated[tuple[str, ...], says("settings that cost locks or callers' time, and what to do")] = ()
 
 
+def servers_text(instances: Iterable[InstanceFacts]) -> str:
+    """Names and versions of these servers, as `redis 7.0.15, valkey 9.1.2`; empty where none is known."""
+    return ", ".join(sorted({f"{one.server} {one.version}" for one in instances if one.server}))
+
+
 class FleetFacts(Section, frozen=True, kw_only=True):
     """The servers: what was started or targeted, and how durable it is."""
 
@@ -229,6 +235,33 @@ class FleetFacts(Section, frozen=True, kw_only=True):
     fsync: Annotated[str | None, says("the AOF policy it was started with; null for named targets")]
     fdatasync_s: Annotated[SyncLatency | None, says("what a sync costs on their disk; null for named targets")]
     instances: Annotated[tuple[InstanceFacts, ...], says("what each instance is")]
+
+    @property
+    def servers_text(self) -> str:
+        """Names and versions of the servers, as `redis 7.0.15`; empty where none is known."""
+        return servers_text(self.instances)
+
+    @property
+    def policy(self) -> str | None:
+        """The AOF policy that all instances have; None where they differ, or where one of them is not known."""
+        policies = {one.fsync for one in self.instances}
+        return self.fsync or (policies.pop() if len(policies) == 1 else None)
+
+    @property
+    def policies(self) -> str:
+        """The AOF policies that the instances have, as `everysec`, or `everysec and always`; empty: none is known."""
+        if self.fsync is not None:
+            return self.fsync
+        present = {one.fsync for one in self.instances}
+        known = " and ".join(name for name in _POLICIES if name in present)
+        silent = sum(one.fsync is None for one in self.instances)
+        return f"{known} (of {silent} not known)" if known and silent else known
+
+    @property
+    def text(self) -> str:
+        """Whose the servers are, and how they sync: `fsync everysec`, or `own targets, fsync everysec`."""
+        policies = f"fsync {self.policies or 'not known'}"
+        return policies if self.started else f"own targets, {policies}"
 
 
 class OwnFleet(Section, frozen=True, kw_only=True):

@@ -269,11 +269,10 @@ def _workers(result: RunResult) -> Iterator[Sentence]:
 
 
 def _instances(result: RunResult) -> Iterator[Sentence]:
-    instances, scenario = result.instances, result.scenario
+    instances = result.instances
     servers = sorted({str(instance.server) for instance in instances if instance.server}) or ["unknown"]
     well = ", all voting" if all(instance.is_well for instance in instances) else ""
-    policy = "own targets" if scenario.targets else f"fsync {scenario.fsync}"
-    yield Sentence("instances", f"{len(instances)} × {', '.join([*servers, policy])}{well}")
+    yield Sentence("instances", f"{len(instances)} × {', '.join([*servers, result.fleet.text])}{well}")
     for instance in instances:
         reply = instance.reply_s
         parts = [] if instance.state == "voting" else [_words(instance.state)]

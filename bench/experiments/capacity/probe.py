@@ -238,8 +238,8 @@ def _machine(result: RunResult, busy: float | None) -> Use | None:
         return None  # the servers run elsewhere, or did not tell
     own = (client + servers) * rate / 1e6 / cores
     if busy is not None and busy - own > OTHERS:
-        return Use(MACHINE, f"{percent(busy, 0)} of {cores} busy, {percent(own, 0)} with generator and servers", busy)
-    return _grows(MACHINE, own, f"{percent(own, 0)} of the {cores} that generator and servers share", result)
+        return Use(MACHINE, f"{percent(busy, 0)} of {cores:g} busy, {percent(own, 0)} with generator and servers", busy)
+    return _grows(MACHINE, own, f"{percent(own, 0)} of the {cores:g} that generator and servers share", result)
 
 
 def _network(result: RunResult, slo: Slo) -> Use | None:
@@ -275,7 +275,8 @@ def _callers(result: RunResult) -> Use | None:
 
 
 def _fsync(result: RunResult) -> Use | None:
-    policy, disk = result.fleet.fsync, result.fleet.fdatasync_s
+    policy = result.fleet.policy
+    disk = result.fleet.fdatasync_s
     delayed = sum(one.info.delayed_fsyncs or 0 for one in result.instances if one.info)
     replies = [instance.reply_s.p50 or 0.0 for instance in result.instances if instance.reply_s]
     slowest = max(replies, default=0.0)
@@ -284,4 +285,6 @@ def _fsync(result: RunResult) -> Use | None:
         return Use(FSYNC, f"always: {percent(use, 0)} of a reply's time at {disk.p50_s * 1e6:.0f} µs each", use)
     if delayed:
         return Use(FSYNC, f"{delayed} AOF writes waited for a slow one", 1.0)
-    return Use(FSYNC, "no write waited for it", 0.0) if policy else None
+    if policy in (None, "always"):  # the counter is of everysec alone
+        return None
+    return Use(FSYNC, "no write waited for it", 0.0)

@@ -98,7 +98,7 @@ def answer(point: CapacityPoint, result: CapacityResult) -> str:
     skew, hold = skew_text(scenario.skew), delay_text(scenario.hold).removeprefix("fixed:")
     load = (
         f"N={scenario.instances}",
-        "own targets" if scenario.targets else f"fsync {scenario.fsync}",
+        point.fleet.text if point.fleet else "own targets" if scenario.targets else f"fsync {scenario.fsync}",
         *([counted(near.users, "user")] if near else []),
         f"{count(scenario.resources)} keys{'' if skew == 'uniform' else f' {skew}'}",
         "no hold" if hold == "0" else f"{hold} hold",
@@ -130,11 +130,11 @@ def rate_text(rate: float | None) -> str:
 
 def _conditions(result: CapacityResult) -> Sequence[str]:
     scenario, fleet = result.points[0].scenario, result.points[0].fleet
-    server = fleet.server if fleet else None
+    servers = fleet.servers_text if fleet else ""
     return (
         scenario.recipe,
         f"probes of {duration_text(scenario.duration_ms)}, {scenario.arrivals} arrivals",
-        *([f"{server.name} {server.version}"] if server else []),
+        *([servers] if servers else []),
         *made(result, " shared with the servers" if fleet and fleet.started else ""),
     )
 

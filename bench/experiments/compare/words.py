@@ -80,11 +80,17 @@ def _untested(result: ComparisonResult) -> list[str]:
 
 def _conditions(result: ComparisonResult) -> Sequence[str]:
     scenario = result.sides[0].scenario
+    fleet = result.sides[0].fleet
     parts = ["cut short"] if result.interrupted else []
     if scenario is not None:
         how = ", in turns of 0.1 s" if result.in_turns else ", there and back"
         each = f"{duration_text(scenario.duration_ms)} each" + (f"{how} (--duration sets it)" if result.paired else "")
-        parts += [f"N={scenario.instances}", f"fsync {scenario.fsync}", *load_parts(scenario), each]
+        parts += [
+            f"N={scenario.instances}",
+            fleet.text if fleet else f"fsync {scenario.fsync}",
+            *load_parts(scenario),
+            each,
+        ]
     return parts
 
 

@@ -20,6 +20,7 @@ from bench.experiments.fsync.result import (
     PlannerPage,
 )  # fmt: skip
 from bench.measure.expectation import ROW_WORDS
+from bench.measure.run_result import servers_text
 from bench.measure.statistics import Spread
 from bench.measure.verdict import word_of
 from bench.report.figures import MISSING, count, latency, milliseconds
@@ -107,10 +108,16 @@ def _server(result: FsyncResult) -> str:
     return f"{server.name} {server.version}" if server else ""
 
 
+def _own_servers(result: FsyncResult) -> str:
+    instances = result.fleet.instances or ()
+    names = servers_text(instances)
+    return f"{len(instances)} of your servers" + (f" ({names})" if names else "")
+
+
 def _conditions(result: FsyncResult) -> Sequence[str]:
     conditions = result.conditions
     return (
-        _server(result) or f"{len(result.fleet.instances or ())} of your servers",
+        _server(result) or _own_servers(result),
         f"{conditions.visits_done} of {conditions.visits_planned} visits in random order",
         f"{conditions.seconds:g} s per load",
         *made(result, " shared by load and servers"),

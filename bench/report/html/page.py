@@ -23,7 +23,7 @@ from bench.measure.run_result import RunResult
 from bench.report.figures import count, in_unit, latency
 from bench.report.html.plot import Column, Figure
 from bench.report.html.run_figures import LatencyCurve, curve_of, curves_figure
-from bench.report.html.run_page import Chapter, Page, run_page, scenario_facts
+from bench.report.html.run_page import Chapter, Page, conditions_of, run_page
 from bench.report.kinds import kind_of, told, words_of
 from bench.report.sheet import BAD, DOUBTFUL, GOOD, STYLES, Part, Sentence, Sheet
 from bench.report.summary import sheet
@@ -133,7 +133,7 @@ def _differences(runs: Sequence[RunResult], labels: Sequence[str]) -> Part:
     """What was not the same, as it may be the cause: scenario keys, servers, machine."""
     facts = [
         {
-            **scenario_facts(run.scenario),
+            **conditions_of(run),
             "server": ", ".join(sorted({str(instance.server) for instance in run.instances})),
             "machine": f"{run.environment.cpu_model}, {run.environment.cores_text}",
             "commit": str(run.environment.git_commit)[:12],

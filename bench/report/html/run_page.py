@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
-from bench.measure.run_result import BrokenRule, Example, RunResult
+from bench.measure.run_result import BrokenRule, Example, FleetFacts, RunResult
 from bench.measure.section import Section, builtins_of
 from bench.report.figures import MISSING, count
 from bench.report.html.plot import Column, Figure
@@ -207,11 +207,23 @@ def _examples(result: RunResult) -> Part | None:
 
 
 def _conditions(result: RunResult) -> Chapter:
-    tables = {"Scenario": scenario_facts(result.scenario), "Servers": _facts(result.fleet)}
+    tables = {"Scenario": conditions_of(result), "Servers": _server_facts(result.fleet)}
     tables |= {"Load generator": _facts(result.environment)}
     head, words = ("what", "value"), frozenset({0, 1})
     parts = (Part(name, "", head, tuple(facts.items()), words) for name, facts in tables.items())
     return Chapter("Conditions", (), tuple(parts), "folded")
+
+
+def conditions_of(result: RunResult) -> dict[str, str]:
+    """Return every key of the run's scenario in words. The AOF policy is that of the servers: own targets have theirs,
+    whatever the key says."""
+    return scenario_facts(result.scenario) | {"fsync": result.fleet.policies or MISSING}
+
+
+def _server_facts(fleet: FleetFacts) -> dict[str, str]:
+    """What the servers are, those of the user, too."""
+    facts = _facts(fleet) | {"fsync": fleet.policies or MISSING}
+    return facts if fleet.server else facts | {"server": fleet.servers_text or MISSING}
 
 
 def _facts(section: Section) -> dict[str, str]:
