@@ -35,6 +35,7 @@ _LINES: Final = b"+-:_"  # the first bytes of what rounds are answered
 LONGEST_ANSWER: Final = 5  # bytes
 LONGEST_LENGTH: Final = 8  # bytes of a length with its line end, where a message is recognised by comparing
 MOST_KINDS: Final = 32  # of errors, per instance
+MOST_UNASKED: Final = 256  # pushes that have to be parsed, in one piece of data
 
 
 def nothing(message: object, index: int) -> None:
@@ -46,6 +47,7 @@ class Pipeline:
 
     __slots__ = (
         "_framing", "_kept", "_looked_ns", "_passed", "_passing", "_progress", "_replies",
+        "_unasked", "_unasked_read",
         "address", "awaited", "backlog", "bytes_received", "bytes_sent", "commands", "dialect", "errors", "forgot",
         "heard", "index", "lag_ns", "late_replies", "message_head", "most_awaited", "most_kept", "pending", "queue",
         "reads", "reconnects", "seen", "transmit", "writes",
@@ -87,6 +89,8 @@ class Pipeline:
         self._kept = b""  # the beginning of a reply that is not whole
         self._passing = 0  # bytes still to come of a message that is too long to be ours
         self._passed = 0  # bytes of all that nobody asked for
+        self._unasked = 0  # pushes that were parsed in the read `_unasked_read`
+        self._unasked_read = 0
         self._progress: int | None = None  # bytes of whole replies, at the last look
         self._looked_ns = 0  # when that was seen first
 
@@ -318,6 +322,7 @@ class Pipeline:
         if stop == NOT_WHOLE:
             return NOT_WHOLE
         if data[at] == PUSH:
+            self._count_unasked()
             end = min(stop, len(data))
             self._passed += end - at
             if stop - at > LONGEST_REPLY:
@@ -335,6 +340,20 @@ class Pipeline:
             raise ProtocolError(f"{self.address} does not speak RESP2 or RESP3: it says where a reply ends in two ways")
         self._give(reply)
         return stop
+
+    def _count_unasked(self) -> None:
+        """One more push has to be parsed. Raises ProtocolError when a piece of data holds too many.
+
+        A server parts from its pushes one by one, and all that clients publish is recognised by comparing. So only a
+        server that floods sends hundreds of others at once. Parsing 64 KiB of the smallest ones would hold the loop for
+        25 ms (from source 72), longer than many an instance timeout, and again in each pass.
+        """
+        if self._unasked_read != self.reads:
+            self._unasked_read = self.reads
+            self._unasked = 0
+        self._unasked += 1
+        if self._unasked > MOST_UNASKED:
+            raise ProtocolError(f"{self.address} sent more than {MOST_UNASKED} pushes at once that nobody asked for")
 
     def _give(self, reply: object) -> None:
         if isinstance(reply, PushNotification):

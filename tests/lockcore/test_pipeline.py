@@ -7,7 +7,9 @@ from random import Random
 
 import pytest
 
-from lockcore.model import AttemptRecord
+from lockcore.errors import ProtocolError
+from lockcore.model import AttemptRecord, Outcome
+from lockcore.pipeline import MOST_UNASKED
 from lockcore.rounds import Round
 from tests.doubles.keyspace import MISCONF, NIL, OK, ONE, WRONGTYPE, ZERO
 from tests.lockcore.scripted import DELEX, DELIFEQ, EVALSHA, ScriptedFleet, kind_of, name_of, rounds_kept, settings_of
@@ -207,3 +209,17 @@ def test_a_caller_gone_in_the_middle_of_a_batch_is_cleaned_up_and_the_others_are
     fleet.engine.take_ready()
     fleet.tick(60)
     assert rounds_kept(fleet.engine) == []
+
+
+@pytest.mark.parametrize("push", [b">0\r\n", b">1\r\n_\r\n", b">3\r\n$7\r\nmessage\r\n$1\r\nx\r\n$1\r\ny\r\n"])
+def test_a_flood_of_pushes_that_must_be_parsed_ends_its_connection_and_no_vote_of_others(push: bytes) -> None:
+    fleet = ScriptedFleet(3)
+    round_ = fleet.ask()
+    some = push * MOST_UNASKED
+    for _ in range(2):  # so many in each piece of data are read: a client that was held up may find some
+        at_once(fleet, 0, some)
+    with pytest.raises(ProtocolError, match=r"host:7000 sent more than 256 pushes at once that nobody asked for"):
+        at_once(fleet, 0, some + push)
+    fleet.detach(0, "protocol error")
+    fleet.reply_all(OK, of=[1, 2])
+    assert round_.outcome is Outcome.ACQUIRED
