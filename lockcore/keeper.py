@@ -14,7 +14,7 @@ from lockcore.engine import Engine
 from lockcore.errors import ForeignProcessError
 from lockcore.model import Denied, Lease, Outcome, Tally
 from lockcore.turns import Wanted
-from lockcore.unraised import show_unraised
+from lockcore.unraised import is_its_own, show_unraised
 
 MOST_EXTENSIONS = 1 << 40
 
@@ -76,7 +76,9 @@ class KeepAlive:
         try:
             if self._on_gone is not None:
                 self._on_gone(denied)
-        except Exception as error:  # noqa: BLE001 - a fault of the holder's code, which is printed
+        except BaseException as error:
+            if not is_its_own(error):
+                raise
             show_unraised(error, f"lockcore: on_gone of the lease on {denied.resource!r} raised")
         finally:
             self.tell_gone(self.lease)

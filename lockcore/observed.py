@@ -6,18 +6,17 @@ was asked for in; by the shell itself (a coroutine around another costs 6,000 in
 An observer costs nobody a lease. What it raises is dropped; Python prints the first such exception of the process.
 An interrupt is not the observer's. Ctrl-C, `sys.exit` in a signal handler, a killed greenlet and a gevent.Timeout may
 come while an observer runs, and nobody can tell them from what it raises itself. So they reach the caller, as anywhere
-else in an operation, and what was granted is given back. Two kinds cannot come from outside, and are dropped: asyncio's
-CancelledError, which is raised only where a task awaits; and everything in a thread other than the main one, where no
-signal is handled.
+else in an operation, and what was granted is given back. Three kinds cannot come from outside, and are dropped:
+CancelledError of asyncio and GeneratorExit, which come only to a task or a generator that is suspended; and everything
+in a thread other than the main one, where no signal is handled.
 """
 
-import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
 from lockcore.model import AttemptRecord, Denied, Lease, Observer, OperationObserver, Outcome
-from lockcore.unraised import show_unraised
+from lockcore.unraised import is_its_own, show_unraised
 
 
 class Listener:
@@ -80,12 +79,7 @@ class Unraising(Listener):
 
     def is_interrupt(self, error: BaseException) -> bool:
         """Whether it is the process's, or the caller's own, and not the observer's."""
-        if isinstance(error, Exception):
-            return False
-        asyncio: Any = sys.modules.get("asyncio")  # whoever raises its error has imported it
-        if asyncio is not None and isinstance(error, asyncio.CancelledError):
-            return False
-        return self._can_be_interrupted()
+        return not is_its_own(error) and self._can_be_interrupted()
 
     def observe(self, record: AttemptRecord) -> None:
         try:

@@ -1,11 +1,12 @@
-"""An exception that no caller may see: *an exception, a sentence → `sys.unraisablehook`*.
+"""An exception that no caller may see: *an exception, a sentence → `sys.unraisablehook`*; which exceptions those are.
 
 CPython's own hook takes nothing but its own struct, which Python code cannot make. So CPython makes it here: an
 exception that leaves a weak reference's callback goes to the hook, and whatever the hook does or raises ends there.
 """
 
+import sys
 import weakref
-from typing import Final
+from typing import Any, Final
 
 
 class _Callback:
@@ -24,6 +25,18 @@ class _Callback:
             raise error
         finally:
             del error  # else its traceback would keep this frame, and this frame it
+
+
+def is_its_own(error: BaseException) -> bool:
+    """Whether the code that was called has raised `error` itself, so that it is no interrupt of its caller.
+
+    An interrupt is a BaseException that a signal's handler raises, or that is thrown into a greenlet. Two of those come
+    only to a task or generator that is suspended, which nobody is who calls: asyncio's CancelledError, GeneratorExit.
+    """
+    if isinstance(error, (Exception, GeneratorExit)):
+        return True
+    asyncio: Any = sys.modules.get("asyncio")  # whoever raises its error has imported it
+    return asyncio is not None and isinstance(error, asyncio.CancelledError)
 
 
 def show_unraised(error: BaseException, sentence: str) -> None:

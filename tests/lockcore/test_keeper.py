@@ -1,5 +1,7 @@
 """A lease kept alive in the background: when it is extended, how often, and how its holder learns that it is gone."""
 
+import asyncio
+
 import pytest
 
 from lockcore.attempt import extend_steps
@@ -157,15 +159,16 @@ def test_a_holder_is_told_once_that_the_lease_is_gone() -> None:
     assert keeper.gone is told[0]
 
 
+@pytest.mark.parametrize("error", [ValueError, asyncio.CancelledError, GeneratorExit])
 def test_a_holder_hears_of_its_end_before_the_observer_does_also_where_it_raises(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
 ) -> None:
     events: list[str] = []
     monkeypatch.setattr("sys.unraisablehook", lambda args: events.append(args.exc_type.__name__))
 
     def on_gone(_: Denied) -> None:
         events.append("holder")
-        raise ValueError
+        raise error
 
     fleet = ScriptedFleet(3)
     keeper = KeepAlive(fleet.won(), None, 10, on_gone)
@@ -173,7 +176,7 @@ def test_a_holder_hears_of_its_end_before_the_observer_does_also_where_it_raises
     run = Run(fleet, keeper_steps(keeper, fleet.engine)).answer(NIL, NIL, NIL)
     keeper.ended(run.result)
     keeper.ended(run.result)
-    assert events == ["holder", "ValueError", "observer"]
+    assert events == ["holder", error.__name__, "observer"]
 
 
 def test_its_lease_is_the_newest_one_after_an_extension_by_hand() -> None:

@@ -130,7 +130,7 @@ def printed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return texts
 
 
-@pytest.mark.parametrize("error", [ValueError(), asyncio.CancelledError()], ids=repr)
+@pytest.mark.parametrize("error", [ValueError(), asyncio.CancelledError(), GeneratorExit()], ids=repr)
 @pytest.mark.parametrize("method", METHODS)
 def test_what_is_no_interrupt_is_dropped_whatever_method_raises_it(
     shell: Shell, lock: Any, instances: Instances, monkeypatch: pytest.MonkeyPatch, method: str, error: BaseException
