@@ -1,32 +1,34 @@
 """`lockbench report --judge`: *results with a kept record → what the record says today, and whether it is the same*."""
 
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bench.errors import UsageError
-from bench.measure.run_result import RunResult
 from bench.measure.verdict import Verdict, word_of, worst_code
 from bench.report.kinds import read_run
 from bench.run.conclude import Judged
 from bench.run.kept import judge_kept
+from bench.screen import note, say
 
 SAME, OTHER = "as stored", "NOT AS STORED"
 
 
 def judge_again(places: Sequence[Path], *, quiet: bool = False) -> int:
-    """Judge the kept record of each result, print what it says, and return the exit code of the worst. Raises
-    UsageError."""
+    """Judge the kept record of each result, print what it says, and return the exit code of the worst. A result that
+    says something else than a record with a good word has the code of a refused file. Raises UsageError."""
     codes = []
     for place in places:
         judged = judge_kept(place)
-        codes.append(judged.verdict.exit_code or 0)
+        wrong = _differences(place, judged)
         if not quiet:
-            print("\n".join(_lines(place, judged)), flush=True)
+            say(*_lines(place, judged, wrong))
+        if wrong:
+            note(f"lockbench: {place}: its record does not say what its result says; do not use the result")
+        codes.append(judged.verdict.exit_code or (UsageError.exit_code if wrong else 0))
     return worst_code(codes)
 
 
-def _lines(place: Path, judged: Judged) -> Iterator[str]:
+def _lines(place: Path, judged: Judged, wrong: Sequence[str]) -> Iterator[str]:
     safety, rate = judged.measured.safety, judged.measured.rate
     yield f"{judged.verdict.word}   {place}: its record, judged anew"
     for reason in judged.verdict.reasons:
@@ -38,33 +40,26 @@ def _lines(place: Path, judged: Judged) -> Iterator[str]:
     )
     achieved = "–" if rate.achieved_per_s is None else f"{rate.achieved_per_s:,.1f}"
     yield f"figures    {achieved} leases/s, {judged.measured.totals.acquired:,} leases in all"
-    yield from _compared(place, judged)
+    if wrong:
+        yield f"stored     {OTHER}: {'; '.join(wrong)}"
+    else:
+        yield f"stored     {SAME}: {_told(judged.verdict)}, and all figures are the same"
 
 
-def _compared(place: Path, judged: Judged) -> Iterator[str]:
-    """Whether the stored result says the same."""
+def _differences(place: Path, judged: Judged) -> list[str]:
+    """What the stored result says otherwise; nothing where it says the same."""
     try:
         stored = read_run(place)
     except UsageError as error:
-        yield f"stored     {OTHER}: {error}"
-        return
-    differences = list(_differences(stored, judged))
-    if not differences:
-        yield f"stored     {SAME}: {_told(stored.verdict)}, and all figures are the same"
-        return
-    yield f"stored     {OTHER}: {'; '.join(differences)}"
-    print(f"lockbench: {place}: its record does not say what its result says", file=sys.stderr)
-
-
-def _differences(stored: RunResult, judged: Judged) -> Iterator[str]:
+        return [str(error)]
     old, new = stored.verdict, judged.verdict
+    names = judged.measured.__struct_fields__
+    wrong = [f"{name} differs" for name in names if getattr(stored, name) != getattr(judged.measured, name)]
     if (old.word, old.status) != (new.word, new.status):
-        yield f"the result says {_told(old)}, the record {_told(new)}"
-    for name in judged.measured.__struct_fields__:
-        if getattr(stored, name) != getattr(judged.measured, name):
-            yield f"{name} differs"
+        wrong.insert(0, f"the result says {_told(old)}, the record {_told(new)}")
     if stored.thresholds != judged.thresholds:
-        yield "thresholds differs"
+        wrong.append("thresholds differ")
+    return wrong
 
 
 def _told(verdict: Verdict) -> str:

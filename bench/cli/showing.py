@@ -4,7 +4,7 @@
 
 Rules: what could not be stored is shown all the same, --quiet or not, and then complained of. A file or folder that
 cannot be written is refused before the work; the folder is made when there is something to write. What GitHub names in
-GITHUB_STEP_SUMMARY is appended to. A stored result is only read, never judged again.
+GITHUB_STEP_SUMMARY is appended to. Stored results are read through `bench.report.kinds`, which judges them anew.
 """
 
 from __future__ import annotations
@@ -186,7 +186,8 @@ def append_line(path: Path, run: RunResult) -> None:
 def report(results: tuple[Path, ...], **values: Any) -> int:
     """Write a result as an HTML page, and show it again. RESULT: a result folder, or its result.json.
 
-    With --judge no page is written. The exit code is that of a run with the verdict that the record has.
+    With --judge no page is written. The exit code is that of a run with the verdict that the record has. It is 2 where
+    that would be 0, and the result says something else.
     """
     if values["judge"]:
         from bench.cli.judging import judge_again

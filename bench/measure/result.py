@@ -19,6 +19,7 @@ from bench.measure.verdict import Verdict
 
 SCHEMA_VERSION: Final = 1
 RESULT_NAME = "result.json"
+MOST_BYTES = 256 << 20  # of a result that is read; one of an hour with pictures has some MiB
 
 
 class Document(Section, frozen=True, kw_only=True):
@@ -72,14 +73,23 @@ def read_result(place: Path) -> dict[str, Any]:
     another schema version, or holds a number that is none."""
     path = place / RESULT_NAME if place.is_dir() else place
     try:
-        result = json.loads(path.read_text("utf-8"), parse_constant=_no_number, parse_float=_finite)
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise ValueError(f"it has more than {MOST_BYTES >> 20} MiB")
+        result = json.loads(data.decode("utf-8-sig"), parse_constant=_no_number, parse_float=_finite)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}; give a result folder of lockbench") from error
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is no result: {error}") from error
+        raise UsageError(f"{path} is not a result: {error}; give a result folder of lockbench") from error
     version = result.get("schema_version") if isinstance(result, dict) else None
+    if version is None:
+        raise UsageError(f"{path} is not a result, because it has no schema_version; give a result folder of lockbench")
     if version != SCHEMA_VERSION:
-        raise UsageError(f"{path} has schema_version {version!r}; this lockbench reads {SCHEMA_VERSION}")
+        raise UsageError(
+            f"{path} has schema_version {version!r}, and this lockbench reads {SCHEMA_VERSION}; "
+            "read it with the lockbench that made it"
+        )
     return {key: _masked(value) for key, value in result.items()}
 
 

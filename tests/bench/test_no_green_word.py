@@ -288,6 +288,13 @@ FAILED_AND_UNDECIDED: dict[str, Callable[[], Verdict]] = {
         labels=["a", "b"],
         thresholds=[limit("inconclusive"), limit("fail", 9.0)],
     ),
+    "compare-limits": lambda: judge_comparison(
+        "compare",
+        [compared_run(0), compared_run(1)],
+        [judged("inconclusive")],
+        labels=["a", "b"],
+        thresholds=[limit("inconclusive"), limit("fail", 9.0)],
+    ),
     "peers": lambda: peers((0.5, 0.6), (0.9, 1.3)),
     "bench": lambda: speed((0.7, 0.75), (0.75, 0.85)),
 }

@@ -79,7 +79,7 @@ def test_several_results_give_one_page(lockbench, folder):
     ("arguments", "says"),
     [
         (["nothing"], "cannot read nothing: No such file or directory; give a result folder of lockbench"),
-        (["run.txt"], "run.txt is no result"),
+        (["run.txt"], "run.txt is not a result"),
         (["one", "--html", "no/such/place.html"], "cannot write no/such/place.html: No such file or directory"),
         ([], "missing argument"),
         (["half"], "half is not a whole RunResult of lockbench (Object missing required field"),

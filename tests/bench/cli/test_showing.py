@@ -121,4 +121,4 @@ def test_a_stored_figure_beyond_all_bounds_is_one_sentence(tmp_path: Path, capsy
     stored["over_time"]["acquire"]["p90_s"] = [float("inf") for _ in stored["over_time"]["acquire"]["p90_s"]]
     (tmp_path / "result.json").write_text(json.dumps(stored), "utf-8")
     assert execute(["report", str(tmp_path)]) == 2
-    assert "is no result: Infinity is not a number" in capsys.readouterr().err
+    assert "is not a result: Infinity is not a number" in capsys.readouterr().err

@@ -123,10 +123,10 @@ def test_infinity_has_no_place_in_a_result(complete, tmp_path):
     "text, message",
     [
         (None, "cannot read"),
-        ("{", "is no result"),
-        ("[" * 100_000, "is no result"),
-        ("[]", "schema_version None"),
-        ('{"schema_version": 9}', "version 9"),
+        ("{", "is not a result"),
+        ("[" * 100_000, "is not a result"),
+        ("[]", "has no schema_version; give a result folder"),
+        ('{"schema_version": 9}', "version 9, and this lockbench reads 1; read it with"),
     ],
 )
 def test_what_is_no_result_is_a_usage_error(tmp_path, text, message):
@@ -134,6 +134,16 @@ def test_what_is_no_result_is_a_usage_error(tmp_path, text, message):
         (tmp_path / "result.json").write_text(text)
     with pytest.raises(UsageError, match=message):
         read_result(tmp_path / "result.json" if text is None else tmp_path)
+
+
+def test_a_file_without_end_is_refused_and_a_byte_order_mark_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(result, "MOST_BYTES", 1 << 20)
+    (tmp_path / "result.json").symlink_to("/dev/zero")
+    with pytest.raises(UsageError, match="it has more than 1 MiB; give a result folder"):
+        read_result(tmp_path)
+    marked = tmp_path / "marked.json"
+    marked.write_bytes(b"\xef\xbb\xbf" + b'{"schema_version": 1}')
+    assert read_result(marked) == {"schema_version": 1}
 
 
 def test_the_environment_names_machine_python_and_packages_but_no_folder():

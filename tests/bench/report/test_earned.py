@@ -160,7 +160,7 @@ def test_figures_that_contradict_each_other_are_refused(path: str, value: Any, w
 def test_what_is_no_number_is_refused(number: str, tmp_path: Path) -> None:
     text = json.dumps(changed("run", ("duration_s", 123.456))).replace("123.456", number)
     (tmp_path / "result.json").write_text(text, "utf-8")
-    with pytest.raises(UsageError, match="is no result"):
+    with pytest.raises(UsageError, match="is not a result"):
         read_result(tmp_path)
 
 

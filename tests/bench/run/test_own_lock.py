@@ -9,9 +9,10 @@ from math import inf
 
 import pytest
 
-from bench.errors import InconclusiveError
+from bench.errors import InconclusiveError, UsageError
 from bench.pytest_plugin import LockRun
 from bench.run import own_lock
+from bench.run.own_checks import require_mutex
 from bench.run.own_lock import OwnLoad, measure_own_lock
 
 COUNT = itertools.count()
@@ -45,7 +46,36 @@ def test_callers_who_never_come_out_are_waited_for_together(monkeypatch: pytest.
     began_s = time.monotonic()
     try:
         with pytest.raises(InconclusiveError, match="16 of 16 callers are still inside the lock 0.5 s after the end"):
-            measure_own_lock(never_granted, OwnLoad(callers=16, seconds=0.1, warmup_s=0.0, ttl_s=0.1))
-        assert time.monotonic() - began_s < 16 * 0.5
+            measure_own_lock(never_granted, OwnLoad(callers=16, seconds=1.5, warmup_s=0.0, ttl_s=0.1))
+        assert time.monotonic() - began_s < 16 * 0.5 + 1.5
     finally:
         never.set()
+
+
+def whose_first_lease_ends_by_itself(seconds: float) -> own_lock.OwnLock:
+    """A mutex of this process. Its first lease ends after so long, given back or not; the next one never does."""
+    guard = threading.Lock()
+    leases: list[float] = []
+
+    @contextlib.contextmanager
+    def lock(_name: str) -> Iterator[None]:
+        while True:
+            with guard:
+                if not leases or (len(leases) == 1 and time.monotonic() >= leases[0] + seconds):
+                    leases.append(time.monotonic())
+                    break
+                if len(leases) > 2:
+                    raise TimeoutError
+            time.sleep(0.001)
+        yield
+        leases.extend([0.0, 0.0])
+
+    return lock
+
+
+def test_a_lock_of_a_short_ttl_is_no_semaphore_and_one_of_a_wrong_ttl_is_told_so() -> None:
+    require_mutex(whose_first_lease_ends_by_itself(0.1), OwnLoad(ttl_s=0.1), ())
+    two = threading.BoundedSemaphore(2)
+    for lock in (whose_first_lease_ends_by_itself(0.1), lambda _name: two):
+        with pytest.raises(UsageError, match=r"or its leases end before ttl_s \(30 s\)"):
+            require_mutex(lock, OwnLoad(ttl_s=30.0), ())
