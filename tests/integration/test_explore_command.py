@@ -133,8 +133,12 @@ def fakes(tmp_path: Path) -> str:
     metadata = tmp_path / "fake_locks-1.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: fake-locks\nVersion: 1\n")
-    names = {"always-yes": "AlwaysYes", "timer": "LetsGoByTimer", "thread": "LetsGoByThread", "gevent": "LateRelease"}
+    names = {
+        "always-yes": "AlwaysYes", "timer": "LetsGoByTimer", "thread": "LetsGoByThread", "gevent": "LateRelease",
+        "arguments": "LetsGoByThreadWithArguments", "pool": "LetsGoByPool", "raises": "ThreadThatRaises",
+    }  # fmt: skip
     points = [f"{name} = fake_locks:{class_name}" for name, class_name in names.items()]
+    points.append("on-import = fake_import:StartsAThreadOnImport")
     (metadata / "entry_points.txt").write_text("\n".join(["[lockbench.recipes]", *points, ""]))
     return ":".join(map(str, (tmp_path, ROOT / "tests" / "plugins" / "fake-locks", ROOT)))
 
@@ -147,9 +151,23 @@ def test_another_packages_lock_that_claims_too_much_is_violated(tmp_path: Path, 
     assert "granted until" in out
 
 
+def test_a_lock_that_lets_go_by_a_thread_of_its_own_is_violated_in_virtual_time(tmp_path: Path, fakes: str) -> None:
+    process = started(tmp_path, "explore", "--recipe", "arguments", "--out", "out", PYTHONPATH=fakes)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 5, err
+    assert out.startswith("VIOLATED   arguments: broken"), out
+
+
 @pytest.mark.parametrize(
     ("recipe", "why"),
-    [("timer", "it started a thread (Timer)"), ("thread", "it started a thread"), ("gevent", "it uses gevent")],
+    [
+        ("timer", "it started a thread (Timer)"),
+        ("thread", "it started a thread"),
+        ("gevent", "it uses gevent"),
+        ("pool", "it started a pool of threads"),
+        ("raises", "a thread of it raised RuntimeError"),
+        ("on-import", "it started a thread"),
+    ],
 )
 def test_of_a_lock_whose_timers_do_not_run_in_virtual_time_nothing_is_known(
     tmp_path: Path, fakes: str, recipe: str, why: str

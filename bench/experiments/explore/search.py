@@ -22,6 +22,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from bench.errors import UsageError
 from bench.experiments.explore.diagram import steps_of
 from bench.experiments.explore.keyspace import RealKeyspace
 from bench.experiments.explore.outside import Outside, watch
@@ -237,7 +238,11 @@ def answer(order: SearchOrder) -> Hunt:
     """What came of an order."""
     from bench.recipes.registry import find_recipe
 
-    setting, first = setting_of(order.recipe, find_recipe(order.recipe).about), order.first
+    try:
+        about = find_recipe(order.recipe).about
+    except UsageError as error:  # it was loaded outside of this process, where time is real
+        return Hunt(raised=str(error), outside=Outside.take())
+    setting, first = setting_of(order.recipe, about), order.first
     if order.again is not None:
         return _replayed(schedule_of(setting, order.again), order.ports)
     if order.most is not None:

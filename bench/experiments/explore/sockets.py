@@ -5,11 +5,12 @@
 a course of a world the time functions are the real ones.
 """
 
+import _thread
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -144,16 +145,37 @@ def _reading(real: Callable[..., bool]) -> Callable[..., bool]:
 
 
 class _SimulatedThread:
-    """A thread of a simulated process: one more course."""
+    """A thread of a simulated process: one more course. What it raises ends it and nobody else, as in a real one, but
+    then nothing is known of the recipe."""
 
-    def __init__(self, target: Callable[[], object] | None = None, **_more: object) -> None:
+    def __init__(
+        self,
+        group: None = None,
+        target: Callable[..., object] | None = None,
+        name: str | None = None,
+        args: Iterable[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+        **_more: object,
+    ) -> None:
         if target is None:  # a threading.Timer, or a class of its own with a `run`
             Outside.note(f"a thread ({type(self).__name__})")
-        self._target = target
+        elif str(getattr(target, "__module__", "")).startswith("concurrent.futures"):
+            Outside.note("a pool of threads")  # its queue blocks this whole process
+        self._target = None if target is None else partial(target, *args, **(kwargs or {}))
 
     def start(self) -> None:
-        if self._target is not None:
-            here().process.start(self._target)
+        actor = getcurrent()
+        if isinstance(actor, Actor):
+            actor.process.start(self._run)
+        else:  # while the recipe is imported: what it waits for then must come
+            _thread.start_new_thread(partial(self._run), ())  # noticed there
+
+    def _run(self) -> None:
+        try:
+            if self._target is not None:
+                self._target()
+        except Exception as error:  # noqa: BLE001 - of a recipe; the row says it
+            Outside.first = Outside.first or f"a thread of it raised {type(error).__name__}: {error}"
 
     def join(self, timeout: float | None = None) -> None:
         """Nobody waits for it: it ends with the world."""

@@ -10,6 +10,7 @@ import _thread
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import Any, Self
 
@@ -100,6 +101,39 @@ class LetsGoByThread(LetsGoByTimer):
             self.delete(resource)
 
         _thread.start_new_thread(let_go, ())
+        return lease
+
+
+class LetsGoByThreadWithArguments(LetsGoByTimer):
+    """The same by a thread of Python's threading, which is simulated."""
+
+    def leased(self, resource: str, token: bytes, ttl_ms: int, started_ns: int, **more: Any) -> Lease:
+        """Grant it, and let it go."""
+        lease = _Fake.leased(self, resource, token, ttl_ms, started_ns, **more)
+        threading.Thread(target=self.let_go, args=[resource], kwargs={"after_s": LATE_S / 2}, daemon=True).start()
+        return lease
+
+    def let_go(self, resource: str, *, after_s: float) -> None:
+        """Delete it a little later."""
+        time.sleep(after_s)
+        self.delete(resource)
+
+
+class ThreadThatRaises(LetsGoByThreadWithArguments):
+    """The thread ends by an exception, which nobody hears of."""
+
+    def let_go(self, resource: str, *, after_s: float) -> None:
+        """Fail."""
+        raise RuntimeError(resource, after_s)
+
+
+class LetsGoByPool(LetsGoByThreadWithArguments):
+    """The same by a pool of threads."""
+
+    def leased(self, resource: str, token: bytes, ttl_ms: int, started_ns: int, **more: Any) -> Lease:
+        """Grant it, and let it go."""
+        lease = _Fake.leased(self, resource, token, ttl_ms, started_ns, **more)
+        ThreadPoolExecutor(1).submit(self.let_go, resource, after_s=LATE_S / 2)
         return lease
 
 
