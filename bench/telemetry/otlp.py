@@ -3,6 +3,8 @@
 Rules
 - The only file that imports OpenTelemetry, and only when telemetry is wanted. Endpoints, headers, certificates,
   time-outs and retries are the exporters' business, by the standard variables; of their log the last line is kept.
+- A status of 200 is not enough: what a receiver rejects in its answer has not arrived, and one whose answer is no OTLP
+  has taken nothing. Source: OTLP specification, "Partial Success".
 - A collector never slows the load: what it does not take in time is dropped, the oldest first, and counted. Metrics are
   cumulative: of several snapshots only the newest waits.
 """
@@ -40,7 +42,8 @@ _CAUSE = re.compile(r"\[Errno -?\d+\] ([^\"')\n]+)")
 
 class Otlp:
     """The way to a collector that may be slow, or gone: a thread for metrics and one for traces. `dropped`: what was
-    made and did not arrive, for want of room or time or by a failed export, of `export`s (of metrics) and `span`s."""
+    made and did not arrive, for want of room or time or by a failed export, of `export`s (of metrics) and `span`s; and
+    of `point`s in exports that arrived, those that were rejected."""
 
     def __init__(self, settings: TelemetrySettings, resource: Mapping[str, str], wall_ns: int) -> None:
         """Make the exporters that `settings` ask for.
@@ -49,10 +52,14 @@ class Otlp:
         """
         self._settings, self._wall_ns, self._log = settings, wall_ns, _LOG
         self._log.text = ""
+        self._answers = {"export": Answers("rejected_data_points"), "span": Answers("rejected_spans")}
         try:
             from opentelemetry.sdk.resources import Resource
 
-            made = {"export": _exporter("metric", settings.metrics), "span": _exporter("trace", settings.traces)}
+            made = {
+                "export": _exporter("metric", settings.metrics, self._answers["export"]),
+                "span": _exporter("trace", settings.traces, self._answers["span"]),
+            }
             self._resource = Resource.create(dict(resource))  # what variables add replaces none of it
         except ImportError as error:
             extra = "telemetry-grpc" if GRPC in (settings.metrics, settings.traces) else "telemetry"
@@ -69,18 +76,26 @@ class Otlp:
         self._queues = {kind: deque[Snapshot | TraceSpan]() for kind in self._exporters}
         self.dropped, self._sent = (dict.fromkeys(self._exporters, 0) for _ in range(2))
         self._under_way = dict.fromkeys(self._exporters, 0)
+        if "export" in self.dropped:
+            self.dropped["point"] = 0
         self._changed, self._closing = threading.Condition(), False
         for kind in self._exporters:
             threading.Thread(target=self._work, args=(kind,), name=f"telemetry-{kind}", daemon=True).start()
 
     def complaints(self) -> list[str]:
         """What is to be said of the settings, by the exporters too, and one sentence if anything did not arrive."""
-        said = [*self._settings.warnings, *self._before]
+        sentences = [*self._settings.warnings, *self._before]
+        messages = [answers.message for answers in self._answers.values()]
+        reasons = "; ".join(filter(None, dict.fromkeys([*messages, self._log.text])))
         if any(self.dropped.values()):
             took = [f"{sent} of {sent + self.dropped[kind]} {kind}s" for kind, sent in self._sent.items()]
-            reason = f"; it said: {self._log.text}" if self._log.text else ""
-            said.append(f"telemetry: {self._settings.endpoint} took {' and '.join(took)}{reason}")
-        return said
+            points = self.dropped.get("point", 0)
+            rejected = f", and rejected {points} points of those exports" if points else ""
+            reason = f"; it said: {reasons}" if reasons else ""
+            sentences.append(f"telemetry: {self._settings.endpoint} took {' and '.join(took)}{rejected}{reason}")
+        elif any(messages):
+            sentences.append(f"telemetry: {self._settings.endpoint} took everything and said: {reasons}")
+        return sentences
 
     def offer(self, snapshot: Snapshot) -> None:
         """Queue what is so now; never waits, never raises."""
@@ -121,10 +136,18 @@ class Otlp:
 
     def _work(self, kind: str) -> None:
         while items := self._next(kind):
-            counts = self._sent if self._arrives(kind, items) else self.dropped
+            self._answers[kind].rejected = 0
+            arrived = self._arrives(kind, items)
+            rejected = self._answers[kind].rejected if arrived else 0
             with self._changed:
-                counts[kind] += self._under_way[kind]  # 0 when `close` has given it up
+                number = self._under_way[kind]  # 0 when `close` has given it up
                 self._under_way[kind] = 0
+                if kind == "export":
+                    self.dropped["point"] += min(rejected, _points_in(items)) if number else 0
+                    rejected = 0
+                rejected = min(rejected, number)
+                self._sent[kind] += number - rejected if arrived else 0
+                self.dropped[kind] += rejected if arrived else number
                 self._changed.notify_all()
 
     def _next(self, kind: str) -> Sequence[Snapshot | TraceSpan]:
@@ -194,16 +217,90 @@ def export_once(run: Run, points: Sequence[DataPoint], environ: Environ, within_
     return otlp.complaints()
 
 
-def _exporter(signal: str, protocol: str | None) -> Any:
+def _points_in(items: Sequence[Snapshot | TraceSpan]) -> int:
+    return sum(len(one.points) for one in items if isinstance(one, Snapshot))
+
+
+class Answers:
+    """What a receiver answers to the exports of one signal. `rejected`: so many things of the export under way;
+    `message`: the last one that it gave. `field`: where an answer has the number."""
+
+    def __init__(self, field: str) -> None:
+        self._field = field
+        self.rejected = 0
+        self.message = ""
+
+    def note(self, answer: Any) -> None:
+        """Take an answer of OTLP. It comes from outside: a number below zero is none."""
+        partial = answer.partial_success
+        self.rejected += max(getattr(partial, self._field), 0)
+        if partial.error_message:
+            self.message = _shown(partial.error_message.partition("\n")[0])
+
+    def read(self, response: Any, **_: object) -> None:
+        """Take an answer of HTTP, before its exporter sees it. Raises ConnectionError for one that took nothing."""
+        _refuse_moved(response)
+        if 200 <= response.status_code < 300 and response.content:
+            self.note(self._parsed(response))
+
+    def _parsed(self, response: Any) -> Any:
+        """The answer of OTLP in a response. Some receivers write it in JSON whatever they were sent."""
+        from google.protobuf import json_format  # type: ignore[import-untyped]
+        from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+        media = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        answer = _answer_with(self._field)
+        try:
+            if media == "application/json":
+                return json_format.Parse(response.content, answer, ignore_unknown_fields=True)
+            if not media.startswith("text/"):
+                answer.ParseFromString(response.content)
+                return answer
+        except (ValueError, DecodeError, json_format.ParseError):
+            pass
+        raise ConnectionError(f"it answers {response.status_code} with {media or 'bytes'}, which is no OTLP answer")
+
+    def listen(self, exporter: Any) -> None:
+        """Hear what an exporter of gRPC is answered: it throws the answer away, and makes its stub anew as it likes."""
+        make = exporter._stub
+
+        def listening(channel: Any) -> Any:
+            stub = make(channel)
+            send = stub.Export
+
+            def export(**request: Any) -> Any:
+                answer = send(**request)
+                self.note(answer)
+                return answer
+
+            stub.Export = export
+            return stub
+
+        exporter._stub = listening
+        exporter._client = listening(exporter._channel)
+
+
+def _answer_with(field: str) -> Any:
+    """An empty answer of the signal whose rejected things are counted in `field`."""
+    name = "metrics" if field == "rejected_data_points" else "trace"
+    module = import_module(f"opentelemetry.proto.collector.{name}.v1.{name}_service_pb2")
+    return getattr(module, "ExportMetricsServiceResponse" if name == "metrics" else "ExportTraceServiceResponse")()
+
+
+def _exporter(signal: str, protocol: str | None, answers: Answers) -> Any:
     if protocol is None:
         return None
     name = "grpc" if protocol == GRPC else "http"
     module = import_module(f"opentelemetry.exporter.otlp.proto.{name}.{signal}_exporter")
     exporter = getattr(module, "OTLPMetricExporter" if signal == "metric" else "OTLPSpanExporter")
-    if protocol == GRPC or any(variable.endswith("_CREDENTIAL_PROVIDER") for variable in os.environ):
+    if protocol == GRPC:
+        made = exporter()
+        answers.listen(made)
+        return made
+    if any(variable.endswith("_CREDENTIAL_PROVIDER") for variable in os.environ):
         return exporter()  # which brings a session of its own
     session = import_module("requests").Session()
-    session.hooks["response"].append(_refuse_moved)
+    session.hooks["response"].append(answers.read)
     return exporter(session=session)
 
 

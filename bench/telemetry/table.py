@@ -36,7 +36,7 @@ EXTEND_OUTCOMES = ("extended", "gone", "unreachable")
 VOTES = ("granted", "refused", "errored", "silent", "absent", "undecided")
 VIOLATIONS = ("service_fault", "granted_invalid", "foreign_delete", "client_overstay", "spurious_refusal")
 POLICIES = ("none", "no", "everysec", "always", "mixed", "unknown")
-DROPPED = ("span", "attempt", "export", "record")
+DROPPED = ("span", "attempt", "export", "point", "record")
 CPU_STATES = ("sys", "user", "sys_children", "user_children")
 
 RECIPE = Attribute("redlock.recipe", "the lock under test", origin="`lockbench recipes`")

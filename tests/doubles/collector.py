@@ -76,12 +76,24 @@ def attributes_of(thing: Any) -> Attributes:
     return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in thing.attributes}
 
 
+def _partly(answer: Any, field: str, rejects: int, message: str) -> Any:
+    """The answer of a receiver that rejects so many things of a request, or has something to say."""
+    if rejects or message:
+        setattr(answer.partial_success, field, rejects)
+        answer.partial_success.error_message = message
+    return answer
+
+
 class Collector:
-    """The http/protobuf receiver, on a free loopback port. `status`: what it answers, once it is `free` to."""
+    """The http/protobuf receiver, on a free loopback port. `status`: what it answers, once it is `free` to. `rejects`,
+    `message`: its partial success; `page`: the media type and body that it answers instead."""
 
     def __init__(self) -> None:
         self.received = Received()
         self.status = 200
+        self.rejects = 0
+        self.message = ""
+        self.page: tuple[str, bytes] | None = None
         self.free = threading.Event()
         self.free.set()
         self.asked = threading.Event()
@@ -113,10 +125,11 @@ class Collector:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 collector.asked.set()
                 collector.free.wait(60)
-                answer = collector._take(self.path, body) if collector.status == 200 else b""
+                media, answer = collector._answer(self.path, body)
                 try:
                     self.send_response(collector.status)
-                    self.send_header("Content-Type", "application/x-protobuf")
+                    if media:
+                        self.send_header("Content-Type", media)
                     self.send_header("Content-Length", str(len(answer)))
                     self.end_headers()
                     self.wfile.write(answer)
@@ -125,16 +138,23 @@ class Collector:
 
         return Handler
 
+    def _answer(self, path: str, body: bytes) -> tuple[str, bytes]:
+        if self.page is not None:
+            return self.page
+        return "application/x-protobuf", self._take(path, body) if self.status == 200 else b""
+
     def _take(self, path: str, body: bytes) -> bytes:
         if path.endswith("/v1/metrics"):
             self.received.add_metrics(ExportMetricsServiceRequest.FromString(body))
-            return ExportMetricsServiceResponse().SerializeToString()
+            metrics = ExportMetricsServiceResponse()
+            return _partly(metrics, "rejected_data_points", self.rejects, self.message).SerializeToString()
         self.received.add_spans(ExportTraceServiceRequest.FromString(body))
-        return ExportTraceServiceResponse().SerializeToString()
+        traces = ExportTraceServiceResponse()
+        return _partly(traces, "rejected_spans", self.rejects, self.message).SerializeToString()
 
 
 class GrpcCollector:
-    """The gRPC receiver, on a free loopback port."""
+    """The gRPC receiver, on a free loopback port. `rejects`, `message`: its partial success."""
 
     def __init__(self) -> None:
         import grpc
@@ -142,16 +162,21 @@ class GrpcCollector:
         from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc
 
         self.received = received = Received()
+        self.rejects = 0
+        self.message = ""
+        collector = self
 
         class Metrics(metrics_service_pb2_grpc.MetricsServiceServicer):
             def Export(self, request: Any, context: Any) -> Any:  # noqa: N802 - generated
                 received.add_metrics(request)
-                return ExportMetricsServiceResponse()
+                answer = ExportMetricsServiceResponse()
+                return _partly(answer, "rejected_data_points", collector.rejects, collector.message)
 
         class Traces(trace_service_pb2_grpc.TraceServiceServicer):
             def Export(self, request: Any, context: Any) -> Any:  # noqa: N802 - generated
                 received.add_spans(request)
-                return ExportTraceServiceResponse()
+                answer = ExportTraceServiceResponse()
+                return _partly(answer, "rejected_spans", collector.rejects, collector.message)
 
         self._server = grpc.server(ThreadPoolExecutor(4))
         metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server(Metrics(), self._server)

@@ -14,9 +14,9 @@ from bench.telemetry import otlp as module
 from bench.telemetry.otlp import Otlp
 from bench.telemetry.points import Snapshot, point
 from bench.telemetry.run import Run
-from bench.telemetry.settings import HTTP, TelemetrySettings
+from bench.telemetry.settings import GRPC, HTTP, TelemetrySettings
 from bench.telemetry.traces import TraceSpan
-from tests.doubles.collector import Collector
+from tests.doubles.collector import Collector, GrpcCollector
 
 LONG_S = 30.0
 
@@ -41,7 +41,7 @@ class Receiver:
 @pytest.fixture
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
     receiver = Receiver()
-    monkeypatch.setattr(module, "_exporter", lambda signal, protocol: receiver if protocol else None)
+    monkeypatch.setattr(module, "_exporter", lambda signal, protocol, _answers: receiver if protocol else None)
     monkeypatch.setattr(module, "SPANS_KEPT", 10)
     monkeypatch.setattr(module, "SPANS_PER_BATCH", 2)
     yield receiver
@@ -81,7 +81,7 @@ def test_closing_gives_up_in_time_and_counts_what_is_left(receiver: Receiver) ->
 def test_traces_that_nobody_takes_hold_no_metrics_up(monkeypatch: pytest.MonkeyPatch) -> None:
     slow, quick = Receiver(), Receiver()
     monkeypatch.setattr(quick, "export", lambda data: SimpleNamespace(name="SUCCESS"))
-    monkeypatch.setattr(module, "_exporter", lambda signal, protocol: slow if signal == "trace" else quick)
+    monkeypatch.setattr(module, "_exporter", lambda signal, protocol, _answers: slow if signal == "trace" else quick)
     otlp = Otlp(TelemetrySettings(metrics=HTTP, traces=HTTP, endpoint="E"), {}, 0)
     otlp.offer_spans(spans(1))
     assert slow.asked.wait(LONG_S)
@@ -101,6 +101,107 @@ def test_a_collector_that_has_moved_has_taken_nothing(monkeypatch: pytest.Monkey
     (said,) = otlp.complaints()
     assert "0 of 1 exports" in said
     assert "it answers 301" in said
+
+
+def sent_to(
+    collector: Collector | GrpcCollector, protocol: str, monkeypatch: pytest.MonkeyPatch, times: int = 1
+) -> Otlp:
+    """An export of three points and one of four spans, each so many times."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint)
+    otlp = Otlp(TelemetrySettings(metrics=protocol, traces=protocol, endpoint="E"), {}, 0)
+    names = ("redlock.split_votes", "redlock.leases.gone", "redlock.load.time")
+    deadline_s = time.monotonic() + LONG_S
+    for number in range(1, times + 1):
+        otlp.offer(Snapshot(0, 1, (), [point(name, 1) for name in names]))
+        otlp.offer_spans(spans(1, 2, 3, 4))
+        while sum(otlp._sent.values()) + otlp.dropped["export"] + otlp.dropped["span"] < 5 * number:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+    otlp.close(LONG_S)
+    return otlp
+
+
+@pytest.mark.parametrize("kind, protocol", [(Collector, HTTP), (GrpcCollector, GRPC)])
+def test_what_is_rejected_in_a_success_is_counted_and_warned_of_once(
+    kind: type[Collector | GrpcCollector], protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with kind() as collector:
+        collector.rejects = 2
+        collector.message = "the series is full\nask your admin"
+        otlp = sent_to(collector, protocol, monkeypatch, times=2)
+    assert otlp.dropped == {"export": 0, "span": 4, "point": 4}
+    (sentence,) = otlp.complaints()
+    assert sentence == (
+        "telemetry: E took 2 of 2 exports and 4 of 8 spans, and rejected 4 points of those exports; "
+        "it said: the series is full"
+    )
+
+
+@pytest.mark.parametrize("rejects, lost_points, lost_spans", [(-7, 0, 0), (1 << 40, 3, 4)])
+def test_a_number_of_rejected_points_that_cannot_be_is_not_believed(
+    rejects: int, lost_points: int, lost_spans: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Collector() as collector:
+        collector.rejects = rejects
+        otlp = sent_to(collector, HTTP, monkeypatch)
+    assert otlp.dropped == {"export": 0, "span": lost_spans, "point": lost_points}
+
+
+def test_a_warning_of_a_receiver_that_took_everything_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Collector() as collector:
+        collector.message = "your token ends tomorrow"
+        otlp = sent_to(collector, HTTP, monkeypatch)
+    assert otlp.complaints() == ["telemetry: E took everything and said: your token ends tomorrow"]
+
+
+@pytest.mark.parametrize(
+    "media, body",
+    [
+        ("text/html; charset=utf-8", b"<!DOCTYPE html><html><body>Sign in</body></html>"),
+        ("application/x-protobuf", b"<html><body>Sign in</body></html>"),
+        ("application/json", b"<html>"),
+        ("application/json", b'{"partialSuccess": {"rejectedSpans": "many", "rejectedDataPoints": "many"}}'),
+        ("application/json", b"\xff"),
+        ("text/plain", b"OK"),
+        ("", b"\x0a\x7f"),
+    ],
+)
+def test_a_success_that_is_no_answer_of_otlp_has_taken_nothing(
+    media: str, body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Collector() as collector:
+        collector.page = media, body
+        otlp = sent_to(collector, HTTP, monkeypatch)
+    assert otlp.dropped == {"export": 1, "span": 4, "point": 0}
+    (sentence,) = otlp.complaints()
+    shown = media.partition(";")[0] or "bytes"
+    assert f"it answers 200 with {shown}, which is no OTLP answer" in sentence
+
+
+@pytest.mark.parametrize("media, body", [("", b""), ("application/json", b"{}"), ("text/plain", b"")])
+def test_an_empty_answer_has_taken_everything(media: str, body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Collector() as collector:
+        collector.page = media, body
+        otlp = sent_to(collector, HTTP, monkeypatch)
+    assert otlp.complaints() == []
+
+
+def test_an_answer_in_json_is_read_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Collector() as collector:
+        collector.page = "application/json", b'{"partialSuccess": {"rejectedDataPoints": "1", "new": 1}, "more": 2}'
+        otlp = sent_to(collector, HTTP, monkeypatch)
+    assert otlp.dropped == {"export": 0, "span": 0, "point": 1}
+
+
+def test_grpc_is_heard_on_a_channel_that_was_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    with GrpcCollector() as collector:
+        collector.rejects = 1
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint)
+        otlp = Otlp(TelemetrySettings(metrics=GRPC, endpoint="E"), {}, 0)
+        otlp._exporters["export"]._initialize_channel_and_stub()
+        otlp.offer(Snapshot(0, 1, (), [point("redlock.split_votes", 1)]))
+        otlp.close(LONG_S)
+    assert otlp.dropped == {"export": 0, "point": 1}
 
 
 def test_a_collector_that_is_down_is_said_once_and_off_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
