@@ -70,12 +70,11 @@ def doctor(targets: tuple[str, ...], as_json: bool) -> int:
     """Say what this machine can do (servers, compiler, faults, cores, disk), or what each --target can."""
     from rich.text import Text
 
-    from bench.topology.doctor import Status, examine, examine_target
+    from bench.topology.doctor import Status, examine, examine_targets
 
     styles = {Status.OK: "green", Status.LIMITED: "yellow", Status.MISSING: "red"}
     facts = () if targets else examine()
-    for url in targets or environment_targets(quiet=as_json):
-        facts += examine_target(url)
+    facts += examine_targets(targets or environment_targets(quiet=as_json))
     if as_json:
         say_json([asdict(fact) for fact in facts], indent=2)
     else:

@@ -36,7 +36,7 @@ def targets_of(environ: Mapping[str, str]) -> tuple[list[str], str]:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "it is no path"
         raise UsageError(f"{TARGETS_FILE}: {path} cannot be read ({why}); mend the path") from None
-    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    lines = [re.sub(r"(^|\s)#.*", "", line) for line in text.splitlines()]  # within a URL a # has no space before it
     urls = split_targets("\n".join(lines))
     if not urls:
         raise UsageError(f"{TARGETS_FILE}: {path} names no instance; write URLs, one a line")

@@ -5,7 +5,7 @@ every run, "limited" only what the advice names. Source: cgroups(7).
 """
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -118,8 +118,15 @@ def _fact(name: str, value: str, advice: str = "") -> Fact:
 _ASKED = "no HELLO 3 or CLIENT TRACKING for this user: a flush is not noticed; see lockcore/README.md"
 
 
-def examine_target(url: str) -> tuple[Fact, ...]:
-    """What the instance at `url` offers a lock, or why it cannot vote. Takes 2 s at most. Raises UsageError."""
+def examine_targets(urls: Iterable[str]) -> tuple[Fact, ...]:
+    """What each of these instances offers a lock, and which of them is a server named before. Raises UsageError."""
+    servers: dict[str, str] = {}
+    return tuple(fact for url in urls for fact in examine_target(url, servers))
+
+
+def examine_target(url: str, servers: dict[str, str] | None = None) -> tuple[Fact, ...]:
+    """What the instance at `url` offers a lock, or why it cannot vote. Takes 2 s at most. `servers`: addresses of
+    those examined before, by run id; this one is added. Raises UsageError."""
     try:
         target = target_of(url, 2.0, "lockbench:")
     except ValueError as error:
@@ -132,6 +139,11 @@ def examine_target(url: str) -> tuple[Fact, ...]:
     connected.sock.close()
     hello = connected.hello
     dialect = connected.dialect
+    known = {} if servers is None or hello.identity is IdentityKind.PROCESS else servers  # two machines number alike
+    if hello.run_id in known:
+        twin = f"the same server as {known[hello.run_id]}, and each server votes once"
+        return (Fact(target.address, twin, Status.MISSING, "leave one out"),)
+    known[hello.run_id] = target.address
     good = Status.OK if hello.identity is IdentityKind.RUN_ID else Status.LIMITED
     return (
         Fact(target.address, hello.server, Status.OK, f"up for {hello.uptime_s} s"),

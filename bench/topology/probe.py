@@ -124,7 +124,7 @@ def require_independent(facts: Sequence[InstanceFacts]) -> None:
         twin = first.setdefault(fact.run_id or f"not told, #{fact.index}", fact)
         if twin is not fact:
             raise EnvironmentNotReadyError(
-                f"{twin.address} and {fact.address} are the same server: every instance counts once"
+                f"{twin.address} and {fact.address} are the same server, and each server votes once; leave one out"
             )
 
 

@@ -72,7 +72,13 @@ def look(target: InstanceTarget, patience_s: float | None = None) -> Peer:
 def _answer(target: InstanceTarget, question: bytes, end_s: float) -> Peer:
     """What comes back when `question` is the first thing that is sent."""
     try:
-        with closing(_connected(target, end_s)) as peer:
+        peer = _connected(target, end_s)
+    except ConnectionResetError:  # accepted, and reset before this side looked
+        return Peer(Speech.HANGS_UP)
+    except (OSError, ValueError):  # a time-out, too: a firewall drops what is sent, and nothing accepted
+        return Peer(Speech.ABSENT)
+    try:
+        with closing(peer):
             heard = _first_words(peer, end_s)
             if not heard:
                 peer.settimeout(max(end_s - time.monotonic(), 0.01))

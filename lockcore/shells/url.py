@@ -21,6 +21,8 @@ LONGEST_HOST = 253
 LONGEST_LABEL = 63
 _HOST = re.compile(r"[\w.-]+")
 _ADDRESS_6 = re.compile(r"\[(?P<address>[0-9a-fA-F:.]+)(?P<zone>%[\w.%-]+)?\]")
+_BARE_6 = re.compile(r"[0-9a-fA-F]*:[0-9a-fA-F]*:[0-9a-fA-F:.]*(%[\w.%-]+)?(:\d+)?")
+_IN_BRACKETS = "an IPv6 address stands between [ and ], as in redis://[::1]:6379"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _ELSEWHERE = re.compile(r"sentinel|cluster", re.IGNORECASE)
 
@@ -177,6 +179,10 @@ def address_of(url: object) -> Address:
         raise ValueError(f"{shown(url)!r} is not an instance URL; use redis://host:port (TLS: rediss) or unix://path")
     scheme = url.partition("://")[0]
     transport = SCHEMES.get(scheme.lower())
+    if any(letter.isspace() for letter in scheme):
+        raise ValueError(
+            f"{shown(url.strip())!r} is not an instance URL: a space or a line break stands before its ://; take it out"
+        )
     if transport is None:
         cure = "use redis://host:port (TLS: rediss) or unix://path"
         if _ELSEWHERE.search(scheme):
@@ -197,6 +203,8 @@ def _tcp_address(url: str, transport: Transport) -> Address:
     if "@" in rest:
         raise ValueError("percent-encode the special characters of its user name and password")
     credentials, at, place = netloc.rpartition("@")
+    if _BARE_6.fullmatch(place):
+        raise ValueError(_IN_BRACKETS)
     if place.startswith(":") and not at:
         raise ValueError("it names no host; behind a password there is an @")
     host, port = _host_and_port(place)
@@ -219,7 +227,7 @@ def _host_and_port(place: str) -> tuple[str, int]:
         text, bracket, port = place.partition("]")
         found = _ADDRESS_6.fullmatch(text + bracket)
         if found is None or (port and not port.startswith(":")):
-            raise ValueError("an IPv6 address stands between [ and ], as in redis://[::1]:6379")
+            raise ValueError(_IN_BRACKETS)
         zone = unquote(found["zone"]) if (found["zone"] or "").startswith("%25") else found["zone"] or ""
         host = found["address"] + zone
         port = port[1:]
@@ -227,7 +235,7 @@ def _host_and_port(place: str) -> tuple[str, int]:
         host, _, port = place.partition(":")
         host = unquote(host) or "localhost"
         if ":" in port:
-            raise ValueError("an IPv6 address stands between [ and ], as in redis://[::1]:6379")
+            raise ValueError(_IN_BRACKETS)
         if not _HOST.fullmatch(host) or len(host) > LONGEST_HOST:
             raise ValueError("its host is not a name or an address")
         if any(len(label) > LONGEST_LABEL for label in host.split(".")) or ".." in host or host.startswith("."):

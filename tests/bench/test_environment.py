@@ -35,7 +35,9 @@ def test_urls_are_parted_by_spaces_lines_or_commas(text: str) -> None:
 
 def test_a_file_has_one_a_line_and_comments(tmp_path: Path) -> None:
     file = tmp_path / "targets"
-    file.write_text(f"# ours\n{TWO[0]}\n\n  # the other one\n{TWO[1]}\n", encoding="utf-8-sig")
+    file.write_text(
+        f"# ours\n{TWO[0]}\n\n  # the other one\r\n{TWO[1]} # :7000 is the old one\r\n", encoding="utf-8-sig"
+    )
     assert targets_of({"LOCKBENCH_TARGETS_FILE": str(file)}) == (TWO, "LOCKBENCH_TARGETS_FILE")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.topology import doctor
-from bench.topology.doctor import Fact, Status, examine, examine_target
+from bench.topology.doctor import Fact, Status, examine, examine_target, examine_targets
 from bench.topology.fleet import HOST, KeptPort
 from bench.topology.server import find_server
 from tests.conftest import Ended
@@ -97,6 +97,17 @@ def test_a_server_that_cannot_vote_says_why_and_is_3(lockbench: Callable[..., En
         assert done.returncode == 3
         (fact,) = json.loads(done.stdout)
         assert "neither run_id nor master_replid nor process_id" in fact["advice"]
+
+
+def test_a_server_that_is_named_twice_can_vote_only_once() -> None:
+    with Instances.of(2) as instances:
+        urls = [instances[0].url, instances[1].url, instances[0].url + "/1"]
+        facts = examine_targets(urls)
+        unique = examine_targets(urls[:2])
+    (twin,) = [fact for fact in facts if fact.status is Status.MISSING]
+    assert twin.value.startswith("the same server as 127.0.0.1:"), twin
+    assert twin.advice == "leave one out"
+    assert not [fact for fact in unique if fact.status is Status.MISSING]
 
 
 def test_a_target_that_is_not_there_or_no_url_is_one_sentence() -> None:

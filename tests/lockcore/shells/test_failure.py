@@ -5,7 +5,7 @@ import re
 import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -105,6 +105,18 @@ def test_silence_is_no_evidence_of_anything() -> None:
     for error in (plain, secure):
         assert error.detail.startswith("it accepts connections and says nothing; ")
         assert "TLS" not in error.detail
+
+
+def test_an_address_where_nobody_accepts_is_not_said_to_accept() -> None:
+    """A full queue of a listener drops what is sent to it, as a firewall does."""
+    with closing(socket.create_server((HOST, 0), backlog=0)) as server, ExitStack() as stack:
+        port = server.getsockname()[1]
+        for _ in range(3):
+            waiting = stack.enter_context(closing(socket.socket()))
+            waiting.setblocking(False)
+            waiting.connect_ex((HOST, port))
+        error = refusal(f"redis://{HOST}:{port}", 0.2)
+    assert error.detail == "nothing was heard in time; is it up, and no firewall between?"
 
 
 @pytest.mark.parametrize(
