@@ -37,14 +37,14 @@ _outcomes = _rate(_ENDED, ("redlock_outcome",))
 _GLANCE = (
     number("Failed", "Acquires without a quorum, with a split vote, or too late: see the instances.", _failed()),
     number("Slow", "Leases that took longer than slow_s: see for whom.", _slow()),
-    number("Acquire p99", "Of samples. High with many waiting: a hot resource; else: an instance.", _acquire[1]),
+    number("Acquire p99", "High with many waiting: a hot resource; else: an instance.", _acquire[1]),
     number("Instances beyond the quorum", "For the process that has fewest. Below 0 nothing can be locked.", _spare),
     number("Leases overdue", "Ran out, not given back: hold shorter, or keep_alive.", _over(), red_above=1),
     number("Leases gone", "Found gone, per second: somebody worked without its lock.", _gone()),
 )
 _COURSE = (
     lines("Outcomes", "Contended is an answer: somebody else holds it.", _outcomes, stacked=True),
-    lines("Acquire latency", "Successes, of samples. Points lead to the service's traces.", *_acquire, exemplars=True),
+    lines("Acquire latency", "Successes. Points lead to the service's traces.", *_acquire, exemplars=True),
     lines("Callers", "Waiting grows, holding does not: a hot resource, or no quorum answers.", _holding, _waiting),
 )
 _tries, _hold = _p99("redlock.acquire.attempts", ("job",)), _p99("redlock.hold.duration", _CLASS)
@@ -55,9 +55,9 @@ _WHOM = (
     lines("Leases overdue, by class", "Who works past its lease.", _over(_CLASS)),
 )
 _WHY = (
-    lines("Hold p99", "Grant to release, of samples. Near the TTL: keep_alive.", _hold),
-    lines("Release p99", "Of samples.", _p99("redlock.release.duration", ("job",))),
-    lines("Rounds per acquire, p99", "Of samples. Many: contenders collide; widen the retry window.", _tries),
+    lines("Hold p99", "Grant to release. Near the TTL: keep_alive.", _hold),
+    lines("Release p99", "Slow: an instance, or the network.", _p99("redlock.release.duration", ("job",))),
+    lines("Rounds per acquire, p99", "Many: contenders collide; widen the retry window.", _tries),
     lines("Split votes", "Rounds that nobody could win: too many at once.", _rate("redlock.split_votes", ("job",))),
 )
 _voting = _now("redlock.instance.voting", INSTANCE, function="min")

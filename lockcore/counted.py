@@ -1,25 +1,31 @@
-"""What a lock did for its application, counted as it happens: *operations → numbers, and a few samples*. Pure.
+"""What a lock did for its application, counted as it happens: *operations → numbers, durations, a few samples*. Pure.
 
-Rules: every operation is counted; of the acquired and released ones one in `every` is a sample, whose times are kept:
-about `PER_SECOND` cycles a second, by the rate of the interval before (`pace`). What failed, was slow or found its
-lease gone is told to the sink at once, in its caller's own context. A lease that nobody gives back is forgotten an hour
-after its end.
+This file is compiled, so it follows the rules of README.md, "Compiled".
+
+Rules: every operation is counted, and so is how long it took (`Durations`). One in `every` is a sample, about
+`PER_SECOND` cycles a second, by the rate of the interval before (`pace`): the sink records its duration in the caller's
+own context, where an exemplar finds the caller's span, and it is not in `Durations`. Nothing is a sample before
+somebody collects: until then nobody may hear the sink. What failed, was slow or found its lease gone is told to the
+sink at once, in its caller's own context; the sink records a failed release, and of the rest the samples. A lease that
+nobody gives back is forgotten an hour after its end.
 In several threads what is usual takes no lock, which would cost more than the counting: `x += 1` on an attribute
 calls nothing, and threads change at calls and where loops turn only (in machine code not even there). Nor is a
 dictionary's entry set or removed in parts. All else is done by one thread at a time.
 """
 
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
 from lockcore.attempt import newest_of
 from lockcore.clock import NS_PER_S, monotonic_ns
-from lockcore.model import ACQUIRED, RELEASED, AttemptRecord, Denied, Lease, Outcome
+from lockcore.model import ACQUIRED, CONTENDED, RELEASED, AttemptRecord, Denied, Lease, Outcome
 from lockcore.observed import Listener
 
 PER_SECOND: Final = 50
 FIRST_EVERY, MOST_EVERY = 64, 1 << 14
+NEVER: Final = 1 << 60
 CLASSES, OTHERS = 20, "others"
 FORGOTTEN_NS = 3600 * NS_PER_S
 KEPT = 1000  # attempts between two collections; what is more pushes the oldest out
@@ -30,6 +36,22 @@ SLOW, SPLIT, GONE = ("redlock.acquire.slow", ""), ("redlock.split_votes", ""), (
 _WAYS = (Outcome.CONTENDED, Outcome.SPLIT_VOTE, Outcome.UNREACHABLE, Outcome.TOO_LATE)
 _DENIALS: Final[tuple[Row, ...]] = tuple([(DENIED, way.value) for way in _WAYS])
 ROWS: Final[tuple[Row, ...]] = (*_DENIALS, SLOW, SPLIT, GONE)  # each begins at 0
+ACQUIRE, RELEASE, HOLD = "redlock.acquire.duration", "redlock.release.duration", "redlock.hold.duration"
+TRIES = "redlock.acquire.attempts"
+
+# Upper bounds of the buckets: six a decade, 10 µs to 100 s. One more bucket takes what is longer.
+BOUNDS_NS: Final[list[int]] = [
+    *[tenths * 10 ** (power + 8) for power in range(-5, 2) for tenths in (10, 15, 22, 33, 47, 68)],
+    100 * NS_PER_S,
+]
+
+# The trick: `bisect` needs 0.4 µs for these bounds on the machine where a cycle costs 5, and a cycle has three
+# durations. So times up to 8.4 ms are looked up: a cell of 8 µs knows the first bound that is not below it. At most two
+# bounds lie within a cell, so the loop in `Durations.add` ends after two steps. Without the table all stays right, and
+# each duration costs twice as much.
+_CELL_BITS: Final = 13
+_CELLS: Final = 1024
+_FIRST: Final[list[int]] = [bisect_left(BOUNDS_NS, cell << _CELL_BITS) for cell in range(_CELLS)]
 
 
 class Sink(Protocol):
@@ -45,15 +67,96 @@ class Sink(Protocol):
         """An extension."""
 
 
-class Counts:
-    """The numbers of one class. `held`: leases not given back, by the round that won them."""
+class Durations:
+    """How long all operations of one kind took: so many in each of the `buckets`, and their sum. Only ever grows, so
+    that whoever adds need not wait for whoever reads."""
 
-    __slots__ = ("acquired", "held", "numbers", "released")
+    __slots__ = ("_read_buckets", "_read_ns", "buckets", "total_ns")
 
     def __init__(self) -> None:
-        self.acquired = self.released = 0
+        self.buckets: list[int] = [0] * (len(BOUNDS_NS) + 1)
+        self.total_ns = 0
+        self._read_buckets: list[int] = self.buckets.copy()
+        self._read_ns = 0
+
+    def add(self, took_ns: int) -> None:
+        """One more. The bucket is found before anything is counted: a thread may be held up only until there."""
+        cell = took_ns >> _CELL_BITS
+        if 0 <= cell < _CELLS:
+            index = _FIRST[cell]
+            while took_ns > BOUNDS_NS[index]:
+                index += 1
+        else:
+            index = bisect_left(BOUNDS_NS, took_ns)
+        self.buckets[index] += 1
+        self.total_ns += took_ns
+
+    def news(self) -> tuple[list[int], int]:
+        """What was added since this was asked last: how many in each bucket, and their sum (ns)."""
+        buckets = self.buckets.copy()
+        total_ns = self.total_ns
+        added = [now - before for now, before in zip(buckets, self._read_buckets, strict=True)]
+        if not any(added):
+            return added, 0  # a sum may be there before its count is read, or after: it waits for a count
+        added_ns = total_ns - self._read_ns
+        self._read_buckets = buckets
+        self._read_ns = total_ns
+        return added, added_ns
+
+
+class Counts:
+    """The numbers of one class. `held`: leases not given back, by the round that won them. `first_tries`: leases of the
+    first attempt; `tries`: of more attempts, which are counted like seconds."""
+
+    __slots__ = (
+        "_read_tries",
+        "acquired",
+        "first_tries",
+        "gave",
+        "held",
+        "kept",
+        "numbers",
+        "rare",
+        "released",
+        "took",
+        "tries",
+    )
+
+    def __init__(self) -> None:
+        self.acquired = self.released = self.first_tries = self._read_tries = 0
         self.held: dict[object, Lease] = {}
         self.numbers: dict[Row, int] = dict.fromkeys(ROWS, 0)
+        self.took = Durations()
+        self.gave = Durations()
+        self.kept = Durations()
+        self.tries = Durations()
+        self.rare: dict[Row, Durations] = {}
+
+    def rare_of(self, name: str, outcome: Outcome) -> Durations:
+        """The durations of what ended otherwise than usual."""
+        row = name, outcome.value
+        durations = self.rare.get(row)
+        if durations is None:
+            durations = self.rare[row] = Durations()
+        return durations
+
+    def news(self) -> Iterator[tuple[Row, list[int], int]]:
+        """What the histograms of each instrument and outcome have got since this was asked last."""
+        usual = (
+            ((ACQUIRE, ACQUIRED.value), self.took),
+            ((RELEASE, RELEASED.value), self.gave),
+            ((HOLD, ""), self.kept),
+            *self.rare.copy().items(),
+        )
+        for row, durations in usual:
+            added, added_ns = durations.news()
+            yield row, added, added_ns
+        first_tries = self.first_tries
+        added, added_ns = self.tries.news()
+        added[bisect_left(BOUNDS_NS, NS_PER_S)] += first_tries - self._read_tries
+        added_ns += (first_tries - self._read_tries) * NS_PER_S
+        self._read_tries = first_tries
+        yield (TRIES, ACQUIRED.value), added, added_ns
 
     def standing(self, now_ns: int) -> tuple[int, int]:
         """How many leases are held, and how many have run out without being given back."""
@@ -67,19 +170,26 @@ class Counts:
 
 class Tallied(Listener):
     """An `OperationObserver` that counts. `slow_ns`: what takes longer is slow; `class_of`: a resource's class.
-    `told_every` is told of how many cycles one is a sample, when that changes."""
+    `told_every` is told of how many cycles one is a sample, when that changes. `contended_is_odd`: the sink hears of
+    every contended acquire; else of samples, because a held lock is an answer."""
 
     def __init__(
-        self, sink: Sink, slow_ns: int, class_of: Callable[[str], str] | None, told_every: Callable[[int], object]
+        self,
+        sink: Sink,
+        slow_ns: int,
+        class_of: Callable[[str], str] | None,
+        told_every: Callable[[int], object],
+        contended_is_odd: bool = False,
     ) -> None:
         super().__init__(None)
         self.counts: dict[str, Counts] = {"": Counts()} if class_of is None else {}
         self.attempts: deque[AttemptRecord] = deque(maxlen=KEPT)
         self.waiting = 0
-        self.every = FIRST_EVERY
+        self.every: int = NEVER
         self._only = self.counts.get("")
         self._sink, self._slow_ns, self._class_of = sink, slow_ns, class_of
         self._told_every = told_every
+        self._contended_is_odd = contended_is_odd
         self._paced: tuple[int, int] = monotonic_ns(), 0
         self._second_ns = self._samples = 0
 
@@ -103,9 +213,18 @@ class Tallied(Listener):
             return
         counts.acquired = number = counts.acquired + 1
         counts.held[result.round] = result
-        slow = result.granted_ns - started_ns > self._slow_ns
-        if slow or not number % self.every or result.split_votes:
-            self._noted(resource, counts, result, started_ns, sampled=not number % self.every, odd=slow)
+        took_ns = result.granted_ns - started_ns
+        slow = took_ns > self._slow_ns
+        sampled = not number % self.every
+        if not sampled:
+            counts.took.add(took_ns)
+            if result.attempts == 1:
+                counts.first_tries += 1
+            else:
+                with self._alone:
+                    counts.tries.add(result.attempts * NS_PER_S)
+        if slow or sampled or result.split_votes:
+            self._noted(resource, counts, result, started_ns, sampled=sampled, odd=slow)
 
     def released(self, lease: Lease, outcome: Outcome, started_ns: int) -> None:
         """Count a release."""
@@ -117,6 +236,8 @@ class Tallied(Listener):
                 pass  # found gone before, or got before this was there
             counts.released = number = counts.released + 1
             if number % self.every:
+                counts.gave.add(monotonic_ns() - started_ns)
+                counts.kept.add(started_ns - lease.granted_ns)
                 return
         elif outcome is Outcome.GONE:
             self.gone(lease)
@@ -145,7 +266,12 @@ class Tallied(Listener):
         row = DENIED, result.outcome.value
         with self._alone:
             counts.numbers[row] += 1
-            self._noted(resource, counts, result, started_ns, sampled=not counts.numbers[row] % self.every, odd=True)
+            sampled = not counts.numbers[row] % self.every
+            if not sampled:
+                counts.rare_of(ACQUIRE, result.outcome).add(result.ended_ns - started_ns)
+                counts.rare_of(TRIES, result.outcome).add(result.attempts * NS_PER_S)
+            odd = self._contended_is_odd or result.outcome is not CONTENDED
+            self._noted(resource, counts, result, started_ns, sampled=sampled, odd=odd)
 
     def _noted(
         self, resource: str, counts: Counts, result: Lease | Denied, started_ns: int, *, sampled: bool, odd: bool
@@ -155,7 +281,8 @@ class Tallied(Listener):
             counts.numbers[SLOW] += odd and result.outcome is ACQUIRED
             if sampled:
                 self._one_more(result.granted_ns if isinstance(result, Lease) else result.ended_ns)
-            self._sink.acquire(self._class(resource), result, started_ns, sampled=sampled, odd=odd)
+            if sampled or odd:
+                self._sink.acquire(self._class(resource), result, started_ns, sampled=sampled, odd=odd)
 
     # -- classes and samples ------------------------------------------------------------------------------------------
 

@@ -1,11 +1,12 @@
 """A lock's telemetry in the application that uses it: *a lock → OpenTelemetry's metrics and spans*.
 
 Rules: the API is all it needs. Names, units and meanings are those of the bench (bench/telemetry/table.py). No
-attribute ever holds a resource's name, a key or an owner token. Counters and gauges are exact, and read when somebody
-collects. Histograms are of samples (counted.py), recorded where the operation ended, so that exemplars and spans belong
-to the application's own span. A slow, failed or lost operation has a span: each lock makes at most `SPANS` a second of
-each operation and outcome, so that no outcome uses up the spans of another. A contended acquire has a span only if the
-application asks for it: a held lock is an answer. A forked child starts with nothing, whatever the temporality.
+attribute ever holds a resource's name, a key or an owner token. Everything is exact, but for what is said to be of
+observed attempts. Counters, gauges and histograms are read from counted.py when somebody collects. Samples are recorded
+where the operation ended, so that exemplars and spans belong to the application's own span. A slow, failed or lost
+operation has a span: each lock makes at most `SPANS` a second of each operation and outcome, so that no outcome uses up
+the spans of another. A contended acquire has a span only if the application asks for it: a held lock is an answer. A
+forked child starts with nothing, whatever the temporality.
 """
 
 import os
@@ -23,30 +24,27 @@ from opentelemetry.metrics import (
     Asynchronous,
     CallbackOptions,
     Histogram,
-    Instrument,
     MeterProvider,
     Observation,
 )
 
 from lockcore.clock import NS_PER_S, monotonic_ns
-from lockcore.counted import Tallied
+from lockcore.counted import BOUNDS_NS, FIRST_EVERY, TRIES, Tallied
 from lockcore.model import Denied, InstanceStatus, Lease, Outcome, Vote
+from lockcore.otel_sdk import drop_remembered, record_all
 from lockcore.redlock import AsyncRedlock, Redlock
 
 SCOPE = "lockcore"
 SPANS = 10  # a second, of each operation and outcome
 MOST_SLOW_S = 86_400
 LOOK_NS = NS_PER_S // 20  # a collection asks instrument by instrument
-BOUNDS = (
-    *(float(f"{digits}e{power}") for power in range(-5, 2) for digits in ("1", "1.5", "2.2", "3.3", "4.7", "6.8")),
-    100.0,
-)  # as of every histogram of the bench: 10 µs … 100 s
+BOUNDS = tuple(bound_ns / NS_PER_S for bound_ns in BOUNDS_NS)  # as of every histogram of the bench: 10 µs … 100 s
 HISTOGRAMS = {
-    "redlock.acquire.duration": ("s", "from asking until acquire returned; of samples"),
-    "redlock.acquire.attempts": ("{attempt}", "rounds one acquire took; of samples"),
-    "redlock.release.duration": ("s", "from sending a release until it returned; of samples, and all that failed"),
+    "redlock.acquire.duration": ("s", "from asking until acquire returned"),
+    "redlock.acquire.attempts": ("{attempt}", "rounds one acquire took"),
+    "redlock.release.duration": ("s", "from sending a release until it returned"),
     "redlock.extend.duration": ("s", "from sending an extension until it returned"),
-    "redlock.hold.duration": ("s", "from the grant until the release is sent; of samples"),
+    "redlock.hold.duration": ("s", "from the grant until the release is sent"),
     "redlock.vote.margin": ("{vote}", "granted votes − quorum, once the round has closed; of observed attempts"),
     "db.client.operation.duration": ("s", "an instance's answer to a SET; of observed attempts"),
 }
@@ -71,6 +69,10 @@ GAUGES = {
 _NO_ERRORS = {"TIMEOUT": 0, "CLOSED": 0}  # the usual ones: the first of a series that begins with it is in no rate
 _NO_VOTE = (Vote.ERRORED, Vote.SILENT)
 _SET = {"db.system.name": "redis", "db.operation.name": "SET"}
+# What stands for each bucket where it is handed to the SDK: the middle of a duration's; of attempts, the largest number
+# in it, which is the only one up to 4.
+_MIDDLES = (*(bound_s / 1.21 for bound_s in BOUNDS), 1.21 * BOUNDS[-1])
+_NUMBERS = (*(float(int(bound)) if bound >= 1 else bound for bound in BOUNDS), BOUNDS[-1] + 1)
 _ROUTINE = (Outcome.ACQUIRED, Outcome.CONTENDED, Outcome.RELEASED)
 
 Lock = Redlock | AsyncRedlock
@@ -117,20 +119,19 @@ def instrument(
         if (alive := own()) is not None:
             alive.observe_every(every)
 
-    recording = _Recording(exported.histograms, tracer, contended_spans)
-    watch = Tallied(recording, int(slow_s * NS_PER_S), class_of, observe_every)
+    recording = _Recording(exported.histograms, tracer)
+    watch = Tallied(recording, int(slow_s * NS_PER_S), class_of, observe_every, contended_spans)
     lock.observe(watch)
-    lock.observe_every(watch.every)
+    lock.observe_every(FIRST_EVERY)
     exported.locks.append(_Source(own, watch, fleet))
 
 
 class _Recording:
     """Records the samples, and a span of what went wrong, in the caller's own context."""
 
-    def __init__(self, histograms: dict[str, Histogram], tracer: trace.Tracer, contended_spans: bool = False) -> None:
+    def __init__(self, histograms: dict[str, Histogram], tracer: trace.Tracer) -> None:
         self._histograms = histograms
         self._tracer = tracer
-        self._contended_spans = contended_spans
         self._second = 0
         self._spans = Counter[tuple[str, Outcome]]()  # of this second
 
@@ -141,7 +142,7 @@ class _Recording:
             how = _attributes(name, result.outcome)
             self._took("redlock.acquire", times_ns, how)
             self._histograms["redlock.acquire.attempts"].record(result.attempts, how)
-        if odd and (self._contended_spans or result.outcome is not Outcome.CONTENDED):
+        if odd:
             more = {"redlock.attempts": result.attempts, "redlock.split_votes": result.split_votes}
             votes = {f"redlock.votes.{vote}": count for vote, count in result.tally._asdict().items()}
             self._span("redlock.acquire", name, result.outcome, times_ns, {**more, **votes})
@@ -238,7 +239,7 @@ class _Exported:
         values that it collected: with delta temporality it would subtract the parent's from the child's.
         """
         for one in (*self.histograms.values(), *self._observables):
-            _drop_remembered(one)
+            drop_remembered(one)
         self.locks.clear()
         self._past.clear()
         self._looked_ns, self._seen = 0, {}
@@ -255,6 +256,7 @@ class _Exported:
         counts, states = Counter[Point](), dict[Point, int]()
         for source in list(self.locks):
             lock, watch = source.lock(), source.watch
+            self._hand_over(watch)
             if lock is None:
                 with suppress(ValueError):  # another reader did
                     self.locks.remove(source)
@@ -273,6 +275,15 @@ class _Exported:
         counts.update(self._past)
         return {**counts, **states}
 
+    def _hand_over(self, watch: Tallied) -> None:
+        """Give the SDK all durations and attempts that have come since the last look."""
+        for name, counts in list(watch.counts.items()):
+            for (metric, outcome), added, added_ns in counts.news():
+                values = _NUMBERS if metric == TRIES else _MIDDLES
+                attributes = {**_attributes(name), **({"redlock.outcome": outcome} if outcome else {})}
+                numbers = {values[index]: number for index, number in enumerate(added) if number}
+                record_all(self.histograms[metric], numbers, added_ns / NS_PER_S, attributes)
+
     def _collect(self, watch: Tallied, places: Sequence[dict[str, str | int]]) -> None:
         """Count the votes of observed attempts, and how long each instance took."""
         while watch.attempts:
@@ -289,14 +300,6 @@ class _Exported:
                     self.histograms["db.client.operation.duration"].record(
                         took_ns / NS_PER_S, {**place, **_SET, **error}
                     )
-
-
-def _drop_remembered(one: Instrument) -> None:
-    """Have the SDK begin anew with this one, for which it has no call: without its private names nothing is done."""
-    real = getattr(one, "_real_instrument", None) or one  # it may have been there before its provider
-    consumer = getattr(real, "_measurement_consumer", None)
-    for storage in dict(getattr(consumer, "_reader_storages", {})).values():
-        getattr(storage, "_instrument_view_instrument_matches", {}).pop(real, None)
 
 
 def _attributes(name: str, outcome: Outcome | None = None) -> dict[str, str]:

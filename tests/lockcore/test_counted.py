@@ -1,7 +1,9 @@
-"""What an application's lock is counted as: exact numbers, a bounded sample, a bounded number of classes."""
+"""What an application's lock is counted as: exact numbers and durations, few samples, a bounded number of classes."""
 
 import sys
 import time
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterator
 from threading import RLock, Thread
 
@@ -9,15 +11,21 @@ import pytest
 
 from lockcore.clock import NS_PER_S, monotonic_ns
 from lockcore.counted import (
+    ACQUIRE,
+    BOUNDS_NS,
     CLASSES,
     DENIED,
     FIRST_EVERY,
     FORGOTTEN_NS,
     GONE,
+    HOLD,
     OTHERS,
     PER_SECOND,
+    RELEASE,
     SLOW,
     SPLIT,
+    TRIES,
+    Durations,
     Tallied,
 )
 from lockcore.model import Closed, Denied, Lease, Outcome, Tally
@@ -53,8 +61,10 @@ def denied(outcome: Outcome) -> Denied:
     return Denied("r", outcome, Tally(refused=3), 1, 1, 0, 1000)
 
 
-def watch_of(told: Told, class_of=None, every: int = 1, told_every=lambda every: None) -> Tallied:
-    watch = Tallied(told, SLOW_NS, class_of, told_every)
+def watch_of(
+    told: Told, class_of=None, every: int = 1, told_every=lambda every: None, contended_is_odd: bool = False
+) -> Tallied:
+    watch = Tallied(told, SLOW_NS, class_of, told_every, contended_is_odd)
     watch.every = every
     return watch
 
@@ -82,15 +92,98 @@ def test_what_is_slow_failed_or_lost_is_told_at_once_and_counted() -> None:
         watch.begun()
         watch.ended("r", result, 0)
     assert watch.waiting == 0, "also one that raised"
-    assert told.acquires == [
-        ("", Outcome.ACQUIRED, False, True),
-        ("", Outcome.ACQUIRED, False, False),
-        ("", Outcome.UNREACHABLE, False, True),
-    ]
+    assert told.acquires == [("", Outcome.ACQUIRED, False, True), ("", Outcome.UNREACHABLE, False, True)]
     watch.released(slow, Outcome.GONE, 0)
     numbers = watch.counts[""].numbers
     assert (numbers[SLOW], numbers[SPLIT], numbers[GONE], numbers[DENIED, "unreachable"]) == (1, 3, 1, 1)
     assert told.releases == [("", Outcome.GONE)]
+
+
+def test_an_acquire_that_met_a_held_lock_is_told_only_where_it_is_wanted() -> None:
+    for wanted in (False, True):
+        told = Told()
+        watch = watch_of(told, every=1000, contended_is_odd=wanted)
+        watch.ended("r", denied(Outcome.CONTENDED), 0)
+        assert watch.counts[""].numbers[DENIED, "contended"] == 1
+        assert told.acquires == [("", Outcome.CONTENDED, False, True)] * wanted
+
+
+# -- durations ---------------------------------------------------------------------------------------------------------
+
+
+def test_each_duration_is_counted_in_its_bucket() -> None:
+    """At every bound and beside it, in every cell of the table, and beyond all bounds."""
+    near = [bound_ns + more for bound_ns in BOUNDS_NS for more in (-1, 0, 1)]
+    for took_ns in (0, 1, *near, *range(0, 9_000_000, 777), 10**15, -5):
+        durations = Durations()
+        durations.add(took_ns)
+        assert durations.buckets.index(1) == bisect_left(BOUNDS_NS, took_ns), took_ns
+        assert (sum(durations.buckets), durations.total_ns) == (1, took_ns)
+
+
+def counted(watch: Tallied, name: str = "") -> dict[tuple[str, str], tuple[int, int]]:
+    """Instrument and outcome -> how many values are new, and their sum (ns)."""
+    return {row: (sum(added), added_ns) for row, added, added_ns in watch.counts[name].news() if any(added)}
+
+
+@pytest.mark.parametrize("every", [1, 3, 1000])
+def test_what_is_no_sample_is_counted_with_its_duration(every: int) -> None:
+    """So a quiet minute and a busy one weigh what they are: nothing is left out, and nothing is counted twice."""
+    told = Told()
+    watch = watch_of(told, every=every)
+    begun_ns = monotonic_ns()
+    for number in range(1, 21):
+        won = lease(took_ns=begun_ns + number)
+        watch.ended("r", won, begun_ns)
+        watch.released(won, Outcome.RELEASED, begun_ns + number + 50)
+        watch.ended("r", denied(Outcome.CONTENDED), 0)
+    news = counted(watch)
+    samples = [number for number in range(1, 21) if not number % every]
+    rest = 20 - len(samples)
+    assert Counter(outcome for _, outcome, sampled, _ in told.acquires if sampled) == Counter(
+        {Outcome.ACQUIRED: len(samples), Outcome.CONTENDED: len(samples)}
+    )
+    assert len(told.releases) == len(samples)
+    none = (0, 0)
+    assert news.get((ACQUIRE, "acquired"), none) == (rest, sum(range(1, 21)) - sum(samples))
+    assert news.get((TRIES, "acquired"), none) == (rest, rest * NS_PER_S)
+    assert news.get((HOLD, ""), none) == (rest, 50 * rest)
+    assert news.get((ACQUIRE, "contended"), none) == (rest, 1000 * rest)
+    assert news.get((TRIES, "contended"), none) == (rest, rest * NS_PER_S)
+    assert news.get((RELEASE, "released"), none)[0] == rest
+    assert counted(watch) == {}, "asked again there is nothing new"
+
+
+def test_attempts_are_counted_as_what_they_are() -> None:
+    watch = watch_of(Told(), every=1000)
+    for attempts in (1, 1, 2, 3, 12):
+        won = lease()
+        won.attempts = attempts
+        watch.ended("r", won, 0)
+    assert counted(watch)[TRIES, "acquired"] == (5, 19 * NS_PER_S)
+
+
+def test_nothing_is_a_sample_before_somebody_collects() -> None:
+    """A sink whose provider is set later would lose the samples of before."""
+    told = Told()
+    watch = Tallied(told, SLOW_NS, None, lambda every: None)
+    begun_ns = monotonic_ns()
+    for number in range(3 * FIRST_EVERY):
+        watch.ended("r", lease(took_ns=begun_ns + number), begun_ns)
+    assert told.acquires == []
+    assert counted(watch)[ACQUIRE, "acquired"][0] == 3 * FIRST_EVERY
+
+
+def test_a_sum_whose_count_is_not_there_yet_is_not_lost() -> None:
+    durations = Durations()
+    durations.add(5)
+    durations.total_ns += 7  # a thread is in the middle of one
+    assert durations.news()[1] == 12
+    durations.total_ns += 3
+    assert durations.news() == ([0] * (len(BOUNDS_NS) + 1), 0)
+    durations.buckets[0] += 1
+    added, added_ns = durations.news()
+    assert (sum(added), added_ns) == (1, 3)
 
 
 def test_a_lease_is_gone_once_whoever_finds_out() -> None:
@@ -205,7 +298,8 @@ def torn(watch: Tallied) -> None:
 @pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("begin", [Tallied.begun, torn])
 def test_many_threads_lose_no_count_and_one_that_is_torn_would_be_seen(begin: Callable[[Tallied], None]) -> None:
-    watch, whole = watch_of(Told(), every=7).among_threads(RLock()), THREADS * CYCLES
+    told = Told()
+    watch, whole = watch_of(told, every=7).among_threads(RLock()), THREADS * CYCLES
     assert isinstance(watch, Tallied)
     played_by_threads(watch, begin)
     counts = watch.counts[""]
@@ -213,6 +307,37 @@ def test_many_threads_lose_no_count_and_one_that_is_torn_would_be_seen(begin: Ca
     assert (counts.numbers[DENIED, "contended"], counts.numbers[SPLIT]) == (whole // 10, whole // 10)
     assert (counts.numbers[GONE], counts.held) == (whole // 10, {})
     assert (watch.waiting == 0) == (begin is not torn)
+    news = counted(watch)
+    of = Counter(outcome for _, outcome, sampled, _ in told.acquires if sampled)
+    assert news[ACQUIRE, "acquired"][0] + of[Outcome.ACQUIRED] == whole * 9 // 10
+    assert news[TRIES, "acquired"][0] + of[Outcome.ACQUIRED] == whole * 9 // 10
+    assert news[ACQUIRE, "contended"][0] + of[Outcome.CONTENDED] == whole // 10
+    released = sum(outcome is Outcome.RELEASED for _, outcome in told.releases)
+    assert news[RELEASE, "released"][0] + released == news[HOLD, ""][0] + released == whole * 8 // 10
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("is_torn", [False, True])
+def test_many_threads_lose_no_duration_and_one_that_is_torn_would_be_seen(is_torn: bool) -> None:
+    durations = Durations()
+
+    def add() -> None:
+        for _ in range(200 if is_torn else 20_000):
+            if is_torn:
+                before = durations.buckets[3]
+                time.sleep(1e-5)
+                durations.buckets[3] = before + 1
+            else:
+                durations.add(20_000)
+
+    threads = [Thread(target=add) for _ in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    whole = THREADS * (200 if is_torn else 20_000)
+    assert (durations.buckets[2 if not is_torn else 3] == whole) == (not is_torn)
+    assert is_torn or durations.total_ns == 20_000 * whole
 
 
 @pytest.mark.usefixtures("hasty")

@@ -118,6 +118,59 @@ def test_what_a_lock_did_is_what_is_counted(
     assert told.all_of("redlock.quorum.size") == 2
 
 
+def test_every_histogram_of_operations_counts_every_operation(
+    shell: Shell, connect: Connect, instances: Instances, told: Telemetry
+) -> None:
+    """Quiet or busy, sampled or not, before the first collection or after it."""
+    lock = connect(instances.urls)
+    told.instrument(shell.raw(lock), class_of=lambda resource: resource[0])
+    cycles = 0
+    for number in (3, 100, 40):
+        for _ in range(number):
+            assert lock.try_release(shell.won(lock, "r")) is Outcome.RELEASED
+        cycles += number
+        read = told.read()
+        assert read["redlock.acquire.outcomes"][_key("acquired")] == cycles
+        for name in ("acquire.duration", "acquire.attempts"):
+            assert read[f"redlock.{name}"] == {_key("acquired"): cycles}
+        assert read["redlock.release.duration"] == {_key("released"): cycles}
+        assert read["redlock.hold.duration"] == {_key(): cycles}
+        if number == 3:
+            told.every_one()
+    for instance in instances:
+        instance.says["set"] = REFUSE
+    for _ in range(70):
+        lock.try_acquire("r", TTL_MS)
+    read = told.read()
+    assert read["redlock.acquire.duration"] == {_key("acquired"): cycles, _key("contended"): 70}
+    assert read["redlock.acquire.attempts"] == {_key("acquired"): cycles, _key("contended"): 70}
+
+
+def _key(outcome: str = "") -> tuple[tuple[str, str], ...]:
+    attributes = {"redlock.resource.class": "r", **({"redlock.outcome": outcome} if outcome else {})}
+    return tuple(sorted(attributes.items()))
+
+
+def test_durations_of_before_the_first_collection_are_right_in_number_sum_and_bucket(
+    shell: Shell, connect: Connect, instances: Instances, told: Telemetry
+) -> None:
+    lock = connect(instances.urls)
+    told.instrument(shell.raw(lock))
+    begun_s = time.monotonic()
+    for number in range(20):
+        lease = shell.won(lock, f"r{number}")
+        time.sleep(0.012)
+        lock.try_release(lease)
+    took_s = time.monotonic() - begun_s
+    data = told.reader.get_metrics_data()
+    assert data is not None
+    (metric,) = [one for one in data.resource_metrics[0].scope_metrics[0].metrics if "hold" in one.name]
+    (point,) = metric.data.data_points
+    least = BOUNDS.index(0.015)
+    assert point.count == sum(point.bucket_counts) == sum(point.bucket_counts[least:]) == 20
+    assert 20 * 0.012 <= point.sum <= took_s
+
+
 def test_whatever_ends_an_acquire_nobody_waits_any_more(
     shell: Shell, connect: Connect, instances: Instances, told: Telemetry
 ) -> None:
@@ -316,7 +369,7 @@ def test_of_a_storm_of_failures_only_some_have_spans(told: Telemetry) -> None:
 
 
 def test_no_outcome_uses_up_the_spans_of_another(told: Telemetry) -> None:
-    recorder = production._Recording({}, told.traces.get_tracer("x"), contended_spans=True)
+    recorder = production._Recording({}, told.traces.get_tracer("x"))
     times_ns = 5_000_000_000, 5_000_000_001
     ways = [
         *(("redlock.acquire", way) for way in (Outcome.CONTENDED, Outcome.UNREACHABLE, Outcome.TOO_LATE)),
@@ -409,7 +462,7 @@ def test_whatever_the_temporality_a_childs_first_points_are_its_own(
     assert forked(lambda: cycles(2)) == "2 [] True"
 
 
-def test_a_forked_worker_exports_its_own_samples_only(
+def test_a_forked_worker_exports_its_own_durations_only(
     instances: Instances, told: Telemetry, forked: Callable[..., str]
 ) -> None:
     """Through the provider that its parent made, as a server does that forks after it has loaded the application."""
@@ -427,8 +480,8 @@ def test_a_forked_worker_exports_its_own_samples_only(
         return f"{before} {told.all_of('redlock.release.duration')}"
 
     cycles(3 * FIRST_EVERY)
-    assert forked(in_the_child) == "0 1"
-    assert told.all_of("redlock.release.duration") == 3
+    assert forked(in_the_child) == f"0 {FIRST_EVERY}"
+    assert told.all_of("redlock.release.duration") == 3 * FIRST_EVERY
 
 
 @pytest.fixture
