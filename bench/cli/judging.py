@@ -11,6 +11,7 @@ from bench.run.kept import judge_kept
 from bench.screen import note, say
 
 SAME, OTHER = "as stored", "NOT AS STORED"
+PARTED = "result.json and the kept record differ, so one of them was changed or is damaged; make the run again"
 
 
 def judge_again(places: Sequence[Path], *, quiet: bool = False) -> int:
@@ -23,7 +24,7 @@ def judge_again(places: Sequence[Path], *, quiet: bool = False) -> int:
         if not quiet:
             say(*_lines(place, judged, wrong))
         if wrong:
-            note(f"lockbench: {place}: its record does not say what its result says; do not use the result")
+            note(f"lockbench: {place}: {PARTED}")
         codes.append(judged.verdict.exit_code or (UsageError.exit_code if wrong else 0))
     return worst_code(codes)
 

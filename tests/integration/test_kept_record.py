@@ -52,7 +52,7 @@ def test_a_result_that_says_something_else_is_told_from_its_record(
     ended = lockbench("report", str(forged), "--judge")
     assert ended.returncode == (verdict_of(kept)["exit_code"] or 2), "a bad record decides, else the forged result"
     assert "NOT AS STORED: " in ended.stdout
-    assert "do not use the result" in ended.stderr
+    assert "make the run again" in ended.stderr
 
 
 @pytest.mark.parametrize("kind", ["history-", "lost-", "context", "worker-", "seals-"])

@@ -40,4 +40,4 @@ def test_a_forged_result_never_ends_with_zero(
     assert judging.judge_again([Path("there")]) == code
     shown = capsys.readouterr()
     assert ("NOT AS STORED" in shown.out) is is_forged
-    assert ("do not use the result" in shown.err) is is_forged
+    assert ("make the run again" in shown.err) is is_forged
