@@ -144,7 +144,7 @@ BARS_MISSED = Word(
 
 RECOMMENDED = Word(
     "RECOMMENDED", Kind.GOOD, "pass", 0, "20 crashes or more of each way, none of the one named led to a double grant",
-    "what to choose, of what was measured on this machine",
+    "what to choose, of what was measured; the page names the machine and the dates",
 )  # fmt: skip
 
 _EXPERIMENT = (AS_EXPECTED, NOT_AS_EXPECTED, NOT_KNOWN, VIOLATED, INTERRUPTED)

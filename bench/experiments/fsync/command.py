@@ -180,9 +180,10 @@ def planner(**values: Any) -> int:
     """
     from bench.cli.showing import require_outputs, write_outputs
     from bench.experiments.crash.result import CrashResult
-    from bench.experiments.fsync.planner import apart, judge_page, plan_page
+    from bench.experiments.fsync.planner import apart, judge_page, machine_text, plan_page
     from bench.experiments.fsync.result import FsyncResult
     from bench.experiments.fsync.words import planner_sheet, suite
+    from bench.measure.environment import describe_environment
     from bench.measure.section import builtins_of
     from bench.report.html.page import page_of, write_page
     from bench.report.kinds import newest_result, result_of_kind
@@ -200,6 +201,7 @@ def planner(**values: Any) -> int:
     page = plan_page(result.rows, crash)
     result = msgspec.structs.replace(result, planner=page)
     sources = [f"{name} {one.id} of {one.started_at}" for name, one in (("fsync", result), ("crash", crash)) if one]
+    sources.append(machine_text(result.environment, describe_environment()))
     sheet = planner_sheet(result, sources)
     if values["as_json"]:
         say_json(builtins_of(page))

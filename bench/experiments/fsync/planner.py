@@ -29,6 +29,7 @@ from bench.experiments.fsync.result import (
     Setup,
 )  # fmt: skip
 from bench.measure import verdict as words
+from bench.measure.environment import Environment
 from bench.measure.verdict import Evidence, Verdict, conclude
 
 CUTS = 20  # of each way; in fewer a fault that shows in one of seven may stay unseen (rule of three)
@@ -98,6 +99,13 @@ def apart(speed: FsyncResult, losses: CrashResult) -> str:
     if days > MOST_DAYS:
         return f"{days} days lie between the speed ({speed.started_at[:10]}) and the losses ({losses.started_at[:10]})"
     return ""
+
+
+def machine_text(measured: Environment, here: Environment) -> str:
+    """Return which machine the figures are of, and whether that is another one than `here`."""
+    other = any(getattr(measured, name) != getattr(here, name) for name in MACHINE)
+    where = f"{measured.cpu_model}, {measured.cores} cores, kernel {measured.kernel}"
+    return f"measured on {where}" + (": another machine than this one, so measure anew here" if other else "")
 
 
 def judge_page(page: PlannerPage) -> Verdict:

@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from bench.cli.commands import execute
 from bench.errors import UsageError
 from bench.experiments.crash.result import CrashResult
 from bench.experiments.fsync.command import fsync, fsync_plan_of
+from bench.experiments.fsync.planner import machine_text
+from bench.measure.environment import describe_environment
 from bench.report.kinds import newest_result
 
 HISTORIES = Path(__file__).parents[3] / "histories" / "results"
@@ -124,7 +127,15 @@ def test_the_planner_writes_its_page_or_says_what_it_needs(said: Said) -> None:
     page, text = Path("page.html").read_text("utf-8"), said().out
     assert text.startswith("RECOMMENDED   take ")
     assert "made of" in text
+    assert "another machine than this one, so measure anew here" in " ".join(text.split())
     assert "a crash" in page
+
+
+def test_figures_of_another_machine_are_called_so() -> None:
+    here = describe_environment()
+    there = structs.replace(here, cpu_model="a cray")
+    assert machine_text(here, here) == f"measured on {here.cpu_model}, {here.cores} cores, kernel {here.kernel}"
+    assert machine_text(there, here).endswith(": another machine than this one, so measure anew here")
 
 
 @pytest.mark.parametrize(
