@@ -13,7 +13,8 @@ Rules
   attempts were observed (of the slowest, for half): their traces show each instance.
 - An operation that had to wait brings along the one that held the lock until its grant or end, and links to it.
 - Made of settled records only: by then the round has closed, late replies are patched in and its attempts have been
-  written. A margin is said only where no vote is open. What is remembered is bounded.
+  written. A margin is said only where no vote is open. Votes are those of the last round's children, where it was
+  observed; else `undecided` says how many a denied acquire did not wait for. What is remembered is bounded.
 - Times are CLOCK_MONOTONIC here; the exporter moves them to the wall clock by one offset for the whole run.
 """
 
@@ -172,7 +173,7 @@ class Tracing:
             ended_ns = max(chosen.number("ended_ns"), *(one.ended_ns for one in held))
             times_ns = chosen.number("intended_ns"), ended_ns
             yield TraceSpan("redlock.lease", chosen.trace_id, lease_id, 0, *times_ns, self._common)
-        yield self._acquire(chosen, lease_id if held else 0)
+        yield self._acquire(chosen, lease_id if held else 0, attempts)
         yield from held
         for attempt in attempts:
             yield from self._sets(chosen, attempt)
@@ -192,9 +193,9 @@ class Tracing:
             failed = "" if outcome in ("extended", "released") else outcome
             yield self._child(chosen, lease_id, name, (sent_ns, replied_ns), attributes, failed=failed)
 
-    def _acquire(self, chosen: Chosen, parent: int) -> TraceSpan:
+    def _acquire(self, chosen: Chosen, parent: int, attempts: Sequence[ObservedAttempt]) -> TraceSpan:
         record, outcome = chosen.record, chosen.outcome
-        count = {kind: int(outcomes.votes_of(record, kind)[0]) for kind in outcomes.KINDS}
+        count = _votes_of(record, attempts)
         attributes: dict[str, Value] = {
             **self._common,
             "redlock.outcome": outcome,
@@ -234,6 +235,18 @@ class Tracing:
         *, failed: str = "",
     ) -> TraceSpan:  # fmt: skip
         return TraceSpan(name, chosen.trace_id, self._rng.getrandbits(64), parent, *times_ns, attributes, failed)
+
+
+def _votes_of(record: Records, attempts: Sequence[ObservedAttempt]) -> dict[str, int]:
+    """The votes of an acquire's last round, by kind.
+
+    A denied acquire returns once its name is certain, and nobody patches its record: late votes stay undecided there.
+    Where its last round was observed, they are those that the trace's children show.
+    """
+    if attempts and attempts[-1].number == int(outcomes.attempts_of(record)[0]):
+        votes = [ask.vote for ask in attempts[-1].asks]
+        return {kind: votes.count(kind) for kind in outcomes.KINDS}
+    return {kind: int(outcomes.votes_of(record, kind)[0]) for kind in outcomes.KINDS}
 
 
 def _forget_oldest(memory: dict[AcquireId, list[ObservedAttempt]] | dict[AcquireId, list[Extension]]) -> None:

@@ -165,6 +165,22 @@ def test_an_acquire_says_what_became_of_it(records) -> None:
     assert not acquire.failed
 
 
+@pytest.mark.parametrize("last, votes", [(2, {"granted": 1, "refused": 2}), (1, {"refused": 2, "undecided": 1})])
+def test_a_denied_acquire_says_the_votes_of_its_children_where_its_last_round_was_observed(
+    records, last: int, votes: dict[str, int]
+) -> None:
+    """It did not wait for the third vote, which nobody patches into its record."""
+    lost = records(
+        {"start": 99, "attempt": 100, "ended": 110, "outcome": "contended", "attempts": 2,
+         "votes": {"refused": 2, "undecided": 1}},
+    )  # fmt: skip
+    attempts = attempt(1, 100, "contended", "rrr"), attempt(2, 105, "contended", "rrg")
+    (acquire,) = [one for one in traced(lost, *attempts[:last]) if one.name == "redlock.acquire"]
+    kinds = "granted", "refused", "errored", "silent", "absent", "undecided"
+    shown = {kind: acquire.attributes[f"redlock.votes.{kind}"] for kind in kinds}
+    assert shown == {**dict.fromkeys(kinds, 0), **votes}
+
+
 def test_a_lost_acquire_is_found_by_when_it_began_and_is_an_error_unless_the_lock_was_held(records) -> None:
     lost = records(
         {"start": 99, "attempt": 100, "ended": 110, "outcome": "split_vote", "attempts": 2, "split": 2},
