@@ -1,3 +1,6 @@
 -- KEYS[1] the key, ARGV[1] the owner token → 1 deleted, 0 not ours
-if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
+-- One byte more than the token is read, however long the value is. GET is for a user who may not run GETRANGE.
+local held = redis.pcall('GETRANGE', KEYS[1], 0, #ARGV[1])
+if type(held) == 'table' then held = redis.call('GET', KEYS[1]) end
+if held == ARGV[1] then return redis.call('DEL', KEYS[1]) end
 return 0
