@@ -271,7 +271,7 @@ WHY = {
     "a_mutex_of_this_process": "the lock was violated: .*the lock holds only within one process",
     "a_mutex_of_this_process_with_a_ping": "the lock was violated: .*the lock holds only within one process",
     "a_key_with_the_process_in_it": "the lock was violated: .*the lock holds only within one process",
-    "a_mutex_of_this_host_with_pings": "safety NOT TESTED: the servers took fewer commands than the recipe says it sent",
+    "a_mutex_of_this_host_with_pings": "safety NOT TESTED: the servers took fewer commands than the recipe says",
     "a_mutex_of_this_host_that_asks_for_a_key": "owner check: not tested because a second caller did not get in",
     "most_acquires_raise": r"[56]\d\.\d%.*RuntimeError: the pool is empty \(entering, test_\w+\.py:\d+ in lock\)",
     "every_exit_raises": r"100\.0%.*RuntimeError: not given back \(leaving, test_\w+\.py:\d+ in lock\)",
