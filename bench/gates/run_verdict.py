@@ -103,5 +103,5 @@ def _nothing_granted(measured: Figures) -> list[str]:
     if measured.outcomes.acquired:
         return []
     if measured.rate.achieved_per_s:
-        return ["no acquire that was due in the measured window got its lease; those granted in it were due before"]
+        return ["no acquire due in the measured window got a lease; all leases granted in it were due earlier"]
     return ["no lease was granted in the measured window"]

@@ -80,8 +80,8 @@ def slower_core() -> str:
     if _core() == "compiled" or (_SOURCE / "pyproject.toml").exists():
         return ""
     return (
-        "slower, as it could not be compiled when it was installed; have a C compiler and Python's headers, and "
-        "install it again (pip install --force-reinstall --no-deps)"
+        "slower, because the installation could not compile it; install a C compiler and Python's headers, and then "
+        "install lockbench again (pip install --force-reinstall --no-deps)"
     )
 
 

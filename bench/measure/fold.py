@@ -189,7 +189,7 @@ class Fold:
                 "were completed, so the latencies are those of a growing queue"
             )
         if (gone := values.releases.gone) and not values.releases.released:
-            found.append(f"no release found its lock: all {gone} said GONE, so nobody knows what it kept out")
+            found.append(f"all {gone} releases said GONE, so nothing shows that a lock was ever held")
         acquires, released = sum(self._totals.values()), sum(self.sums.numbers["releases"].values())
         for row, recorded in (("acquire", acquires), ("release", released)):
             counted = sum(report.locust.get(row, (0, 0))[0] for report in reports)

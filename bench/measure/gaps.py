@@ -130,7 +130,7 @@ def gap_warnings(generator: GeneratorHealth) -> Iterator[str]:
     """What a reader must know of a run with gaps."""
     if generator.gap_s and generator.verdict != "INVALID":
         yield (
-            f"a load process was away for {generator.gap_s:.2f} s of the window (stopped, throttled or frozen): rates "
-            f"leave that time out; {generator.gap_operations:,} acquires touched it, {generator.gap_failures:,} of "
-            "them failed, and no limit fails by these"
+            f"a load process was away for {generator.gap_s:.2f} s of the window (stopped, throttled or frozen). The "
+            f"rates leave that time out. {generator.gap_operations:,} acquires overlapped it "
+            f"({generator.gap_failures:,} failed), and no limit fails because of them"
         )

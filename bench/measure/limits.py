@@ -61,7 +61,7 @@ class Limits(Section, frozen=True, kw_only=True):
         if self.throttled_periods and self.throttled_ratio <= THROTTLED_MOST:
             sentences.append(
                 f"the CPU quota throttled this container in {self.throttled_periods:,} of {self.periods:,} periods: "
-                "the slowest operations may be its doing"
+                "the slowest operations may come from that"
             )
         if (self.steal_ratio or 0.0) >= STEAL_MUCH:
             sentences.append(

@@ -25,4 +25,4 @@ def refusal_of(done: subprocess.CompletedProcess[bytes], folder: Path) -> str:
     line = _LINE.search(done.stderr.decode(errors="replace")) if done.returncode else None
     if line is None:
         return ""
-    return f"git does not read {folder}, as it belongs to another user; if you trust it, type: {line[0].strip()}"
+    return f"git does not read {folder}, because it belongs to another user; if you trust it, type: {line[0].strip()}"

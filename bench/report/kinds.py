@@ -101,7 +101,7 @@ def as_earned(result: Document, name: str) -> Document:
     except _BROKEN as error:
         wrong = f"its sections cannot be judged ({type(error).__name__}: {error})"
     if wrong:
-        raise UsageError(f"{name} is refused, as {wrong}; it was changed or is damaged: measure it anew")
+        raise UsageError(f"{name} is refused, because {wrong}; the file was changed or is damaged, so measure it anew")
     return earned
 
 

@@ -284,7 +284,7 @@ def _circumstances(  # noqa: PLR0917 - what was read already
         releases_ask=not scenario.merge_releases,
         until_ns=NEVER_NS if clocks else context.until_ns,
         misreports=tuple(
-            f"the recipe {scenario.recipe} reported {number:,} × {what}, which cannot be: mend the recipe"
+            f"the recipe {scenario.recipe} reported {number:,} × {what}, which is impossible; mend the recipe"
             for what, number in reported.items()
         ),
     )

@@ -154,7 +154,7 @@ class Judge:
         yield from self._circumstances.missing
         yield from self._circumstances.misreports
         if counts["gone"] and not counts["released"]:
-            yield f"no release found its lock: all {counts['gone']:,} said GONE, so nobody knows what it kept out"
+            yield f"all {counts['gone']:,} releases said GONE, so nothing shows that a lock was ever held"
         if not counts["operations"]:
             yield "no operation was recorded"
         if counts["torn"] or counts["missing"]:
@@ -229,7 +229,7 @@ def clock_step_ns(samples: Sequence[ClockSample]) -> int:
 def not_tested(held: int, tested: int, *, unasked: bool) -> str:
     """Why `tested` leases are too few, of `held` that were held for a time."""
     if unasked:
-        return "the servers took fewer commands than the recipe says it sent: nobody asked them each time"
+        return "the servers counted fewer commands than the recipe reported, so some attempts asked no server"
     if not held:
         return "no lease was held for a time: set --hold"
     return (

@@ -226,7 +226,7 @@ def test_a_lock_that_says_it_was_granted_later_than_it_was_is_found_out(run: Cal
     assert ended.code in (4, 5), ended.said
     assert ended.word in ("VIOLATED", "INCONCLUSIVE", "INVALID"), ended.said
     (said,) = ended.result["safety"]["misreports"]
-    assert "a lease that was begun or granted outside its acquire, which cannot be: mend the recipe" in said
+    assert "a lease that was begun or granted outside its acquire, which is impossible; mend the recipe" in said
 
 
 def test_a_lock_that_returns_later_than_it_says_is_as_slow_as_it_is(run: Callable[..., Ended]) -> None:

@@ -105,9 +105,9 @@ def _require_time(spend_s: float, scenarios: Sequence[Scenario]) -> None:
     least_s = math.ceil((probe_ms / 1000 + FIRST_OVERHEAD_S) / (1 - RESERVE))
     if spend_s < least_s:
         raise UsageError(
-            f"option --budget: {duration_text(spend_s * 1000)} is over before one probe is, which measures for "
-            f"{duration_text(probe_ms)} with its warm-up; give {least_s}s for one and more for an answer, or shorten "
-            "--duration and --warmup (--quick does)"
+            f"option --budget: {duration_text(spend_s * 1000)} is too short for one probe. A probe takes "
+            f"{duration_text(probe_ms)} with its warm-up; give {least_s}s for one probe and more for an answer, or "
+            "shorten --duration and --warmup (--quick does)"
         )
 
 

@@ -214,7 +214,7 @@ def judge_figures(asked: Asked, runs: Sequence[ComparedRun]) -> Iterator[Judged]
                 looks=len(asked.looks) or 1,
             )
             if next_look > finished and found.verdict != "inconclusive":
-                reason = f"cut after {finished} of {next_look} pairs that it is judged after"
+                reason = f"cut after {finished} pairs, and the next judgement comes after {next_look}"
                 found = replace(found, verdict="inconclusive", reason=reason, noisy=False)
             is_judged = metric in asked.judged
             role = "noise" if index in asked.noise else "judged" if is_judged else "shown"

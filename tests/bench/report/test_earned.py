@@ -229,7 +229,10 @@ def test_a_mutated_file_ends_the_report_with_two_and_one_line(tmp_path: Path, ca
     assert execute(["report", "r"]) == 2
     shown = capsys.readouterr()
     assert (shown.out, shown.err.count("\n")) == ("", 1)
-    assert "SAFE over 3 tested leases: NOT TESTED below 100; it was changed or is damaged: measure it anew" in shown.err
+    assert (
+        "SAFE over 3 tested leases: NOT TESTED below 100; the file was changed or is damaged, so measure it anew"
+        in shown.err
+    )
 
 
 def test_a_judge_that_believes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,7 +90,7 @@ def test_what_was_seen_live_counts_only_where_the_judge_has_failed(tmp_path: Pat
 def test_a_recipe_that_reports_nonsense_is_not_safe_and_is_named(tmp_path: Path) -> None:
     judged = judge_record(tmp_path, record_in(tmp_path, misreports={"a lease with no end": 12}))
     assert word_of(judged) == ("INCONCLUSIVE", 4)
-    said = "the recipe redlock reported 12 × a lease with no end, which cannot be: mend the recipe"
+    said = "the recipe redlock reported 12 × a lease with no end, which is impossible; mend the recipe"
     assert judged.verdict.reasons == (said,)
     assert (judged.measured.safety.verdict, judged.measured.safety.reason) == ("UNKNOWN", said)
 
@@ -113,7 +113,7 @@ def test_a_run_whose_releases_all_say_gone_is_unknown(tmp_path: Path) -> None:
     context = Context(scenario=load(), window_ns=(int(records["start_ns"].min()), int(records["ended_ns"].max())))
     safety = judge_record(tmp_path, context).measured.safety
     assert safety.verdict == "UNKNOWN"
-    assert f"all {LEASES:,} said GONE" in str(safety.reason)
+    assert f"all {LEASES:,} releases said GONE" in str(safety.reason)
 
 
 def test_random_bytes_instead_of_a_record_raise_nothing(tmp_path: Path) -> None:

@@ -108,5 +108,5 @@ def test_an_invalid_run_says_why_and_judges_nothing_but_violations() -> None:
 def test_nothing_granted_is_not_said_beside_a_rate_of_leases() -> None:
     assert verdict(acquired=0).reasons == ("no lease was granted in the measured window",)
     assert verdict(acquired=0, granted_per_s=20_782.0).reasons == (
-        "no acquire that was due in the measured window got its lease; those granted in it were due before",
+        "no acquire due in the measured window got a lease; all leases granted in it were due earlier",
     )

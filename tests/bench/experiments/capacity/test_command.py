@@ -85,7 +85,7 @@ def test_wrong_options_are_refused_with_their_reason(given: dict[str, Any], sent
 
 def test_a_budget_in_which_no_probe_ends_is_refused_and_the_least_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["capacity", "--slo", SLO[0], "--budget", "3s"]) == 2
-    assert "--budget: 3s is over before one probe is, which measures for 10s" in capsys.readouterr().err
+    assert "--budget: 3s is too short for one probe. A probe takes 10s" in capsys.readouterr().err
     with pytest.raises(UsageError, match="give 14s for one"):
         plan_of(None, values(budget=13.9))
     assert plan_of(None, values(budget=14.0)).budget_s == 14.0
