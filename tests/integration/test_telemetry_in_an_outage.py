@@ -94,10 +94,10 @@ class Watched:
     pages: list[Page]
     has_prometheus: bool
 
-    def during(self, kind: str) -> list[Page]:
-        """The pages that said that such a fault was in force, without the first `NOTICED_S`."""
+    def during(self, kind: str, after_s: float = 0.0) -> list[Page]:
+        """The pages that said that such a fault was in force, without those of the first `after_s`."""
         pages = [page for page in self.pages if page.faults.get(kind)]
-        return [page for page in pages if page.at_s - pages[0].at_s >= NOTICED_S]
+        return [page for page in pages if page.at_s - pages[0].at_s >= after_s]
 
 
 @pytest.fixture(scope="module")
@@ -133,9 +133,9 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 
 
 def test_while_no_acquire_can_succeed_the_page_never_says_that_a_quorum_votes(watched: Watched) -> None:
-    pages = watched.during("stop")
-    first, last = pages[0], pages[-1]
-    assert last.acquires["unreachable"] > first.acquires["unreachable"], "the load goes on"
+    pages = watched.during("stop", NOTICED_S)
+    begin, first, last = watched.during("stop")[0], pages[0], pages[-1]
+    assert last.acquires["unreachable"] > begin.acquires["unreachable"], "the load goes on"
     assert last.acquires["acquired"] == first.acquires["acquired"], "and nothing is locked"
     spare = [page.spare for page in pages if page.spare is not None]
     assert len(spare) > len(pages) / 2, "the alert has its inputs"
