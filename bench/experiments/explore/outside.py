@@ -30,6 +30,7 @@ class Outside:
     """What was noticed since the last time that somebody asked."""
 
     first = ""
+    is_watching = False
 
     @classmethod
     def note(cls, what: str) -> None:
@@ -40,16 +41,19 @@ class Outside:
 
     @classmethod
     def take(cls) -> str:
-        """The first of it, "" = nothing."""
+        """The first of it, "" = nothing. Only a process that is watched tells: elsewhere others may use gevent."""
         hub = getattr(sys.modules.get("gevent._hub_local"), "get_hub_if_exists", lambda: None)()
-        if hub is not None and not cls.first:
-            cls.first = "it uses gevent, whose greenlets and timers do not run in virtual time"
-        first, cls.first = cls.first, ""
+        if hub is not None and cls.is_watching:
+            cls.first = cls.first or "it uses gevent, whose greenlets and timers do not run in virtual time"
+            hub.destroy(destroy_loop=True)  # the next recipe of this process is not to be taken for it
+        first = cls.first
+        cls.first = ""
         return first
 
 
 def watch() -> None:
     """Notice from now on, in this process, for good."""
+    Outside.is_watching = True
 
     def hook(event: str, _arguments: object) -> None:
         if event in _STARTS:
