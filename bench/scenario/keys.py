@@ -256,6 +256,8 @@ def document_of(path: Path) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UsageError(_wrong_toml(path, text, str(error))) from None
+    except RecursionError:
+        raise UsageError(f"{path}: its lists or tables are nested too deeply; a scenario has two levels") from None
 
 
 def _wrong_toml(path: Path, text: str, error: str) -> str:

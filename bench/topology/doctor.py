@@ -163,7 +163,7 @@ def _configuration(url: str) -> Iterator[Fact]:
         advice = "give --instance-timeout several times as much, and a TTL far above it" if far else ""
         yield _fact("latency", f"PING p50 {settings.reply_s * 1e3:.2f} ms", advice)
     for warning in settings.warnings:
-        yield Fact("settings", warning, Status.LIMITED, "allow CONFIG GET and INFO, or ask its operator")
+        yield Fact("settings", warning, Status.LIMITED, "allow it, or ask its operator")
     if settings.persistence:
         yield _fact("persistence", settings.persistence)
     for hazard in settings.hazards:

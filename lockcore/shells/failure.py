@@ -141,6 +141,8 @@ def _of_reply(target: InstanceTarget, error: RedisError) -> Failure:
         return Failure(cause, cure, InstanceRefusedError)
     if isinstance(error, BusyLoadingError) or lower.startswith("loading"):
         return Failure("it is still loading its data", "wait until it is ready")
+    if lower.startswith("busy "):
+        return Failure("a script runs there and keeps it busy", "wait until it ends, or stop it with SCRIPT KILL")
     if "max number of clients" in lower:
         return Failure("it has as many clients as it allows", "raise its maxclients, or close some of them")
     if isinstance(error, MasterDownError):

@@ -95,6 +95,7 @@ REFUSALS = [
         "bad.toml, key `instance-timeout`: there is no such key; did you mean instance_timeout?",
     ),
     ("retry = 'fixed'", "key `retry`: 'fixed' is not a table"),
+    ("users = " + 20_000 * "[", "bad.toml: its lists or tables are nested too deeply"),
     ("users = ", "bad.toml: is not TOML: Invalid value (at end of document)"),
     ("users = '64'", "key `users`: '64' is not a whole number from 1 to 100000"),
     ("users = true", "key `users`: True is not a whole number from 1 to 100000"),

@@ -146,7 +146,8 @@ def checked_out(commit: str, repository: Path) -> Iterator[tuple[str, ...]]:
     if archive.returncode:
         raise EnvironmentNotReadyError(f"git cannot read {commit[:12]} of {repository}; fetch it (a shallow clone?)")
     with contextlib.closing(Guard(Path(tempfile.gettempdir()), PREFIX)) as guard:
-        with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
+        with contextlib.suppress(tarfile.ReadError), tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
+            # git's archive of a commit without files is a bare header, which tarfile cannot read: nothing to extract
             wanted = [member for member in tar if member.name.partition("/")[0] not in _THE_BENCH]
             tar.extractall(guard.folder, wanted, filter="data")
         folders = tuple(str(path) for path in (guard.folder, guard.folder / "src") if path.is_dir())

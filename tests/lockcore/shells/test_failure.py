@@ -133,6 +133,10 @@ def test_an_address_where_nobody_accepts_is_not_said_to_accept() -> None:
             "its URL has a password, and the server has none; take it out",
         ),
         ("-ERR unknown command 'AUTH', with args beginning with: 'ann' 'PASSWORD' ", "does not know the command AUTH;"),
+        (
+            "-BUSY Redis is busy running a script. You can only call SCRIPT KILL",
+            "a script runs there and keeps it busy;",
+        ),
         ("-ERR something about PASSWORD here", "it answered with the error ERR; look into the log"),
     ],
 )

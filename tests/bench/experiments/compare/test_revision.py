@@ -146,6 +146,15 @@ def test_a_revision_without_a_package_is_refused(repository: Path) -> None:
         pass
 
 
+def test_a_revision_without_a_file_is_refused(tmp_path: Path) -> None:
+    """git's archive of it is a header alone, which no reader of archives takes."""
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--allow-empty", "-m", "empty")
+    commit = git(tmp_path, "rev-parse", "HEAD").strip()
+    with pytest.raises(UsageError, match="holds no Python package to compare"), checked_out(commit, tmp_path):
+        pass
+
+
 def test_a_library_that_would_not_be_imported_is_refused(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: something else answers for the package's name, so both sides would be the same code."""
     commit = commit_of("v1", repository)
