@@ -180,7 +180,10 @@ def require_mutex(lock: OwnLock, load: OwnLoad, urls: Sequence[str]) -> None:
             "lock; allow_violations=True measures a semaphore without a verdict"
         )
     if stuck:
-        raise InconclusiveError(f"{stuck} of {len(started)} callers are still inside the lock, and nobody holds it")
+        raise InconclusiveError(
+            f"{stuck} of {len(started)} callers did not come through the lock after all others had left it: "
+            "does its release remove the key?"
+        )
 
 
 # -- the owner check ---------------------------------------------------------------------------------------------------

@@ -42,6 +42,7 @@ from lockcore.clock import NS_PER_S
 OwnLock = Callable[[str], AbstractContextManager[object]]
 """From a name to something that is entered to hold the lock of that name, and left to give it back."""
 
+UNASKED = "the servers took fewer commands than leases were granted, so some leases asked no server"
 REST_S = 0.001  # after a failure
 STRAGGLER_S = 15.0  # beyond a TTL: who waits for a lock that nobody gave back gets it then
 BEGIN_S = 10.0  # how long a fork may take
@@ -240,7 +241,9 @@ class _Caller:
             if not is_refusal:
                 self.errors.note(error, stage, ended)
             time.sleep(REST_S)
-        valid_until = start + int(load.ttl_s * NS_PER_S) if granted else 0
+        # Nobody knows which attempt was granted. A lease ends a TTL after the call began at the earliest. If the caller
+        # waited longer than that, nothing is known of its end, and a lease without length accuses nobody.
+        valid_until = max(start + int(load.ttl_s * NS_PER_S), granted + 1) if granted else 0
         times = (start, start, start, granted, valid_until, left, left, ended if left else 0, granted or ended)
         owner = self._number << 40 | len(self.rows)
         self.rows.append((*times, self._resource, self._number, outcome, 0, 1, owner, len(self.rows) + 1))
@@ -277,8 +280,8 @@ def _judged(
     safety = oracle.report()
     unasked = asked is not None and sum(asked) < leases
     reason = _violation(safety, records, load) if safety.verdict == "VIOLATED" else safety.reason
-    if safety.verdict == "NOT TESTED" and not unasked:
-        reason = _untested(safety, load)
+    if safety.verdict == "NOT TESTED":
+        reason = UNASKED if unasked else _untested(safety, load)
     return structs.replace(fold(records, window, scenario).values, safety=structs.replace(safety, reason=reason))
 
 

@@ -271,7 +271,7 @@ WHY = {
     "a_mutex_of_this_process": "the lock was violated: .*the lock holds only within one process",
     "a_mutex_of_this_process_with_a_ping": "the lock was violated: .*the lock holds only within one process",
     "a_key_with_the_process_in_it": "the lock was violated: .*the lock holds only within one process",
-    "a_mutex_of_this_host_with_pings": "safety NOT TESTED: the servers took fewer commands than the recipe says",
+    "a_mutex_of_this_host_with_pings": "safety NOT TESTED: the servers took fewer commands than leases were granted",
     "a_mutex_of_this_host_that_asks_for_a_key": "owner check: not tested because a second caller did not get in",
     "most_acquires_raise": r"[56]\d\.\d%.*RuntimeError: the pool is empty \(entering, test_\w+\.py:\d+ in lock\)",
     "every_exit_raises": r"100\.0%.*RuntimeError: not given back \(leaving, test_\w+\.py:\d+ in lock\)",
@@ -354,7 +354,7 @@ def test_what_was_not_tested_passes_only_if_the_test_allows_it(pytester: pytest.
     result = pytester.runpytest_subprocess(*PLUGIN)
     result.assert_outcomes(passed=1, skipped=1, failed=3)
     said = "\n".join(result.outlines)
-    assert said.count("(the servers took fewer commands than the recipe says it sent") == 6
+    assert said.count("(the servers took fewer commands than leases were granted") == 6
     assert said.count("owner check: not tested because a second caller did not get in") > 2
     assert "the baseline is not shown to lock: safety NOT TESTED" in said
 

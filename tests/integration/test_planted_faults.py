@@ -269,7 +269,7 @@ def test_a_recipe_that_reports_nonsense_is_named_and_its_run_has_a_result(
 def test_a_lock_that_invents_attempts_has_not_asked(run: Callable[..., Ended]) -> None:
     ended = run("invents-attempts", "--processes", "1", "--duration", "500ms", "--hold", "1ms", "--resources", "8")
     assert ended.safety["tested_leases"] == 0, ended.said
-    assert "fewer commands than the recipe says" in str(ended.safety["reason"]), ended.said
+    assert "fewer commands than the recipe reported" in str(ended.safety["reason"]), ended.said
     assert ended.code == 4, ended.said
 
 

@@ -79,3 +79,18 @@ def test_a_lock_of_a_short_ttl_is_no_semaphore_and_one_of_a_wrong_ttl_is_told_so
     for lock in (whose_first_lease_ends_by_itself(0.1), lambda _name: two):
         with pytest.raises(UsageError, match=r"or its leases end before ttl_s \(30 s\)"):
             require_mutex(lock, OwnLoad(ttl_s=30.0), ())
+
+
+def test_who_waited_longer_than_a_ttl_is_not_accused_and_tests_nothing() -> None:
+    """Nobody knows which attempt was granted, so nobody knows when such a lease ends."""
+    one = threading.Lock()
+
+    @contextlib.contextmanager
+    def slow(_name: str) -> Iterator[None]:
+        time.sleep(0.02)
+        with one:
+            yield
+
+    load = OwnLoad(callers=4, seconds=0.4, warmup_s=0.0, resources=1, hold_s=0.002, ttl_s=0.01, processes=1)
+    safety = measure_own_lock(slow, load).measured.safety
+    assert (safety.verdict, safety.granted_invalid, safety.tested_leases) == ("NOT TESTED", 0, 0)
