@@ -37,6 +37,9 @@ class InstancePipe(Protocol):
     def count_error(self, kind: str) -> None:
         """One more vote lost to `kind`."""
 
+    def set_aside(self, commands: int, sent_bytes: int, received_bytes: int) -> None:
+        """So much of what is exchanged comes by the clock and is no part of what locks cost."""
+
     def void_sets(self) -> None:
         """It has forgotten locks: SETs still out there are SILENT."""
 

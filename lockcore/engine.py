@@ -119,6 +119,7 @@ class Engine(RoundEngine):
         for pipe in self.amnesia.counting_swaps(self.voters, now_ns):
             pipe.queue.append(SWAPS)
             pipe.expect(asked)
+            pipe.set_aside(1, len(SWAPS), 0)
 
     def submit_release(self, round_: ReleaseRound) -> None:
         """Queue a release on every instance that was sent the SET: at once if it is connected, else owed to it."""

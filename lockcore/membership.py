@@ -292,6 +292,8 @@ class Amnesia:
         known = member.hello
         if known is None or not isinstance(info, bytes):
             return
+        kind_bytes = len("txt:") if known.tells else 0  # RESP3 says that it is a text
+        pipe.set_aside(0, 0, len(b"$%d\r\n\r\n" % len(info)) + len(info) + kind_bytes)
         member.hello = hello = replace(known, swaps=swaps_of(info))
         if hello.has_swapped_since(known):
             self.noticed(pipe, SWAPPED)

@@ -163,7 +163,8 @@ class InstanceStatus:
     """One instance as the client sees it now: its state, what it runs, and what was exchanged with it so far.
 
     `state`: `voting`, `abstaining` (re-joined, not safe to count yet), `lagging` (over the lag cap: no SETs sent),
-    `down`, `refused` (must not take part: see `reason`). `address` holds no secret. Counts are since `connect`.
+    `down`, `refused` (must not take part: see `reason`). `address` holds no secret. Counts are since `connect`,
+    without the count of swaps that is read by the clock (membership.py).
     """
 
     index: int

@@ -276,6 +276,31 @@ def test_a_watched_set_may_be_the_one_that_the_count_of_swaps_is_read_ahead_of(r
     assert {name_of(round_) for round_ in (*batch, last)} == {"acquired"}
 
 
+@pytest.mark.parametrize("tells", [False, True], ids=["RESP2", "RESP3"])
+def test_a_reading_of_swaps_is_no_part_of_what_locks_cost(tells: bool) -> None:
+    """It comes by the clock: a slower load would seem to need more commands and bytes a lease."""
+    counted, plain = counting_fleet(), fleet_of()
+    plain.after(1000)
+    for member in counted.engine.members:
+        assert member.hello is not None
+        member.hello = replace(member.hello, tells=tells)
+    text = stats(4)
+    reply = text.replace(
+        b"$%d\r\n" % (len(text.split(b"\r\n", 1)[1]) - 2), b"=%d\r\ntxt:" % (len(text.split(b"\r\n", 1)[1]) + 2)
+    )
+    counted.ask()
+    counted.reply(0, reply if tells else text, OK)
+    plain.ask()
+    plain.reply(0, OK)
+    one, other = counted.engine.status()[0], plain.engine.status()[0]
+    assert counted.sent[0][0] == LOOK
+    assert (one.commands, one.bytes_sent, one.bytes_received) == (
+        other.commands,
+        other.bytes_sent,
+        other.bytes_received,
+    )
+
+
 def test_swaps_are_counted_four_times_a_second_at_most_and_never_without_a_set() -> None:
     fleet = counting_fleet()
     for _ in range(50):
