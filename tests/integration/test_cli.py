@@ -141,7 +141,7 @@ def test_a_closed_pipe_ends_quietly(tmp_path: Path) -> None:
     process.stdout.close()
     stderr = process.stderr.read()
     process.stderr.close()
-    assert process.wait(30) == 3
+    assert process.wait(30) == 0, "a reader that leaves early changes no exit code"
     assert stderr == ""
 
 

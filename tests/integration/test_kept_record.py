@@ -68,7 +68,8 @@ def test_a_kept_record_that_was_changed_is_unknown_or_refused(
     path.write_bytes(raw)
     ended = lockbench("report", str(torn), "--judge")
     assert "Traceback" not in ended.stderr
-    assert ended.returncode == (2 if kind == "context" else 4), ended.stdout
+    # A bit of a name in the context makes it unreadable; a bit of a value leaves a record of another checksum.
+    assert ended.returncode in ((2, 4) if kind == "context" else (4,)), ended.stdout
     assert "torn" in ended.stdout + ended.stderr
     assert "safety     SAFE" not in ended.stdout
 

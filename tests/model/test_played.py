@@ -68,7 +68,7 @@ PLANTED: dict[str, Plant] = {
         Dialect, "encode_release", property(lambda self: (b"*3\r\n$3\r\nDEL\r\n").__add__)
     ),
     "who gives up cleans up behind late SETs": _set(Engine, "clean_up", lambda self, round_: None),
-    "an extension counts from its sending": _set(attempt, "_extension", _extension_from_its_reply),
+    "an extension counts from its sending": _set(engine_client, "extend_steps", _extension_from_its_reply),
     "nobody forgets without a restart": lambda _monkeypatch: None,
 }
 PAUSES = {"step": ("pause",), "start": ("late",)}
