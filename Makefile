@@ -23,7 +23,7 @@ JOBS ?= 4
 
 help:
 	@echo "make run        five servers, Locust, 20 s of load, one verdict"
-	@echo "make test       the whole suite (8 to 11 minutes)"
+	@echo "make test       the whole suite (12 to 15 minutes)"
 	@echo "make test-long  what takes hours"
 	@echo "make model      Redlock in TLA+: what holds, and what breaks it (ten minutes; needs Java)"
 	@echo "make lint       ruff, mypy --strict, import contracts"
