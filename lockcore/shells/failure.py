@@ -193,6 +193,8 @@ _CERTIFICATES = {  # X509_V_ERR_…, as OpenSSL numbers them
     64: ("its certificate is for another address", "use a name that it is for, or ?ssl_check_hostname=false"),
 }
 _PLAIN = ("it speaks plain Redis and no TLS", "use redis:// instead of rediss://")
+# X509_V_ERR_… of OpenSSL's strict mode (RFC 5280), which Python asks for from 3.13 on.
+_STRICT = range(80, 95)
 _UNKNOWN_CA = (2, 18, 19, 20, 21)
 _CLIENT_CERTIFICATE = (
     "CERTIFICATE_REQUIRED",
@@ -210,6 +212,9 @@ def _of_tls(target: InstanceTarget, error: ssl.SSLError, peer: Peer | None) -> F
         if error.verify_code in _UNKNOWN_CA:
             cause = f"its certificate is of an unknown CA ({error.verify_message})"
             cure = "name the file of that CA with ?ssl_ca_certs=FILE"
+        if error.verify_code in _STRICT:
+            cause = f"its certificate or that of its CA breaks RFC 5280 ({error.verify_message})"
+            cure = "make that certificate anew; Python demands this from 3.13 on"
         return Failure(f"the TLS handshake failed: {cause}", cure, InstanceRefusedError)
     if peer is not None and peer.speech is Speech.REDIS:
         return Failure(*_PLAIN)

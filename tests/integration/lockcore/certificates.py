@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-HOST_NAMES = "subjectAltName=IP:127.0.0.1,DNS:localhost"
+HOST_NAMES = "subjectAltName=IP:127.0.0.1,DNS:localhost\nauthorityKeyIdentifier=keyid\n"
+# RFC 5280 wants it in the certificate of an authority, and Python checks it from 3.13 on.
+KEY_USAGE = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class Certificates:
         return [*files, "--tls-ca-cert-file", str(self.authority), "--tls-auth-clients", "no"]
 
 
-def make_certificates(folder: Path) -> Certificates:
+def make_certificates(folder: Path, authority_options: tuple[str, ...] = KEY_USAGE) -> Certificates:
     """A new authority, and a certificate it signed. Skips the test when there is no openssl."""
     if shutil.which("openssl") is None:
         pytest.skip("no openssl command on this machine")
@@ -33,9 +35,8 @@ def make_certificates(folder: Path) -> Certificates:
     authority_key, request = folder / "authority.key", folder / "server.csr"
     (folder / "names").write_text(HOST_NAMES)
     new = ["req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    _openssl(
-        *new, "-x509", "-days", "2", "-subj", "/CN=test authority", "-keyout", authority_key, "-out", made.authority
-    )
+    authority = ["-x509", "-days", "2", "-subj", "/CN=test authority", *authority_options]
+    _openssl(*new, *authority, "-keyout", authority_key, "-out", made.authority)
     _openssl(*new, "-subj", "/CN=127.0.0.1", "-keyout", made.key, "-out", request)
     signed_by = ["-CA", made.authority, "-CAkey", authority_key, "-CAcreateserial"]
     _openssl(

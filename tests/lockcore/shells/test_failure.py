@@ -4,6 +4,7 @@ import os
 import re
 import socket
 import ssl
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
@@ -243,6 +244,15 @@ def test_what_is_wrong_with_a_certificate(made: Certificates) -> None:
     with secured(made, ask_client=True) as port:
         asked = refusal(f"rediss://{HOST}:{port}?ssl_ca_certs={made.authority}")
         assert "asks for a certificate of ours; give one with ?ssl_certfile=FILE" in asked.detail
+
+
+@pytest.mark.skipif(sys.version_info < (3, 13), reason="Python checks RFC 5280 from 3.13 on")
+def test_an_authority_without_key_usage_is_called_that(tmp_path: Path) -> None:
+    lax = make_certificates(tmp_path, authority_options=())
+    with secured(lax) as port:
+        detail = refusal(f"rediss://{HOST}:{port}?ssl_ca_certs={lax.authority}").detail
+    assert "breaks RFC 5280 (CA cert does not include key usage extension)" in detail
+    assert "make that certificate anew" in detail
 
 
 @pytest.mark.parametrize("option", ["ssl_ca_certs", "ssl_certfile", "ssl_ca_path"])
