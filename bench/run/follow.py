@@ -27,7 +27,7 @@ from bench.run.faults import FaultTimeline
 from bench.run.interrupt import Interrupts
 from bench.safety.judge import LiveJudge, LiveVerdict
 from bench.scenario import Scenario
-from bench.workloads.launch import LocustProcess, is_alive
+from bench.workloads.launch import Load, is_alive
 from lockcore.clock import NS_PER_MS, NS_PER_S
 
 
@@ -195,7 +195,7 @@ class Course:
 
 
 def follow(
-    load: LocustProcess, follower: Follower, interrupts: Interrupts, grace_s: float, show: Show | None,
+    load: Load, follower: Follower, interrupts: Interrupts, grace_s: float, show: Show | None,
     *, faults: FaultTimeline,
 ) -> Course:  # fmt: skip
     """Show the run, if anybody looks, until Locust has ended; return its course. `grace_s`: how long users may take to
@@ -236,7 +236,7 @@ def follow(
     return course
 
 
-def _unmeasured(course: Course, follower: Follower, load: LocustProcess) -> BenchError:
+def _unmeasured(course: Course, follower: Follower, load: Load) -> BenchError:
     kind = EnvironmentNotReadyError if follower.window_ns is None else InconclusiveError
     why = f" ({'; '.join(course.deaths)})" if course.deaths else ""
     return kind(f"the load ended before its measured time{why}; the end of its log:\n{load.log_tail()}")
@@ -252,7 +252,7 @@ def _note_window(course: Course, follower: Follower, ended_ns: int, *, user: boo
         course.deaths = (f"the load ended {short_ns / NS_PER_S:.1f} s before its time",)
 
 
-def _overdue(load: LocustProcess, follower: Follower, now_ns: int, grace_s: float) -> tuple[str, ...]:
+def _overdue(load: Load, follower: Follower, now_ns: int, grace_s: float) -> tuple[str, ...]:
     """A word if Locust, which ends by itself when its time is over, still has not. Raises EnvironmentNotReadyError when
     its users do not come."""
     start_s = START_S + follower.wait_s

@@ -41,7 +41,7 @@ from bench.topology.faults.injection import FaultOrder
 from bench.topology.faults.kinds import injection, read_faults
 from bench.topology.fleet import Fleet
 from bench.topology.probe import InfoWatch, info_snapshot, leaked_keys
-from bench.workloads.launch import WORKERS_S, LocustProcess
+from bench.workloads.launch import WORKERS_S, Load, LocustProcess, LocustSeries
 from bench.workloads.plan import Plan, Ring
 
 if TYPE_CHECKING:
@@ -91,11 +91,17 @@ def run_scenario(order: Order, interrupts: Interrupts, show: Show) -> Done[RunRe
 
 
 def run_on(
-    servers: Servers, order: Order, interrupts: Interrupts, show: Show | None,
-    *, environ: Mapping[str, str] = os.environ
-) -> Done[RunResult]:  # fmt: skip
+    servers: Servers,
+    order: Order,
+    interrupts: Interrupts,
+    show: Show | None,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    series: LocustSeries | None = None,
+) -> Done[RunResult]:
     """Run `order` on servers that were opened for its faults: one run of several. Without `show` nobody looks while it
-    runs: all is judged at its end. Raises as `run_scenario` does."""
+    runs: all is judged at its end. `series`: the Locust that it shares with the runs before and after it; None: it has
+    one of its own. Raises as `run_scenario` does."""
     if order.bind:
         _require_free(*order.bind)
     scenario, started = order.scenario, f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
@@ -112,7 +118,8 @@ def run_on(
             before, keys_before = info_snapshot(servers.urls), servers.key_counts()
             kernel_before = read_counters()
             interrupts.raising = False
-            with closing(LocustProcess(plan, environ)) as load, timeline:
+            load: Load = series.begin(plan, environ) if series else LocustProcess(plan, environ)
+            with closing(load), timeline:
                 course = follow(load, follower, interrupts, plan.grace_s + plan.others_s, show, faults=timeline)
             if course.window is None:
                 if not course.orderly:

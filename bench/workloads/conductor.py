@@ -30,6 +30,7 @@ from bench.workloads.hosts import Hosts
 from bench.workloads.launch import WORKERS_S, error_of, is_alive, note_failure, note_of
 from bench.workloads.member import BEGIN, FAILED, FINISH, FINISHED, HERE, THERE, end_within
 from bench.workloads.plan import PLAN, Plan, plan_of, planned
+from bench.workloads.series import series_of
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
 LEAD_NS = 50 * NS_PER_MS  # from making the origin to the origin: time for the message to arrive
@@ -70,6 +71,7 @@ class Conductor:
         runner.register_message(FAILED, self._fail)
         runner.register_message(FINISHED, self._note_finished)
         self._hosts = Hosts(runner) if isinstance(runner, MasterRunner) else None
+        self._series = series_of(os.environ, runner)
         if isinstance(runner, MasterRunner):
             events.test_stopping.add_listener(self._finish)
             if planned(os.environ) and environment.parsed_options is not None:
@@ -155,7 +157,10 @@ class Conductor:
     def _end_at(self, due_ns: int) -> None:
         while (left_ns := due_ns - monotonic_ns()) > 0:  # gevent's timers count from the turn's begin
             gevent.sleep(left_ns / NS_PER_S)
-        self._runner.quit()
+        if self._series is None:
+            self._runner.quit()
+        else:
+            self._series.go_on()
 
     def _finish(self, **_: object) -> None:
         """The run is to stop: wait until every worker has sent its last report, or is gone."""

@@ -10,18 +10,21 @@ loopback unless other hosts take part. Locust reads its command line alone: none
 import contextlib
 import json
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 import psutil
 
 from bench.errors import BenchError, EnvironmentNotReadyError, InconclusiveError, UsageError
-from bench.topology.child import PARENT_VARIABLE
+from bench.topology.child import PARENT_VARIABLE, Guard
 from bench.topology.fleet import KeptPort
 from bench.workloads.plan import PLAN_VARIABLE, Plan, in_memory, planned
 
@@ -33,6 +36,8 @@ _LOCUSTFILE = Path(__file__).with_name("locustfile.py")
 _LOCUST = (sys.executable, "-P", str(_BARE), "-f", str(_LOCUSTFILE))
 _LOG_LINES = 12
 NOTE_VARIABLE = "LOCKBENCH_WORKER_NOTE"  # the file by which a worker tells whoever started it
+SERIES_VARIABLE = "LOCKBENCH_SERIES"  # the socket that brings the plans of later runs
+OVER = b"over\n"  # the answer, once a run of a series has ended
 MORE, LAST = "more", "last"
 WORKERS_S = 300.0  # how long workers of other hosts may take to come
 _GROUP_ENDS_S = 3.0
@@ -100,21 +105,39 @@ def note_failure(error: BenchError) -> None:
 class LocustProcess:
     """A started Locust with its workers. `close` must be called."""
 
-    def __init__(self, plan: Plan, environ: Mapping[str, str] = os.environ) -> None:
-        """Start Locust on the plan, in its workdir, and return at once. Raises EnvironmentNotReadyError."""
+    def __init__(
+        self,
+        plan: Plan,
+        environ: Mapping[str, str] = os.environ,
+        *,
+        folder: Path | None = None,
+        channel: int | None = None,
+    ) -> None:
+        """Start Locust on the plan and return at once. Raises EnvironmentNotReadyError.
+
+        `folder`: where it runs and keeps its log; None: in the plan's workdir. `channel`: a socket that brings the
+        plans of later runs (series.py); None: this run is its only one.
+        """
         assert plan.workdir is not None
-        self._workdir = plan.workdir
+        self._workdir = plan.workdir if folder is None else folder
         text = in_memory(plan.text)
-        environment = _environment(environ, **{PLAN_VARIABLE: f"/proc/self/fd/{text}"})
+        passed = {PLAN_VARIABLE: text} if channel is None else {PLAN_VARIABLE: text, SERIES_VARIABLE: channel}
+        environment = _environment(environ, **{name: f"/proc/self/fd/{number}" for name, number in passed.items()})
         try:
-            with (plan.workdir / LOG_FILE).open("wb") as log:
+            with (self._workdir / LOG_FILE).open("wb") as log:
                 self._process = subprocess.Popen(
-                    command_line(plan), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment,
-                    cwd=plan.workdir, start_new_session=True, pass_fds=(text,),
-                )  # fmt: skip
+                    command_line(plan),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=environment,
+                    cwd=self._workdir,
+                    start_new_session=True,
+                    pass_fds=tuple(passed.values()),
+                )
         except OSError as error:
             raise EnvironmentNotReadyError(
-                f"Locust cannot be started in {plan.workdir}: {error.strerror}; see whether the folder can be written"
+                f"Locust cannot be started in {self._workdir}: {error.strerror}; see whether the folder can be written"
             ) from error
         finally:
             os.close(text)
@@ -155,3 +178,89 @@ class LocustProcess:
         text = (self._workdir / LOG_FILE).read_text(encoding="utf-8", errors="replace")
         lines = [line for line in text.splitlines() if line.strip()] or ["(it said nothing)"]
         return "\n".join(f"  {line}" for line in lines[-_LOG_LINES:])
+
+
+class Load(Protocol):
+    """A load that can be followed to its end."""
+
+    def wait(self, timeout_s: float | None = None) -> int | None:
+        """Wait up to `timeout_s` for its end: its exit code, None if it still runs."""
+
+    def interrupt(self) -> None:
+        """Ask it to end in order."""
+
+    def close(self) -> None:
+        """See that nobody of it is left."""
+
+    def failure(self) -> BenchError | None:
+        """Why it failed, once it has ended; None if it did not."""
+
+    def log_tail(self) -> str:
+        """The last lines of its log."""
+
+
+class LocustSeries:
+    """One Locust for many runs, one after the other. `close` must be called.
+
+    A new Locust costs two to five seconds of start and end, more than a short probe lasts. Here only the test inside
+    it begins anew: users, connections and the record are each run's own, so a run of a series is judged as any other.
+    """
+
+    def __init__(self) -> None:
+        self._guard = Guard(Path(tempfile.gettempdir()), "lockbench-series-")
+        self._process: LocustProcess | None = None
+        self._ours: socket.socket | None = None
+
+    def begin(self, plan: Plan, environ: Mapping[str, str] = os.environ) -> "SeriesRun":
+        """Start the run of `plan` and return at once: in the Locust that is there, else in a new one. All plans of a
+        series have as many processes. Raises EnvironmentNotReadyError."""
+        if self._process is not None and self._ours is not None and self._process.wait(0) is None:
+            self._ours.sendall(plan.text + b"\n")
+            return SeriesRun(self._process, self._ours)
+        self._end()
+        self._ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = LocustProcess(plan, environ, folder=self._guard.folder, channel=theirs.fileno())
+        return SeriesRun(self._process, self._ours)
+
+    def close(self) -> None:
+        """End Locust. Between two runs it holds nothing that must be given back."""
+        self._end()
+        self._guard.close()
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.close()
+        if self._ours is not None:
+            self._ours.close()
+
+
+class SeriesRun:
+    """One run of a series, to be followed as a `LocustProcess` is."""
+
+    def __init__(self, process: LocustProcess, channel: socket.socket) -> None:
+        self._process, self._channel = process, channel
+        self._is_over = False
+
+    def wait(self, timeout_s: float | None = None) -> int | None:
+        """Wait up to `timeout_s` for the end of this run, or of Locust: 0 or Locust's exit code; None: neither."""
+        readable, _, _ = select.select([self._channel], [], [], timeout_s)
+        self._is_over = bool(readable and self._channel.recv(len(OVER)))
+        return 0 if self._is_over else self._process.wait(1.0 if readable else 0)
+
+    def close(self) -> None:
+        """See that nobody is left of a run that has not ended; of one that has the next may follow."""
+        if not self._is_over:
+            self._process.close()
+
+    def interrupt(self) -> None:
+        """Ask Locust to end in order; no run follows then."""
+        self._process.interrupt()
+
+    def failure(self) -> BenchError | None:
+        """Why the run failed, once Locust has ended."""
+        return self._process.failure()
+
+    def log_tail(self) -> str:
+        """The last lines that Locust wrote."""
+        return self._process.log_tail()

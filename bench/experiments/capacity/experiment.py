@@ -9,6 +9,7 @@ Rules: each probe is a whole run, with arrivals of its own, judged and stored be
 everything; Ctrl-C and the end of a point's time keep the probes that were finished.
 """
 
+import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -32,6 +33,7 @@ from bench.run.servers import Servers, open_servers
 from bench.scenario import Scenario
 from bench.scenario.quantity import duration_text
 from bench.topology.probe import info_snapshot
+from bench.workloads.launch import LocustSeries
 
 START_CALLERS = (4, 16, 64, 256)
 SHORT = 0.5  # of a probe's time: a closed loop's
@@ -123,6 +125,7 @@ class _Seeker:
     _scenario: Scenario
     _servers: Servers
     _findings: Findings
+    _series: LocustSeries | None = None
 
     def __init__(self, order: ExperimentOrder[CapacityPlan], experiment: Experiment, show: Show) -> None:
         self._order, self._plan, self._experiment, self._show = order, order.plan, experiment, show
@@ -154,7 +157,12 @@ class _Seeker:
     def _seek(self) -> None:
         plan = self._plan
         self._budget = Budget(self._experiment, plan.budget_s, awaits=plan.bind is not None and not self._runs)
-        with open_servers(self._scenario, server=self._order.server, allow_missing=False) as self._servers:
+        with (
+            open_servers(self._scenario, server=self._order.server, allow_missing=False) as self._servers,
+            contextlib.ExitStack() as stack,
+        ):
+            if plan.bind is None:  # workers of other hosts join anew for each run
+                self._series = stack.enter_context(contextlib.closing(LocustSeries()))
             self._experiment.raising = False
             self._findings.fleet = self._servers.section()
             try:
@@ -250,7 +258,7 @@ class _Seeker:
         order = Order(scenario, run_id, self._order.command, None, self._order.server, bind=bind, more=True)
         result = None
         try:
-            result = run_on(self._servers, order, experiment, budget).result
+            result = run_on(self._servers, order, experiment, budget, series=self._series).result
         except KeyboardInterrupt:
             if not budget.cut:
                 raise

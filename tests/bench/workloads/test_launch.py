@@ -1,10 +1,12 @@
 """Starting and ending Locust's process group; the process itself is played by a script here."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ import pytest
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.scenario import load
 from bench.workloads import launch
-from bench.workloads.launch import LocustProcess, command_line, note_failure
+from bench.workloads.launch import OVER, LocustProcess, LocustSeries, command_line, note_failure
 from bench.workloads.plan import Plan
 from tests.integration.locust_runs import all_end, until
 
@@ -191,3 +193,62 @@ def test_a_log_without_a_line_is_said_to_have_none(tmp_path: Path, monkeypatch: 
 def test_a_folder_that_takes_no_plan_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentNotReadyError, match="Locust cannot be started in .*missing: No such file"):
         LocustProcess(plan(tmp_path / "missing"))
+
+
+SERIES = """
+import os, socket
+channel = socket.socket(fileno=int(os.environ["LOCKBENCH_SERIES"].rpartition("/")[2]))
+plans = channel.makefile("rb")
+print("one start", flush=True)
+for answer in {answers!r}:
+    channel.sendall(answer)
+    if not plans.readline():
+        break
+{end}
+"""
+
+
+@pytest.fixture
+def series(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., LocustSeries]]:
+    """A series whose Locust is played: it answers so often, then ends."""
+    with contextlib.ExitStack() as stack:
+
+        def made(answers: int, end: str = "") -> LocustSeries:
+            script = SERIES.format(answers=[OVER] * answers, end=end)
+            monkeypatch.setattr(launch, "command_line", lambda _plan: [sys.executable, "-c", script])
+            return stack.enter_context(contextlib.closing(LocustSeries()))
+
+        yield made
+
+
+def test_runs_of_a_series_follow_each_other_in_one_locust(series: Callable[..., LocustSeries], tmp_path: Path) -> None:
+    runs = series(answers=3)
+    for _ in range(3):
+        with contextlib.closing(runs.begin(plan(tmp_path))) as run:
+            assert run.wait(30.0) == 0
+            assert run.failure() is None
+    assert run.log_tail() == "  one start"
+
+
+def test_a_series_whose_locust_died_says_so_and_begins_anew(
+    series: Callable[..., LocustSeries], tmp_path: Path
+) -> None:
+    runs = series(answers=1, end="os._exit(7)")
+    assert runs.begin(plan(tmp_path)).wait(30.0) == 0
+    with contextlib.closing(runs.begin(plan(tmp_path))) as run:
+        assert run.wait(30.0) == 7
+        assert "ended with exit code 7" in str(run.failure())
+    assert runs.begin(plan(tmp_path)).wait(30.0) == 0
+
+
+def test_a_series_leaves_no_process_and_no_folder(
+    series: Callable[..., LocustSeries], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch.tempfile, "gettempdir", lambda: str(tmp_path))
+    runs = series(answers=1)
+    assert runs.begin(plan(tmp_path)).wait(30.0) == 0
+    (folder,) = tmp_path.glob("lockbench-series-*")
+    pid = runs._process._process.pid  # type: ignore[union-attr]
+    runs.close()
+    assert not folder.exists()
+    all_end([pid])

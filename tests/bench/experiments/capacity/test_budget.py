@@ -28,7 +28,7 @@ class SlowMachine:
     def __init__(self, most: float) -> None:
         self.now_s, self.most = 0.0, most
 
-    def run_on(self, _servers: Any, order: Any, interrupts: Any, show: Any) -> Any:
+    def run_on(self, _servers: Any, order: Any, interrupts: Any, show: Any, **_more: Any) -> Any:
         scenario = order.scenario
         for _ in range(int(SLOWER * (scenario.warmup_ms + scenario.duration_ms) / 1000)):
             self.now_s += 1.0

@@ -1,0 +1,57 @@
+"""Several runs in one Locust: *a plan that comes by a socket → the next test of a master or local runner*.
+
+Rules: a test is stopped before the next plan is read, so everything of a run has ended and is written by then. Whoever
+sends the plans learns of each end. Source: locust.runners (MasterRunner.stop, LocalRunner.start).
+"""
+
+import os
+import socket
+from collections.abc import Mapping
+
+import gevent
+from locust.runners import LocalRunner, MasterRunner
+
+from bench.workloads.launch import OVER, SERIES_VARIABLE
+from bench.workloads.plan import PLAN_VARIABLE, in_memory, plan_from
+
+READY_LOOK_S = 0.01
+
+
+class Series:
+    """The runs that follow the first one of this Locust."""
+
+    def __init__(self, channel: socket.socket, runner: LocalRunner | MasterRunner) -> None:
+        self._channel, self._runner = channel, runner
+        self._plans = channel.makefile("rb")
+        self._plan_file: int | None = None  # in memory
+
+    def go_on(self) -> None:
+        """End the test that runs, say so, and start the next when its plan comes; Locust ends when none will."""
+        runner = self._runner
+        runner.stop()
+        self._channel.sendall(OVER)
+        text = self._plans.readline()
+        if not text:
+            runner.quit()
+            return
+        plan = plan_from(text, "the next plan")
+        self._keep(text)
+        if isinstance(runner, MasterRunner):
+            while len(runner.clients.ready) < plan.scenario.processes:
+                gevent.sleep(READY_LOOK_S)
+        runner.start(plan.scenario.users, plan.scenario.users)
+
+    def _keep(self, text: bytes) -> None:
+        """Put the plan where that of the first run stood."""
+        if self._plan_file is not None:
+            os.close(self._plan_file)
+        self._plan_file = in_memory(text)
+        os.environ[PLAN_VARIABLE] = f"/proc/self/fd/{self._plan_file}"
+
+
+def series_of(environ: Mapping[str, str], runner: LocalRunner | MasterRunner) -> Series | None:
+    """The runs that may follow; None where this Locust was started for one."""
+    path = environ.get(SERIES_VARIABLE)
+    if path is None:
+        return None
+    return Series(socket.socket(fileno=int(path.rpartition("/")[2])), runner)
