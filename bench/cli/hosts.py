@@ -1,7 +1,8 @@
 """Several hosts: *the options of who leads; `lockbench worker`, which works for it*.
 
 Rules: a worker is told everything but where its leader is; it leaves no process, no lock, and a history only where its
-leader has not taken it. For each run of a command that makes several it joins anew.
+leader has not taken it. For each run of a command that makes several it joins anew. Locust starts only where a leader
+answers: alone it would try for five minutes, in many lines.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bench.cli.options import Grouped, Read, Values, together
+from bench.cli.options import BUDGET, Grouped, Read, Values, together
 from bench.errors import EXIT_INTERRUPTED, EnvironmentNotReadyError, UsageError
 from bench.run.interrupt import Interrupts
 from bench.screen import note
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 PORT = 5557
 AGAIN_S = 60.0  # between two runs of one command
 _LOOK_S = 0.2
+_CONNECT_S = 2.0
+_GREETING = re.compile(rb"\xff.{8}\x7f", re.DOTALL)  # how ZeroMQ begins, which Locust speaks (ZMTP 3, 2.2)
+_GREETING_BYTES = 10
 Address = tuple[str, int]
 
 
@@ -92,7 +96,8 @@ def led(scenarios: Sequence[Scenario], values: Values) -> tuple[list[Scenario], 
 @click.command(cls=Grouped)
 @click.option("--master", metavar="HOST", type=ADDRESS, required=True, help=f"who leads: HOST or HOST:PORT  [{PORT}]")
 @click.option("--processes", metavar="N", type=click.IntRange(1, 256), default=1, help="load processes  [1]")
-def worker(master: Address, processes: int) -> int:
+@click.option("--wait", metavar="TIME", type=BUDGET, default="30s", help="for a leader that starts later  [30s]")
+def worker(master: Address, processes: int, wait: float) -> int:
     """Make load for `lockbench run --expect-workers` on another host; for capacity, gate and compare, too.
 
     It waits for its leader, works for it and ends: after the last run, or when none has followed for a minute.
@@ -103,12 +108,16 @@ def worker(master: Address, processes: int) -> int:
 
     _require_host(*master)
     with Interrupts() as interrupts, tempfile.TemporaryDirectory(prefix="lockbench-joined-") as folder:
-        interrupts.raising, note, over_s = False, Path(folder) / "note", math.inf
-        while True:
-            note.unlink(missing_ok=True)
-            process = join(*master, processes, note)
-            code = _followed(process, interrupts, note, over_s)
-            word = note.read_text(encoding="utf-8") if note.exists() else ""
+        interrupts.raising = False
+        note_file = Path(folder) / "note"
+        over_s = math.inf
+        code = 0
+        _await_leader(master, wait, interrupts)
+        while not interrupts.count:
+            note_file.unlink(missing_ok=True)
+            process = join(*master, processes, note_file)
+            code = _followed(process, interrupts, note_file, over_s)
+            word = note_file.read_text(encoding="utf-8") if note_file.exists() else ""
             if word == MORE:
                 over_s = time.monotonic() + AGAIN_S
             if interrupts.count or code or word not in ("", MORE) or (not word and over_s == math.inf):
@@ -123,7 +132,7 @@ def worker(master: Address, processes: int) -> int:
 
 
 def _require_host(host: str, port: int) -> None:
-    """Raise EnvironmentNotReadyError for a host that cannot be found: Locust would try for minutes, in many lines."""
+    """Raise EnvironmentNotReadyError for a host that cannot be found."""
     try:
         socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:  # a label longer than 63 letters is none that DNS knows
@@ -131,6 +140,42 @@ def _require_host(host: str, port: int) -> None:
         raise EnvironmentNotReadyError(
             f"the host {host} that leads cannot be found ({why}); give --master its address, or a name known here"
         ) from None
+
+
+def _await_leader(master: Address, wait_s: float, interrupts: Interrupts) -> None:
+    """Return when a leader answers, or at Ctrl-C. Raises EnvironmentNotReadyError if none does for `wait_s`."""
+    host, port = master
+    place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    over_s = time.monotonic() + wait_s
+    is_noted = False
+    while not interrupts.count:
+        absent = _absence(master)
+        if not absent:
+            return
+        if time.monotonic() >= over_s:
+            raise EnvironmentNotReadyError(
+                f"nobody leads at {place} ({absent}; waited {wait_s:g} s); start lockbench run --expect-workers there, "
+                "mend --master, or give it longer with --wait"
+            )
+        if not is_noted:
+            note(f"lockbench: nobody leads at {place} yet ({absent}); waiting {wait_s:g} s for it")
+            is_noted = True
+        time.sleep(_LOOK_S)
+
+
+def _absence(master: Address) -> str:
+    """Why nobody leads there; "" if somebody does. A leader greets whoever connects."""
+    heard = b""
+    try:
+        with socket.create_connection(master, _CONNECT_S) as connection, suppress(TimeoutError):
+            while len(heard) < _GREETING_BYTES:
+                data = connection.recv(_GREETING_BYTES - len(heard))
+                if not data:
+                    break
+                heard += data
+    except OSError as error:
+        return (error.strerror or "nothing answers there").lower()
+    return "" if _GREETING.fullmatch(heard) else "what listens there does not greet as a leader does"
 
 
 def _followed(process: subprocess.Popen[bytes], interrupts: Interrupts, note: Path, over_s: float) -> int:

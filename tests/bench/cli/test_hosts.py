@@ -1,11 +1,17 @@
 """What leads a run over several hosts, and what is refused before anything starts."""
 
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
 import pytest
 
 from bench.cli.commands import execute
 from bench.cli.hosts import address, led
 from bench.errors import UsageError
 from bench.scenario import load
+from tests.doubles.peer import banner, http, listening, reset
 
 TARGETS = {"targets": ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"]}
 
@@ -54,3 +60,57 @@ def test_a_leader_that_cannot_be_found_is_one_sentence_before_locust_starts(
     assert execute(["worker", "--master", host]) == 3
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"lockbench: the host {host} that leads cannot be found (")
+
+
+GREETING = banner(b"\xff" + bytes(8) + b"\x7f\x03")
+
+
+@pytest.mark.parametrize("serve", [None, banner(b"-ERR no\r\n"), http, reset])
+def test_a_leader_that_is_not_there_is_one_sentence_in_bounded_time(
+    serve: Callable[[socket.socket], None] | None,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bench.workloads.launch.join", lambda *_: pytest.fail("Locust was started"))
+    monkeypatch.setattr("bench.cli.hosts._CONNECT_S", 0.05)
+    with listening(serve or reset) as port:
+        master = f"127.0.0.1:{port if serve else 1}"
+        assert execute(["worker", "--master", master, "--wait", "1ms"]) == 3
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith(f"lockbench: nobody leads at {master} (")
+    assert last.endswith("or give it longer with --wait")
+
+
+def test_a_leader_that_comes_later_is_found(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as kept:
+        port = kept.getsockname()[1]
+    joined = []
+
+    class Ended:
+        returncode = 0
+
+        def poll(self) -> int:
+            return 0
+
+    def join(*place: object) -> Ended:
+        joined.append(place[:2])
+        return Ended()
+
+    def lead() -> None:
+        over.wait(0.3)
+        with socket.create_server(("127.0.0.1", port)) as leader:
+            connection, _ = leader.accept()
+            with connection, suppress(OSError):
+                GREETING(connection)
+
+    over = threading.Event()
+    monkeypatch.setattr("bench.workloads.launch.join", join)
+    leading = threading.Thread(target=lead, daemon=True)
+    leading.start()
+    assert execute(["worker", "--master", f"127.0.0.1:{port}"]) == 0
+    assert joined == [("127.0.0.1", port)]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"lockbench: nobody leads at 127.0.0.1:{port} yet (connection refused); waiting 30 s for it"
+    leading.join(10)
