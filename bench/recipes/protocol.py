@@ -27,7 +27,8 @@ class About:
     """`how` it locks; `flaw`: the one fault it is known for, or "none" and within what; `safe`: never two valid leases.
 
     `least` … `most` instances (None: any number), `usual` when nothing is said. `points`: its own pause points, in the
-    order they are passed. `replicated`: the instances after the first must be replicas of the first.
+    order they are passed. `replicated`: the instances after the first must be replicas of the first. `channels`: it
+    publishes on channels that are named as its keys.
     """
 
     how: str
@@ -38,6 +39,7 @@ class About:
     usual: int = 1
     points: tuple[str, ...] = ()
     replicated: bool = False
+    channels: bool = False
 
     @property
     def all_points(self) -> tuple[str, ...]:

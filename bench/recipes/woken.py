@@ -92,6 +92,7 @@ class SetNxPubsub(_Woken):
         SetNxLuaRecipe.about,
         how="as set-nx-lua, but who waits has subscribed to a channel to which the release publishes",
         flaw="none in the lock itself; one instance, a connection per waiter, and each release wakes them all",
+        channels=True,
     )
 
     def __init__(self, *told: Any) -> None:

@@ -101,7 +101,8 @@ def open_servers(
     recipe.require(scenario.instances, scenario.pause)
     replicated = recipe.about.replicated
     if scenario.targets:
-        facts = ask(scenario.targets, allow_missing=allow_missing, replicated=replicated)
+        channels = recipe.about.channels or scenario.retry.policy == "push"
+        facts = ask(scenario.targets, allow_missing=allow_missing, replicated=replicated, channels=channels)
         yield Servers(scenario.targets, facts, None, None)
         return
     needs, found = needs_of(faults), find_server(server)
@@ -115,9 +116,11 @@ def open_servers(
         yield Servers(urls, ask(urls, allow_missing=False, replicated=replicated), fleet, disk)
 
 
-def ask(urls: Sequence[str], *, allow_missing: bool, replicated: bool = False) -> tuple[InstanceFacts, ...]:
+def ask(
+    urls: Sequence[str], *, allow_missing: bool, replicated: bool = False, channels: bool = False
+) -> tuple[InstanceFacts, ...]:
     """Return what the instances are, or why they must not be loaded (EnvironmentNotReadyError)."""
-    facts = inspect(urls, allow_missing=allow_missing)
+    facts = inspect(urls, allow_missing=allow_missing, channels=channels)
     if not replicated:
         require_independent(facts)
     there, quorum = sum(fact.unreachable is None for fact in facts), len(facts) // 2 + 1

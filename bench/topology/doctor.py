@@ -18,9 +18,10 @@ from bench.measure.run_result import ServerBinary
 from bench.topology.faults.injection import FaultOrder, prepared_fleet
 from bench.topology.faults.kinds import KINDS, injection, needs_of
 from bench.topology.fleet import fdatasync_latency, start_fleet
-from bench.topology.probe import settings_of
+from bench.topology.probe import denied_names, settings_of
 from bench.topology.server import find_server
 from bench.topology.shim import find_compiler, shim_library
+from bench.topology.target import KEY_PREFIX
 from lockcore.errors import InstanceError
 from lockcore.membership import MEANINGS, IdentityKind
 from lockcore.shells.handshake import shake
@@ -128,7 +129,7 @@ def examine_target(url: str, servers: dict[str, str] | None = None) -> tuple[Fac
     """What the instance at `url` offers a lock, or why it cannot vote. Takes 2 s at most. `servers`: addresses of
     those examined before, by run id; this one is added. Raises UsageError."""
     try:
-        target = target_of(url, 2.0, "lockbench:")
+        target = target_of(url, 2.0, KEY_PREFIX)
     except ValueError as error:
         raise UsageError(f"option --target: {error}") from None
     ignored = [Fact("URL", sentence, Status.LIMITED, "leave it out") for sentence in target.ignored]
@@ -137,6 +138,8 @@ def examine_target(url: str, servers: dict[str, str] | None = None) -> tuple[Fac
     except InstanceError as error:
         return (Fact(target.address, error.reason, Status.MISSING, error.detail), *ignored)
     connected.sock.close()
+    if denied := denied_names(url):
+        return (Fact(target.address, "cannot take part", Status.MISSING, denied), *ignored)
     hello = connected.hello
     dialect = connected.dialect
     known = {} if servers is None or hello.identity is IdentityKind.PROCESS else servers  # two machines number alike
@@ -150,9 +153,16 @@ def examine_target(url: str, servers: dict[str, str] | None = None) -> tuple[Fac
         Fact("identity", hello.identity.value, good, MEANINGS[hello.identity]),
         _fact("flushes", "told") if hello.tells else _fact("flushes", "not told", _ASKED),
         _fact("release", dialect.release_command),
+        *_channels(url),
         *_configuration(url),
         *ignored,
     )
+
+
+def _channels(url: str) -> Iterator[Fact]:
+    """What locks that publish cannot do there; nothing where they can."""
+    if denied := denied_names(url, channels=True):
+        yield _fact("channels", "not allowed: --retry-policy push and set-nx-pubsub need them", denied)
 
 
 def _configuration(url: str) -> Iterator[Fact]:

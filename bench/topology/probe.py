@@ -11,7 +11,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
+from secrets import token_hex
 from statistics import median
 from typing import Any, TypeVar
 
@@ -22,7 +24,7 @@ from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.measure.latency import SlowEvent
 from bench.measure.run_result import InfoDelta, InstanceFacts
 from bench.topology.hazards import SETTINGS, Hazard, hazards_of, persistence_of
-from bench.topology.target import client_of, parse_targets
+from bench.topology.target import KEY_PREFIX, client_of, parse_targets
 from lockcore.clock import NS_PER_S
 from lockcore.errors import InstanceError
 from lockcore.shells.failure import SENTINEL, failure_of
@@ -92,14 +94,14 @@ def delta(before: InfoSnapshot, after: InfoSnapshot) -> InfoDelta:
     )
 
 
-def inspect(urls: Sequence[str], *, allow_missing: bool = False) -> tuple[InstanceFacts, ...]:
-    """Ask every instance what it is, in the order of `urls`. Raises UsageError, and EnvironmentNotReadyError naming
-    every unreachable instance and why, unless `allow_missing`."""
+def inspect(urls: Sequence[str], *, allow_missing: bool = False, channels: bool = False) -> tuple[InstanceFacts, ...]:
+    """Ask every instance what it is, in the order of `urls`. `channels`: the lock publishes. Raises UsageError, and
+    EnvironmentNotReadyError naming every unreachable instance and why, unless `allow_missing`."""
 
     def unreachable(target: InstanceTarget, why: str) -> InstanceFacts:
         return InstanceFacts(0, target.address, target.is_tls, unreachable=why)
 
-    answers = _ask(urls, _described, unreachable, closer=True)
+    answers = _ask(urls, partial(_described, channels=channels), unreachable, closer=True)
     facts = tuple(replace(fact, index=index) for index, fact in enumerate(answers))
     missing: dict[str, list[str]] = {}
     for fact in facts:
@@ -193,7 +195,36 @@ def _reason(target: InstanceTarget, error: Exception, *, closer: bool) -> str:
     return str(failure_of(target, error))
 
 
-def _described(client: redis.Redis, target: InstanceTarget) -> InstanceFacts:
+def denied_names(url: str, *, channels: bool = False) -> str:
+    """Why this user may not touch keys (and `channels`) that are named as those of a run, and what helps; "" if it
+    may, or if that is not known."""
+
+    def ask(client: redis.Redis, _target: InstanceTarget) -> str:
+        _require_names(client, channels=channels)
+        return ""
+
+    return _ask([url], ask, lambda _target, why: why)[0]
+
+
+def _require_names(client: redis.Redis, *, channels: bool) -> None:
+    """Raise NoPermissionError if this user may not touch such keys, or `channels`. Nothing is written: the server looks
+    at the name first, and there is no such key that equals. A command that is not allowed says nothing of names, and
+    recipes differ in their commands; but whoever publishes needs PUBLISH."""
+    prefix = f"{KEY_PREFIX}{token_hex(8)}:"
+    questions = [("GET", f"{prefix}probe"), ("SET", f"{prefix}probe", "x", "IFEQ", "x", "PX", "1")]
+    if channels:
+        questions.append(("PUBLISH", f"{prefix}handoff:probe", ""))
+    for words in questions:
+        try:
+            _command(client, *words)
+        except NoPermissionError as error:
+            if words[0] == "PUBLISH" or " run " not in str(error):
+                raise
+        except ResponseError:  # such as READONLY, which has its own sentence
+            continue
+
+
+def _described(client: redis.Redis, target: InstanceTarget, *, channels: bool) -> InstanceFacts:
     with contextlib.suppress(NoPermissionError):  # an answer, too
         client.ping()
     warnings: list[str] = []
@@ -205,6 +236,7 @@ def _described(client: redis.Redis, target: InstanceTarget) -> InstanceFacts:
     config: dict[str, str] = _allowed(lambda: _configured(client), "CONFIG GET", warnings) or {}
     if info.get("redis_mode") == "sentinel":
         return InstanceFacts(0, target.address, target.is_tls, unreachable=SENTINEL)
+    _require_names(client, channels=channels)
     dialect = dialect_of(target)
     if dialect is None:
         warnings.append("no compare-and-delete of its own, and no EVAL for this user: how it releases is unknown")

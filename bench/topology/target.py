@@ -15,6 +15,7 @@ from redis.exceptions import ConnectionError as BrokenConnectionError
 from bench.errors import UsageError, secrets
 from lockcore.shells.target import InstanceTarget, target_of
 
+KEY_PREFIX = "lockbench:"  # of all keys and channels
 _NO_LIMIT = 1 << 31
 
 
@@ -62,7 +63,7 @@ def parse_targets(urls: Sequence[str]) -> tuple[InstanceTarget, ...]:
     for position, url in enumerate(urls, 1):
         secrets().learn(url)
         try:
-            targets.append(target_of(url, 1.0, ""))
+            targets.append(target_of(url, 1.0, KEY_PREFIX))
         except ValueError as error:
             raise UsageError(f"target {position}: {error}") from None
     return tuple(targets)

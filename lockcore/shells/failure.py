@@ -131,7 +131,7 @@ def _of_reply(target: InstanceTarget, error: RedisError) -> Failure:
     if text.startswith("DENIED"):
         cure = "set a password there (requirepass), or turn protected-mode off, and bind it to this network"
         return Failure("it is in protected mode and takes connections of its own host only", cure)
-    known = _of_credentials(error, lower) or _of_unknown_command(text)
+    known = _of_credentials(target, error, lower) or _of_unknown_command(text)
     if known is not None:
         return known
     if "db index" in lower or "invalid db" in lower:
@@ -150,7 +150,7 @@ def _of_reply(target: InstanceTarget, error: RedisError) -> Failure:
     return Failure(_quoted(target, error), "look into the log of the server")
 
 
-def _of_credentials(error: RedisError, lower: str) -> Failure | None:
+def _of_credentials(target: InstanceTarget, error: RedisError, lower: str) -> Failure | None:
     if "noauth" in lower or "authentication required" in lower:
         cure = "write redis://user:password@host:port"
         return Failure("it asks for a password", cure, InstanceRefusedError)
@@ -160,10 +160,18 @@ def _of_credentials(error: RedisError, lower: str) -> Failure | None:
         )
     if isinstance(error, NoPermissionError):
         command = _FORBIDDEN_COMMAND.search(str(error))
-        what = f"it may not run '{command[1].lower()}'" if command else "it may not touch these keys or channels"
-        cause = f"this user's ACL is too narrow ({what})"
-        return Failure(cause, "the README lists the minimum", InstanceRefusedError)
+        what = f"it may not run '{command[1].lower()}'" if command else ""
+        cure = "the README lists the minimum"
+        if not what:
+            kind, sign = ("channels", "&") if "channel" in lower else ("keys", "~")
+            beginning = f" that begin with {target.key_prefix}" if target.key_prefix else ""
+            what = f"it may not touch {kind}{beginning}"
+            cure = f"allow them, {sign}{target.key_prefix}*"
+        return Failure(f"this user's ACL is too narrow ({what})", cure, InstanceRefusedError)
     if isinstance(error, AuthenticationError):
+        if target.options.get("username") and not target.options.get("password"):
+            cause = "its URL has a user and no password, and the server refuses that"
+            return Failure(cause, "write redis://user:password@host:port", InstanceRefusedError)
         return Failure("wrong user name or password", "mend them in the URL of this instance", InstanceRefusedError)
     return None
 

@@ -1,6 +1,7 @@
 """Asking real instances: facts, counters, leaks; over TLS 1.3, ACL and unix sockets; and those that stay silent."""
 
 import contextlib
+import re
 import select
 import socket
 import threading
@@ -18,6 +19,7 @@ from bench.recipes.one_instance import SetNxLuaRecipe
 from bench.recipes.protocol import RecipeSettings
 from bench.run.servers import Servers
 from bench.topology import probe
+from bench.topology.doctor import Status, examine_target
 from bench.topology.fleet import HOST, Fleet, KeptPort, start_fleet
 from bench.topology.probe import delta, info_snapshot, inspect, leaked_keys, require_independent
 from bench.topology.target import TlsConnection, client_of, connection_pool, parse_targets
@@ -141,6 +143,33 @@ def test_an_acl_that_forbids_questions_leaves_warnings_not_errors() -> None:
         assert "it may not run 'info'" in str(snapshot.missing)
         assert leaked_keys(urls, ["lock1"]) == (0,)
         assert leaked_keys(urls, ["other"]) == (None,)
+
+
+@pytest.mark.parametrize(
+    "rule, says",
+    [
+        ("~lock:* &*", r"keys that begin with lockbench:\); allow them, ~lockbench:\*"),
+        ("%R~* &*", r"keys that begin with lockbench:\); allow them, ~lockbench:\*"),
+        ("~lockbench:* resetchannels", r"channels that begin with lockbench:\); allow them, &lockbench:\*"),
+        ("~lockbench:* &lockbench:*handoff:* -publish", r"may not run 'publish'"),
+    ],
+)
+def test_names_that_a_user_may_not_touch_are_refused_before_any_load(fleet: Fleet, rule: str, says: str) -> None:
+    client(fleet, 0).execute_command("ACL", "SETUSER", "few", "reset", "on", f">{SECRET}", "+@all", *rule.split())
+    url = fleet.urls[0].replace("//", f"//few:{SECRET}@")
+    with pytest.raises(EnvironmentNotReadyError, match=says):
+        inspect([url], channels=True)
+    facts = {fact.name: fact for fact in examine_target(url)}
+    is_of_keys = "keys" in says
+    bad = facts[f"{HOST}:{fleet.instances[0].port}" if is_of_keys else "channels"]
+    assert bad.status is (Status.MISSING if is_of_keys else Status.LIMITED)
+    assert re.search(says, bad.advice)
+    assert is_of_keys or inspect([url])[0].unreachable is None, "who does not publish needs no channel"
+
+
+def test_a_user_without_a_password_is_told_apart_from_a_wrong_one(fleet: Fleet) -> None:
+    with pytest.raises(EnvironmentNotReadyError, match="its URL has a user and no password"):
+        inspect([fleet.urls[0].replace("//", "//bob@")])
 
 
 @pytest.mark.parametrize("user", [f"few:{SECRET}", f":{SECRET}", ""])
