@@ -4,6 +4,7 @@ Rules
 - The maker of a run and the reader of a stored one ask the same function, `judge_result`. A stored word is compared
   with its answer and never believed.
 - Of an invalid run nothing is judged but violations, which are certain: its figures mean nothing.
+- A run in which the recipe raised often is invalid: what raised has no figure, so all others are of a part.
 - UNKNOWN safety, or one that was not tested, is the word of a run that has nothing else to say; it is never green.
 - A run that Ctrl-C cut is not known, however well it began.
 """
@@ -14,10 +15,11 @@ from msgspec.structs import replace
 
 from bench.gates.threshold import read_thresholds, sentence
 from bench.measure import verdict as words
-from bench.measure.run_result import Figures, JudgedThreshold, RunResult
+from bench.measure.run_result import Exceptions, Figures, JudgedThreshold, RunResult
 from bench.measure.verdict import TESTED_LEAST, Evidence, Verdict
 from bench.measure.verdict import conclude as concluded
 
+MOST_RAISED = 0.01  # exceptions of a recipe, of the operations that were begun
 _OF_SAFETY = {word.text: word for word in (words.SAFE, words.NOT_TESTED, words.UNKNOWN)}
 
 
@@ -83,7 +85,20 @@ def invalidities(measured: Figures, deaths: Sequence[str]) -> list[str]:
     """Why no figure of this run means anything; nothing when they do. `deaths`: workers that ended early."""
     generator = measured.generator
     claim = [f"the load was not what it claims: {generator.reason}"] if generator.verdict == "INVALID" else []
-    return [*deaths, *claim]
+    return [*deaths, *_raised(measured.exceptions), *claim]
+
+
+def _raised(exceptions: Exceptions) -> list[str]:
+    """One sentence where the recipe raised too often. Of an acquire that raised nothing is recorded, and its caller
+    rests. So neither latencies nor shares nor the load are what they claim."""
+    raised, operations = exceptions.raised, exceptions.operations
+    if raised <= MOST_RAISED * operations:
+        return []
+    share = f" ({raised / operations:.1%})" if operations else ""
+    return [
+        f"the load was not what it claims: the recipe raised {raised:,} exceptions in {operations:,} operations"
+        f"{share}, and {MOST_RAISED:.0%} is allowed; the first: {exceptions.first}"
+    ]
 
 
 def _evictions(measured: Figures) -> list[str]:

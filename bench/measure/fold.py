@@ -17,7 +17,7 @@ from bench.measure.histogram import Sums
 from bench.measure.latency import LATENCIES, WAITS, Latency, Slices
 from bench.measure.outcomes import ACQUIRE_OUTCOMES, RELEASE_OUTCOMES, Counts, Outcomes, Releases, SplitVotes, Votes
 from bench.measure.record import Records, ends_ns
-from bench.measure.run_result import Attempts, Cost, Measured, Rate, SafetyReport, fields_of
+from bench.measure.run_result import Attempts, Cost, Exceptions, Measured, Rate, SafetyReport, fields_of
 from bench.measure.statistics import TENTHS, trend_warning
 from bench.measure.workers import WorkerNote
 from bench.scenario import Scenario
@@ -129,6 +129,7 @@ class Fold:
                 reports, histograms, counts, self._scenario, span_ns=self._window.span_ns, due=self._due.run
             ),
             safety=safety,
+            exceptions=self._exceptions(reports),
             histograms={
                 **{name: histograms[name].encode() for name in (*LATENCIES, "scheduler_lag", "timer_lateness")},
                 **{f"reply_{index}": one.encode() for index, one in enumerate(workers.replies(reports))},
@@ -153,6 +154,14 @@ class Fold:
             achieved_per_s=granted / seconds if seconds > 0 else None,
             completed_per_s=self._counts["returned"] / seconds if seconds > 0 else None,
             sustained=sustained,
+        )
+
+    def _exceptions(self, reports: Sequence[WorkerNote]) -> Exceptions:
+        raised = workers.added(report.errors for report in reports)
+        return Exceptions(
+            raised=sum(raised.values()),
+            operations=sum(self._totals.values()) + sum(report.cut for report in reports),
+            first=next(iter(raised), ""),
         )
 
     def _cost(self, reports: Sequence[WorkerNote], server_cpu_s: float | None) -> Cost:

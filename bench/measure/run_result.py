@@ -153,6 +153,19 @@ class SafetyReport(Section, frozen=True):
             yield f"its upper bound is {self.upper_bound_95}, and {self.tested_leases} tested leases give {bound}"
 
 
+class Exceptions(Section, frozen=True, kw_only=True):
+    """What the recipe raised, over the whole run. It is to answer, whatever happens."""
+
+    raised: Annotated[Count, says("exceptions of its acquires, its releases and of what it has started")] = 0
+    operations: Annotated[Count, says("acquires that were begun; 0 in older results")] = 0
+    first: Annotated[str, says('the first one with file and line; "" = none')] = ""
+
+    def contradictions(self) -> Iterator[str]:
+        """Yield a count without its sentence, or a sentence without its count."""
+        if bool(self.raised) != bool(self.first):
+            yield f"{self.raised} exceptions beside the first one {self.first!r}"
+
+
 class Measured(Section, frozen=True, kw_only=True):
     """What was measured and what the oracle says of it: all that a limit can be set on."""
 
@@ -170,6 +183,7 @@ class Measured(Section, frozen=True, kw_only=True):
     cost: Cost
     generator: GeneratorHealth
     safety: SafetyReport
+    exceptions: Exceptions = Exceptions()
     waiting: Waiting = Waiting()
     histograms: dict[str, str]
 
@@ -422,6 +436,7 @@ class RunResult(Document, frozen=True, kw_only=True):
     workers: Annotated[tuple[LoadWorker, ...], says("load processes of other hosts; none: all were of this one")] = ()
     limits: Annotated[Limits, says("what kept this machine from running meanwhile; not in older results")] = Limits()
     safety: Annotated[SafetyReport, says("whether the lock held")]
+    exceptions: Annotated[Exceptions, says("what the recipe raised; not in older results")] = Exceptions()
     faults: Annotated[tuple[InjectedFault, ...], says("injected faults, one entry for each target")] = ()
     breaks: Annotated[tuple[str, ...] | None, says("what ended early or did not take place; null: older")] = None
     thresholds: Annotated[tuple[JudgedThreshold, ...], says("limits that were asked for")] = ()

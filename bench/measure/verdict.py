@@ -80,8 +80,9 @@ VIOLATED = Word(
 )  # fmt: skip
 FAIL = Word("FAIL", Kind.BAD, "fail", 1, "a limit that certainly does not hold", "slower, or worse, than you allow")
 INVALID = Word(
-    "INVALID", Kind.UNKNOWN, "invalid", 4, "the load was not what it claims, or a part of it ended early",
-    "figures mean nothing; repeat it on a quieter machine",
+    "INVALID", Kind.UNKNOWN, "invalid", 4,
+    "the load was not what it claims: a part of it was away or ended early, or the recipe raised in over 1 %",
+    "figures mean nothing; mend the recipe, or repeat it on a quieter machine",
 )  # fmt: skip
 INCONCLUSIVE = Word(
     "INCONCLUSIVE", Kind.UNKNOWN, "inconclusive", 4, "too few samples, or figures that contradict each other",

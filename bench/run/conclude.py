@@ -324,7 +324,7 @@ def _warnings(
     for instance in instances:
         yield from _instance_warnings(instance)
     for text, number in workers.added(report.errors for report in reports).items():
-        yield f"a caller failed {number} times: {text}"
+        yield f"the recipe raised {number:,} × {text}"
     about = find_recipe(evidence.scenario.recipe).about
     if safety.within_one_process and safety.verdict == "SAFE":
         yield "all callers were of one process: a lock that holds only within it looks the same; --processes 2 tells"

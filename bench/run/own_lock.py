@@ -10,7 +10,6 @@ Rules
   unexpected error. Whatever is raised while held or on leaving is unexpected, too.
 """
 
-import contextlib
 import threading
 import time
 from collections import Counter
@@ -19,7 +18,6 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from traceback import extract_tb
 from typing import cast
 
 import numpy as np
@@ -37,6 +35,7 @@ from bench.run.own_process import Link, answer, forked
 from bench.safety.judge import Circumstances, Judge
 from bench.scenario import load as load_scenario
 from bench.topology.probe import InfoSnapshot, delta, info_snapshot
+from bench.workloads.raised import place_of
 from lockcore.clock import NS_PER_S
 
 OwnLock = Callable[[str], AbstractContextManager[object]]
@@ -95,7 +94,7 @@ class Errors:
         else:
             self.later += 1
         if self.first is None:
-            self.first = at_ns, f"{type(error).__name__}: {error} ({stage}, {_place(error)})"
+            self.first = at_ns, f"{type(error).__name__}: {error} ({stage}, {place_of(error)})"
 
     def add(self, more: "Errors") -> None:
         """Count those of another caller, too."""
@@ -247,19 +246,6 @@ class _Caller:
         times = (start, start, start, granted, valid_until, left, left, ended if left else 0, granted or ended)
         owner = self._number << 40 | len(self.rows)
         self.rows.append((*times, self._resource, self._number, outcome, 0, 1, owner, len(self.rows) + 1))
-
-
-def _place(error: BaseException) -> str:
-    """Where it was raised; and where in the lock that was called, if that is another file."""
-    frames = [
-        frame for frame in extract_tb(error.__traceback__) if frame.filename not in (__file__, contextlib.__file__)
-    ]
-    if not frames:
-        return "in the call itself"
-    first, last = (f"{frame.filename.rpartition('/')[2]}:{frame.lineno}" for frame in (frames[0], frames[-1]))
-    return f"{last} in {frames[-1].name}" + (
-        f", called from {first}" if frames[0].filename != frames[-1].filename else ""
-    )
 
 
 # -- the verdict -------------------------------------------------------------------------------------------------------

@@ -110,6 +110,7 @@ class LockUser(User):
     wait_time = constant(1)  # the rest after an unexpected exception, and while there is nothing to do
     worker: ClassVar[Worker | None] = None
     _caller: Caller | None = None
+    _is_asked_to_stop = False
 
     @task
     def cycles(self) -> None:
@@ -123,12 +124,19 @@ class LockUser(User):
             self._caller.run(self, LOCUST_STATE_RUNNING)
         except BenchError as error:
             worker.broke(error)
-        except Exception as error:
-            worker.errors[f"{type(error).__name__}: {error}"] += 1
+        except (SystemExit, KeyboardInterrupt):
             raise
+        except BaseException as error:
+            if self._is_asked_to_stop:
+                raise
+            # Some exceptions end a user of Locust, as its own StopUser and gevent's Timeout do. Then fewer callers than
+            # the run claims would be left, so this one rests and goes on, whatever the recipe has raised.
+            worker.raised.note(error)
+            raise RuntimeError("the recipe raised an exception") from error
 
     def stop(self, force: bool = False) -> bool:
         """Stop as Locust does, and do not wait for a far arrival or the end of a rest. Once is enough."""
+        self._is_asked_to_stop = True
         if self._state == LOCUST_STATE_STOPPING and not force:
             return False
         killed: bool = super().stop(force)

@@ -18,7 +18,7 @@ from dataclasses import fields, replace
 from heapq import heappop, heappush
 from itertools import chain
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 import gevent
 import numpy as np
@@ -26,6 +26,7 @@ from gevent import get_hub
 from gevent.event import Event
 from greenlet import greenlet
 from locust.env import Environment
+from msgspec import structs
 
 from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.measure.histogram import Histogram
@@ -42,6 +43,7 @@ from bench.workloads.demand import ALONE, CALLERS_PER_WORKER, Contention, Seat, 
 from bench.workloads.gap_log import GapLog
 from bench.workloads.operation import Caller, OpenVotes, PackedVotes
 from bench.workloads.plan import Plan
+from bench.workloads.raised import Raised
 from bench.workloads.table import FOLD, Row, acquires_of, releases_of
 from bench.workloads.turns import RingPlace
 from lockcore import InstanceStatus
@@ -54,6 +56,7 @@ PATCH = 64  # votes patched at a time
 PAUSE_S = 0.001  # between two pieces of housekeeping; a sleep of 0 would come before the replies waiting in the sockets
 _SEEN = tuple(field.name for field in fields(InstanceStatus))  # asdict would copy deeply, for 17 µs each
 Broke = Callable[[BenchError], None]
+Answer = TypeVar("Answer")
 
 
 class Worker:
@@ -73,7 +76,7 @@ class Worker:
         scenario = plan.scenario
         self.plan, self.index, self.recipe, self.broke = plan, index, recipe, broke
         self.acquire = recipe.acquire
-        self.errors: Counter[str] = Counter()
+        self.raised = Raised()
         self.misreports: Counter[str] = Counter()
         self._held: set[int] = set()
         self._stalls = any(pause.point == "after-grant" for pause in scenario.pause)
@@ -104,6 +107,7 @@ class Worker:
         self._reporter = gevent.spawn(self._report)
         self.finished, self.probed_ns = False, 0
         self._end_export: Callable[[], None] | None = None
+        self._end_watch = self.raised.watch(get_hub())
 
     @classmethod
     def open(cls, plan: Plan, index: int, environment: Environment, broke: Broke, seat: Seat = ALONE) -> Self:
@@ -165,7 +169,7 @@ class Worker:
             place=place,
             lost=self._lost,
             votes=self._votes,
-            still_open=len(self.recipe.instances) << 40,
+            still_open=len(self._replies) << 40,
             pending=self._open.add,
             tell=acquires.tell if acquires.fire else None,
             cut=self._cut,
@@ -189,6 +193,14 @@ class Worker:
     def _lost(self, resource: int, times_ns: Sequence[int]) -> None:
         waited_ns = self.turns.waited_ns if self.turns else 0
         self._begun.lost(resource, [time_ns - waited_ns for time_ns in times_ns])
+
+    def _told(self, ask: Callable[[], Answer], nothing: Answer) -> Answer:
+        """What the recipe tells of itself; `nothing` where it raises, which is noted like all that it raises."""
+        try:
+            return ask()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the record of the run is not lost for it
+            self.raised.note(error)
+            return nothing
 
     def _keep(self, kept_ns: int) -> None:
         self._kept_ns += kept_ns
@@ -255,13 +267,17 @@ class Worker:
         self._look_for_gap(self.probed_ns + PROBE_NS)  # a stop that nobody has looked at since
         self._gaps.close()
         self._settle_votes()
+        self._end_watch()
         for _ in self._fold():
             pass
         self._count_times()
         for row in self.rows:
             row.report(self._stats)
-        write_note(self._workdir, self._note("stopped", cpu_s))  # before the lock closes: as the last users saw it
-        self.recipe.close()
+        note = self._note("stopped", cpu_s)  # before the lock closes: as the last users saw it
+        write_note(self._workdir, note)
+        self._told(self.recipe.close, None)
+        if self.raised.counts != note.errors:
+            write_note(self._workdir, structs.replace(note, errors=dict(self.raised.counts)))
         self._recorder.close()
         self._begun.close()
         if self.turns is not None:
@@ -355,7 +371,9 @@ class Worker:
     def _count_times(self) -> None:
         """Count delays and reply times; once a second, as the recipe writes its observed attempts then."""
         _count(self._lag, self._lags_ns)
-        for histogram, times_ns in zip(self._replies, self.recipe.take_reply_times_ns(), strict=True):
+        none: tuple[list[int], ...] = ()
+        replies_ns = self._told(self.recipe.take_reply_times_ns, none)
+        for histogram, times_ns in zip(self._replies, replies_ns, strict=False):
             _count(histogram, times_ns)
         _count(self._lateness, self._rests.late_ns if self._pacer is None else self._pacer.lateness_ns)
 
@@ -389,10 +407,10 @@ class Worker:
             callers=self.callers,
             holding=max(self._naps.waiting - 1, 0),  # without the prober
             idle=self._rests.waiting + (self._arrivals.waiting if self._arrivals else 0),
-            instances=tuple(map(instance_report, self.recipe.instances)),
-            figures=dict(self.recipe.figures),
+            instances=self._told(lambda: tuple(map(instance_report, self.recipe.instances)), ()),
+            figures=self._told(lambda: dict(self.recipe.figures), {}),
             reply_histograms=tuple(histogram.encode() for histogram in self._replies) if last else (),
-            errors=dict(self.errors),
+            errors=dict(self.raised.counts),
             misreports=dict(self.misreports),
             locust={row.name: row.counts for row in self.rows},
         )

@@ -107,6 +107,7 @@ POINTS = {
     "invents-attempts": "InventsAttempts",
     "nonsense": "Nonsense",
     "leaves-keys": "LeavesKeys",
+    "raises-often": "RaisesOften",
 }
 HOLDS = ("0", "50us", "1ms")
 CASES = [(recipe, hold, processes) for recipe in list(POINTS)[:4] for hold in HOLDS for processes in (1, 2)]
@@ -264,6 +265,18 @@ def test_a_recipe_that_reports_nonsense_is_named_and_its_run_has_a_result(
     assert ended.code in (4, 5), ended.said
     assert ended.word in ("INCONCLUSIVE", "VIOLATED", "INVALID"), ended.said
     assert any(sentence in one for one in ended.safety["misreports"]), ended.safety["misreports"]
+
+
+def test_a_lock_that_raises_often_makes_its_run_invalid(run: Callable[..., Ended]) -> None:
+    """Its callers rest and go on, and its last note tells all of it, also what closing raised."""
+    ended = run("raises-often", "--processes", "1", "--duration", "300ms", "--hold", "1ms")
+    assert (ended.word, ended.code) == ("INVALID", 4), ended.said
+    exceptions, said = ended.result["exceptions"], ended.said[-1][0]
+    assert exceptions["operations"] / 10 < exceptions["raised"] <= exceptions["operations"] + 1, exceptions
+    assert exceptions["first"].startswith("Timeout: 1 second (fake_locks.py:")
+    assert f"the recipe raised {exceptions['raised']:,} exceptions in " in said
+    assert said.endswith(f"and 1% is allowed; the first: {exceptions['first']}")
+    assert any("RuntimeError: closed twice" in one for one in ended.result["warnings"]), ended.result["warnings"]
 
 
 def test_a_lock_that_invents_attempts_has_not_asked(run: Callable[..., Ended]) -> None:

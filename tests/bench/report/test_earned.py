@@ -78,6 +78,12 @@ def read(made: Json) -> Any:
         ("run", [("safety.tested_leases", 50_000)], "its upper bound is"),
         ("run", [("breaks", ["worker 0 died"])], "its sections come to INVALID"),
         ("run", [("breaks", []), ("limits", {"suspended_s": 3.0})], "its sections come to INVALID"),
+        (
+            "run",
+            [("exceptions", {"raised": 10**6, "operations": 10**6, "first": "KeyError: 1 (mine.py:3 in attempt)"})],
+            "its sections come to INVALID",
+        ),
+        ("run", [("exceptions", {"raised": 3, "operations": 10**6, "first": ""})], "3 exceptions beside the first one"),
         ("run", [("outcomes.acquired", 0)], "samples, and outcomes give 0"),
         ("crash", [("rows.0.verdict", "violated")], "rows.0.verdict is violated"),
         ("crash", [("groups.1.lost_total", 0), ("groups.1.lost_share", 0.0)], "its sections come to NOT AS EXPECTED"),

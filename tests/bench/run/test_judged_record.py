@@ -95,6 +95,33 @@ def test_a_recipe_that_reports_nonsense_is_not_safe_and_is_named(tmp_path: Path)
     assert (judged.measured.safety.verdict, judged.measured.safety.reason) == ("UNKNOWN", said)
 
 
+@pytest.mark.parametrize(("raised", "word"), [(20, "SAFE"), (21, "INVALID")])
+def test_a_run_in_which_more_than_one_percent_of_the_operations_raised_is_invalid(
+    tmp_path: Path, raised: int, word: str
+) -> None:
+    """Planted: a recipe that raises. Of 2,000 operations 20 may."""
+    errors = {"RuntimeError: no (mine.py:12 in attempt)": raised - 1, "OSError: later (mine.py:9 in attempt)": 1}
+    judged = judge_record(tmp_path, record_in(tmp_path, errors=errors))
+    assert judged.verdict.word == word
+    assert judged.measured.exceptions.operations == LEASES
+    if word == "INVALID":
+        assert judged.verdict.reasons == (
+            "the load was not what it claims: the recipe raised 21 exceptions in 2,000 operations (1.1%), and 1% is "
+            "allowed; the first: RuntimeError: no (mine.py:12 in attempt)",
+        )
+
+
+def test_acquires_that_raised_have_no_record_and_are_operations_all_the_same(tmp_path: Path) -> None:
+    judged = judge_record(tmp_path, record_in(tmp_path, errors={"KeyError: 1 (mine.py:1 in f)": 3000}, cut=3000))
+    assert word_of(judged) == ("INVALID", 4)
+    assert "3,000 exceptions in 5,000 operations (60.0%)" in judged.verdict.reasons[0]
+
+
+def test_a_violation_is_certain_however_often_the_recipe_raised(tmp_path: Path) -> None:
+    judged = judge_record(tmp_path, record_in(tmp_path, violated=True, errors={"KeyError: 1 (mine.py:1 in f)": 3000}))
+    assert word_of(judged) == ("VIOLATED", 5)
+
+
 @pytest.mark.parametrize("damage", [b"\x00\xff\x9f not json", b"", b"{}"])
 def test_a_torn_note_is_unknown_and_no_crash(tmp_path: Path, damage: bytes) -> None:
     context = record_in(tmp_path)

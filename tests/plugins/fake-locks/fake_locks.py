@@ -285,3 +285,25 @@ class LeavesKeys(Honest):
         """Unlock, and leave something."""
         self.ask("SET", b"left:" + lease.owner_token[-1:], "1")
         return super().give_back(lease)
+
+
+class RaisesOften(Honest):
+    """Raises in three of five acquires, by what Locust takes for a wish to end, and in every second release."""
+
+    def acquire(self, resource: str, ttl_ms: int, wait_ms: int, /) -> Lease | Denied:
+        """Lock, or raise."""
+        if next(self.refusals) % 5 < 3:
+            raise gevent.Timeout(1)
+        return super().acquire(resource, ttl_ms, wait_ms)
+
+    def give_back(self, lease: Lease) -> Outcome:
+        """Unlock, and raise."""
+        outcome = super().give_back(lease)
+        if next(self.refusals) % 2:
+            raise RuntimeError("the reply was lost")
+        return outcome
+
+    def close(self) -> None:
+        """Raise here, too."""
+        super().close()
+        raise RuntimeError("closed twice")

@@ -1,0 +1,79 @@
+"""What a lock raised: *exceptions → how often each, by its sentence with file and line*.
+
+A recipe answers with a Lease, a Denied or an Outcome. So an exception is unexpected, be it of an acquire, of a release,
+or of a greenlet or thread that the recipe has started, as one that extends a lease.
+"""
+
+import contextlib
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from traceback import extract_tb
+from typing import Any
+
+import bench
+from bench.errors import secrets
+
+MOST_TEXTS = 5  # of one process: some texts have a number of their own each time
+LONGEST = 200  # letters of an exception's own text
+OTHERS = "exceptions with other texts"
+_OURS = (str(Path(bench.__file__).parent), "bench/", contextlib.__file__)  # compiled files have a relative name
+
+
+def sentence_of(error: BaseException) -> str:
+    """An exception in one line, without secrets: its type, its text and where it was raised."""
+    try:
+        text = " ".join(str(error).split())
+        text = f": {secrets().sentence(text)[:LONGEST]}" if text else ""
+    except Exception:  # noqa: BLE001 - a text that raises must not hide that the lock has raised
+        text = ", whose text raises one, too"
+    return f"{type(error).__name__}{text} ({place_of(error)})"
+
+
+def place_of(error: BaseException) -> str:
+    """Where it was raised; and where in the lock that was called, if that is another file."""
+    frames = extract_tb(error.__traceback__)
+    theirs = [frame for frame in frames if not frame.filename.startswith(_OURS)] or frames[-1:]
+    if not theirs:
+        return "in the call itself"
+    first, last = (f"{Path(frame.filename).name}:{frame.lineno}" for frame in (theirs[0], theirs[-1]))
+    called = f", called from {first}" if theirs[0].filename != theirs[-1].filename else ""
+    return f"{last} in {theirs[-1].name}{called}"
+
+
+class Raised:
+    """The exceptions of one load process, by sentence, the first one first."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self._last: BaseException | None = None
+
+    def note(self, error: BaseException) -> None:
+        """Count one; the same object twice in a row, which a greenlet and its caller raise, only once."""
+        if error is self._last:
+            return
+        self._last = error
+        sentence = sentence_of(error)
+        is_known = sentence in self.counts or len(self.counts) < MOST_TEXTS
+        self.counts[sentence if is_known else OTHERS] += 1
+
+    def watch(self, hub: Any) -> Callable[[], None]:
+        """Note what greenlets of this hub and threads raise and nobody catches; return what ends that."""
+        print_exception, threads_hook = hub.print_exception, threading.excepthook
+
+        def in_greenlet(context: object, kind: Any, error: Any, traceback: Any) -> None:
+            if isinstance(error, Exception):
+                self.note(error)
+            print_exception(context, kind, error, traceback)
+
+        def in_thread(arguments: threading.ExceptHookArgs) -> None:
+            if isinstance(arguments.exc_value, Exception):
+                self.note(arguments.exc_value)
+            threads_hook(arguments)
+
+        def end() -> None:
+            hub.print_exception, threading.excepthook = print_exception, threads_hook
+
+        hub.print_exception, threading.excepthook = in_greenlet, in_thread
+        return end
