@@ -20,6 +20,7 @@ INTERVAL_S = 1.0  # the standard's 60 s is longer than most runs
 ONE_IN = 1000
 
 _SAMPLERS = ("always_on", "always_off", "traceidratio")
+_JSON = "http/json"  # a protocol that exporters of other languages have
 _AGGREGATION = "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION"
 _EXPONENTIAL = "base2_exponential_bucket_histogram"
 _KNOWN = {  # all else is ignored, and that is said
@@ -162,7 +163,10 @@ def _protocol(environ: Environ, signal: str) -> str | None:
     if "otlp" not in _exporters(environ, signal):
         return None
     names = (f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
-    named = next(filter(None, (_word(environ, name) for name in names)), HTTP)
+    variable = next((name for name in names if _word(environ, name)), "")
+    named = _word(environ, variable) or HTTP
+    if named not in (HTTP, GRPC, _JSON):
+        raise UsageError(f"{variable} is {named[:30]!r}, which is no protocol of OTLP; set {HTTP} or {GRPC}")
     return GRPC if named == GRPC else HTTP
 
 

@@ -17,7 +17,7 @@ from lockcore.shells.target import HEARD_BYTES, InstanceTarget
 PATIENCE_S = 1.0
 FIRST_WORD_S = 0.25
 PING = b"*1\r\n$4\r\nPING\r\n"
-_TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # an alert, a handshake message; then the protocol's version
+TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # an alert, a handshake message; then the protocol's version
 
 
 class Speech(Enum):
@@ -46,7 +46,7 @@ def speech_of(heard: bytes) -> Speech | None:
     """The protocol that begins so; None for no bytes."""
     if not heard:
         return None
-    if heard.startswith(_TLS_RECORDS):
+    if heard.startswith(TLS_RECORDS):
         return Speech.TLS
     if heard[:5] == b"HTTP/" or heard[:1] == b"<":
         return Speech.HTTP
@@ -65,7 +65,7 @@ def look(target: InstanceTarget, patience_s: float | None = None) -> Peer:
     plain = _answer(target, PING, time.monotonic() + patience_s / 2)
     if plain.speech not in (Speech.HANGS_UP, Speech.SILENT):
         return plain
-    secure = _tls_end(target, end_s) if target.is_tls else _answer(target, _client_hello(), end_s)
+    secure = _tls_end(target, end_s) if target.is_tls else _answer(target, client_hello(), end_s)
     return secure if secure.speech is Speech.TLS else plain
 
 
@@ -141,7 +141,7 @@ def _unverified() -> ssl.SSLContext:
     return context
 
 
-def _client_hello() -> bytes:
+def client_hello() -> bytes:
     """The first message of TLS."""
     incoming = ssl.MemoryBIO()
     outgoing = ssl.MemoryBIO()

@@ -130,11 +130,11 @@ SETTINGS = bytes((0, 0, 6, 4, 0, 0, 0, 0, 0)) + b"\0\3\0\0\0\x64"
 
 
 @pytest.mark.parametrize(
-    "answers", [(b"",), (b"\x15\3\1\0\2\2\x46",), (SETTINGS, b"HTTP/1.1 404 Not Found\r\n\r\n"), (b"220 hi\r\n",)]
+    "answers", [(b"",), (SETTINGS, b"HTTP/1.1 404 Not Found\r\n\r\n"), (b"220 hi\r\n",), (b"- hello\r\n",)]
 )
 @pytest.mark.parametrize("protocol", ["", "grpc"])
 def test_who_is_not_known_is_left_to_the_run(answers: tuple[bytes, ...], protocol: str) -> None:
-    """One that hangs up, TLS, both versions of HTTP at one port, something else."""
+    """One that hangs up, both versions of HTTP at one port, something else."""
     with answering(*answers) as address:
         require_receivers({ENDPOINT: address, "OTEL_EXPORTER_OTLP_PROTOCOL": protocol})
 
@@ -157,3 +157,53 @@ def test_a_slow_answer_to_the_second_question_is_no_evidence(monkeypatch: pytest
     monkeypatch.setattr(receiver, "_ANSWER_S", 0.5)
     with answering(SETTINGS, None) as address:
         require_receivers({ENDPOINT: address})
+
+
+REDIS_ERROR = b"-ERR unknown command 'PRI'\r\n"
+ALERT = b"\x15\3\1\0\2\2\x46"
+BAD_REQUEST = b"HTTP/1.1 400 Bad Request\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "protocol", "answer", "part"),
+    [
+        ("http", "", REDIS_ERROR, "speaks the Redis protocol; write the address of a collector"),
+        ("http", "grpc", REDIS_ERROR, "speaks the Redis protocol"),
+        ("https", "", REDIS_ERROR, "speaks the Redis protocol"),
+        ("http", "", ALERT, "speaks TLS; write https://"),
+        ("http", "grpc", ALERT, "speaks TLS; write https://"),
+        ("https", "", BAD_REQUEST, "speaks no TLS; write http://"),
+        ("https", "", b"<!DOCTYPE HTML>\n", "speaks no TLS; write http://"),
+        ("https", "grpc", SETTINGS, "speaks no TLS; write http://"),
+        ("", "grpc", SETTINGS, "speaks no TLS; write http://"),
+    ],
+)
+def test_who_speaks_something_else_is_refused(scheme: str, protocol: str, answer: bytes, part: str) -> None:
+    with answering(answer) as address:
+        place = address.partition("://")[2]
+        url = f"{scheme}://{place}" if scheme else place
+        with pytest.raises(UsageError, match=f"^{ENDPOINT} names {place}, and this port {part}"):
+            require_receivers({ENDPOINT: url, "OTEL_EXPORTER_OTLP_PROTOCOL": protocol})
+
+
+def test_a_redis_that_waits_for_more_of_the_first_message_is_asked_again() -> None:
+    with answering(b"", REDIS_ERROR) as address, pytest.raises(UsageError, match="speaks the Redis protocol"):
+        require_receivers({ENDPOINT: address.replace("http:", "https:")})
+
+
+def test_a_page_in_answer_to_a_request_in_the_clear_is_no_evidence() -> None:
+    with answering(b"", BAD_REQUEST) as address:  # as servers of TLS do, too
+        require_receivers({ENDPOINT: address.replace("http:", "https:")})
+
+
+@pytest.mark.parametrize("answer", [b"\x16\3\3\0\x7a\2\0\0\x76", ALERT, b"", b"220 hi\r\n"])
+def test_a_port_that_answers_tls_or_nothing_is_left_to_the_run(answer: bytes) -> None:
+    with answering(answer) as address:
+        require_receivers({ENDPOINT: address.replace("http:", "https:")})
+
+
+@pytest.mark.parametrize("name", ["OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"])
+def test_an_unknown_protocol_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=f"^{name} is 'foo', which is no protocol of OTLP; set http/protobuf or grpc"):
+        require_receivers({ENDPOINT: "http://127.0.0.1:9", name: "foo"})
+    require_receivers({name: "foo"})
