@@ -40,10 +40,16 @@ ACQUIRE = "redlock.acquire.duration"
 _VARIABLES = {RUN: "$run", "redlock_recipe": "$recipe", POLICY: "$policy"}
 _INSTANCE_VARIABLES = {"server_address": "$instance", "server_port": "$port"}
 
+# What a board shows when it is opened. A run of 20 s is a tenth of three minutes; runs to compare follow each other
+# within half an hour; an application is looked at over an hour.
+ONE_RUN, SOME_RUNS, AN_HOUR = "now-3m", "now-30m", "now-1h"
+
 TAG = "lockbench"
 COLUMNS = 24
 SOURCE = shared.DataSourceRef(type_val="prometheus", uid="${datasource}")
-_UNITS = {"s": "s", "By": "bytes", RATIO: "percentunit", "x": "suffix: ×"}
+PLAIN = "none"  # a number without a unit: an index, or a state, 1 or 0
+_UNITS = {"s": "s", "By": "bytes", RATIO: "percentunit", "x": "suffix:×", "{index}": PLAIN, PLAIN: PLAIN}
+NO_RUN = "no run in view"  # a panel says this instead of a number
 Builder = Any  # each panel type of the SDK has a builder of its own, without a common interface
 Variable = dashboard.QueryVariable | dashboard.CustomVariable | dashboard.DatasourceVariable
 Shelf = tuple[str, int, Sequence[Builder]]  # its heading, if any; its height; the panels that stand side by side
@@ -106,6 +112,11 @@ def _query(name: str, expr: str, by: Sequence[str] = (), unit: str = "") -> Quer
 def now(name: str, by: Sequence[str] = (), *, function: str = "sum", **labels: str) -> Query:
     """A gauge as it stands, `function`-ed by the labels `by`."""
     return _query(name, summed(metric(name, **labels), by, function), by)
+
+
+def state(name: str, by: Sequence[str] = (), *, function: str = "sum", **labels: str) -> Query:
+    """`now` of a gauge that is 1 or 0."""
+    return replace(now(name, by, function=function, **labels), unit=PLAIN)
 
 
 def rate(name: str, by: Sequence[str] = (), **labels: str) -> Query:
@@ -210,21 +221,24 @@ def lines(title: str, description: str, *queries: Query, stacked: bool = False, 
     return _filled(panel.min(0), title, description, queries, exemplars=exemplars)
 
 
-def number(title: str, description: str, query: Query, *, red_above: float | None = None) -> Builder:
-    """One number, now or of the whole range; red above `red_above`."""
+def number(
+    title: str, description: str, query: Query, *, red_above: float | None = None, empty: str = NO_RUN
+) -> Builder:
+    """One number, now or of the whole range; red above `red_above`. `empty`: what stands there without one."""
     panel = stat.Panel().graph_mode(shared.BigValueGraphMode.NONE).reduce_options(_LAST)
     if red_above is not None:
         steps = [models.Threshold(color="green"), models.Threshold(value=red_above, color="red")]
         panel.thresholds(dashboard.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps))
-    return _filled(panel, title, description, (query,), instant=True)
+    return _filled(panel.no_value(empty), title, description, (query,), instant=True)
 
 
-def bars(title: str, description: str, query: Query) -> Builder:
-    """Values of the whole range side by side."""
+def bars(title: str, description: str, query: Query, *, empty: str = NO_RUN) -> Builder:
+    """Values of the whole range side by side. `empty`: what stands there without one."""
     panel = (
         bargauge.Panel().orientation(shared.VizOrientation.HORIZONTAL).display_mode(shared.BarGaugeDisplayMode.BASIC)
     )
-    return _filled(panel.reduce_options(_LAST).min(0), title, description, (query,), instant=True)
+    panel.reduce_options(_LAST).min(0).no_value(empty)
+    return _filled(panel, title, description, (query,), instant=True)
 
 
 def heat(title: str, description: str, query: Query) -> Builder:
@@ -235,11 +249,14 @@ def heat(title: str, description: str, query: Query) -> Builder:
 
 
 def unit_of(unit: str) -> str:
-    """The unit of the table as Grafana writes it; `{acquire}/s` becomes "acquires/s" behind the number."""
+    """The unit of the table as Grafana writes it; `{acquire}/s` becomes "acquires/s" behind the number.
+
+    Grafana puts a space before a suffix. A suffix is not shortened (78.8 K), so a count is exactly that of result.json.
+    """
     if unit in _UNITS:
         return _UNITS[unit]
     noun, _, per = unit.strip("{").partition("}")
-    return f"suffix: {noun}s{per}"
+    return f"suffix:{noun}s{per}"
 
 
 def _filled(
@@ -264,12 +281,22 @@ def _filled(
 
 
 def board(
-    title: str, name: str, description: str, shelves: Sequence[Shelf], extra: Sequence[Variable] = (),
-    *, variables: Sequence[Variable] = (),
-) -> str:  # fmt: skip
-    """The board as the JSON text that is committed: of runs, with `extra` variables; or with its own `variables`."""
+    title: str,
+    name: str,
+    description: str,
+    shelves: Sequence[Shelf],
+    extra: Sequence[Variable] = (),
+    *,
+    variables: Sequence[Variable] = (),
+    since: str = ONE_RUN,
+    refresh: str = "5s",
+) -> str:
+    """The board as the JSON text that is committed: of runs, with `extra` variables; or with its own `variables`.
+
+    It opens on the time from `since` until now, and looks again after each `refresh`.
+    """
     made = dashboard.Dashboard(f"{TAG}: {title}").uid(f"{TAG}-{name}").description(description).tags([TAG])
-    made.timezone("browser").time("now-15m", "now").refresh("5s").tooltip(models.DashboardCursorSync.CROSSHAIR)
+    made.timezone("browser").time(since, "now").refresh(refresh).tooltip(models.DashboardCursorSync.CROSSHAIR)
     source = dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus")
     for variable in (source, *(variables or (*_variables(), *extra))):
         made.with_variable(variable)
@@ -278,7 +305,12 @@ def board(
     others = dashboard.DashboardLink("lockbench boards").type(models.DashboardLinkType.DASHBOARDS).tags([TAG])
     made.link(others.as_dropdown(True).include_vars(True).keep_time(True))
     _place(made, shelves)
-    return JSONEncoder(sort_keys=True, indent=2, ensure_ascii=False).encode(made.build()) + "\n"
+    built = made.build()
+    for one in built.templating.list_val:  # the SDK gives each variable what only an interval has
+        one.auto = None
+        one.auto_min = None
+        one.auto_count = None
+    return JSONEncoder(sort_keys=True, indent=2, ensure_ascii=False).encode(built) + "\n"
 
 
 def _place(made: dashboard.Dashboard, shelves: Sequence[Shelf]) -> None:

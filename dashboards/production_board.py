@@ -7,11 +7,12 @@ the same names has a run id, and is left out. Rates and shares are of the last f
 from functools import partial
 
 from dashboards import panels
-from dashboards.panels import ACQUIRE, INSTANCE, PRODUCTION, Query, board, choice, instances, lines, number, ratio
+from dashboards.panels import ACQUIRE, AN_HOUR, INSTANCE, PRODUCTION, Query, board, choice, instances, lines, ratio
 
 _ENDED, _CLASS = "redlock.acquire.outcomes", ("job", "redlock_resource_class")
 _FLEET = ("job", "instance", "redlock_fleet")
 _now, _rate = partial(panels.now, run=PRODUCTION), partial(panels.rate, run=PRODUCTION)
+_state = partial(panels.state, run=PRODUCTION)
 _p99 = partial(panels.quantile, 0.99, run=PRODUCTION)
 
 
@@ -34,13 +35,14 @@ _over, _gone = partial(_now, "redlock.leases.overdue"), partial(_rate, "redlock.
 _holding = Query(_now("redlock.leases.held").expr, "{caller}", "holding")
 _waiting = _now("redlock.callers.waiting").named("waiting")
 _outcomes = _rate(_ENDED, ("redlock_outcome",))
+_number = partial(panels.number, empty="no service in view")
 _GLANCE = (
-    number("Failed", "Acquires without a quorum, with a split vote, or too late: see the instances.", _failed()),
-    number("Slow", "Leases that took longer than slow_s: see for whom.", _slow()),
-    number("Acquire p99", "High with many waiting: a hot resource; else: an instance.", _acquire[1]),
-    number("Instances beyond the quorum", "For the process that has fewest. Below 0 nothing can be locked.", _spare),
-    number("Leases overdue", "Ran out, not given back: hold shorter, or keep_alive.", _over(), red_above=1),
-    number("Leases gone", "Found gone, per second: somebody worked without its lock.", _gone()),
+    _number("Failed", "Acquires without a quorum, with a split vote, or too late: see the instances.", _failed()),
+    _number("Slow", "Leases that took longer than slow_s: see for whom.", _slow()),
+    _number("Acquire p99", "High with many waiting: a hot resource; else: an instance.", _acquire[1]),
+    _number("Instances beyond the quorum", "For the process that has fewest. Below 0 nothing can be locked.", _spare),
+    _number("Leases overdue", "Ran out, not given back: hold shorter, or keep_alive.", _over(), red_above=1),
+    _number("Leases gone", "Found gone, per second: somebody worked without its lock.", _gone()),
 )
 _COURSE = (
     lines("Outcomes", "Contended is an answer: somebody else holds it.", _outcomes, stacked=True),
@@ -60,8 +62,8 @@ _WHY = (
     lines("Rounds per acquire, p99", "Many: contenders collide; widen the retry window.", _tries),
     lines("Split votes", "Rounds that nobody could win: too many at once.", _rate("redlock.split_votes", ("job",))),
 )
-_voting = _now("redlock.instance.voting", INSTANCE, function="min")
-_abstains = _now("redlock.instance.abstaining", INSTANCE, function="max")
+_voting = _state("redlock.instance.voting", INSTANCE, function="min")
+_abstains = _state("redlock.instance.abstaining", INSTANCE, function="max")
 _replies = _p99("db.client.operation.duration", INSTANCE, db_system_name="redis", db_operation_name="SET")
 _errors = _rate("redlock.instance.errors", (*INSTANCE, "error_type"))
 _INSTANCES = (
@@ -85,4 +87,7 @@ def production() -> str:
     about = "Applications with lockcore.otel.instrument: is locking fine, for whom not, which instance, what to do."
     whom = ("For whom not?", 7, _WHOM), ("", 7, _WHY)
     shelves = ("Is locking fine?", 4, _GLANCE), ("", 8, _COURSE), *whom, ("Which instance?", 8, _INSTANCES)
-    return board("Locks in production", "production", about, (*shelves, ("", 7, _TROUBLES)), variables=variables)
+    shelves = (*shelves, ("", 7, _TROUBLES))
+    return board(
+        "Locks in production", "production", about, shelves, variables=variables, since=AN_HOUR, refresh="30s"
+    )

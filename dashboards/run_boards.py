@@ -12,13 +12,29 @@ from grafana_foundation_sdk.models.dashboard import VariableOption
 
 from bench.telemetry.table import BY_NAME
 from dashboards import panels
-from dashboards.panels import ACQUIRE, INSTANCE, Query, bars, board, lines, now, number, quantile, rate, ratio, total
+from dashboards.panels import (
+    ACQUIRE,
+    INSTANCE,
+    SOME_RUNS,
+    Query,
+    bars,
+    board,
+    lines,
+    now,
+    number,
+    quantile,
+    rate,
+    ratio,
+    state,
+    total,
+)
 
 SLO_S = ("0.001", "0.0022", "0.0047", "0.01", "0.022", "0.047", "0.1", "0.22", "0.47")  # bounds of every histogram
 _MARGIN, _REPLY, _ENDED = "redlock.vote.margin", "db.client.operation.duration", "redlock.acquire.outcomes"
 _leases = partial(total, _ENDED, redlock_outcome="acquired")
 _broken = partial(total, "redlock.safety.violations", redlock_violation_kind="service_fault")
-_UNSAFE = "Leases on one resource valid at the same time. Must be 0; no data: no oracle ran."
+_UNSAFE = "Leases on one resource valid at the same time. Must be 0; without a figure no oracle ran."
+_NO_ORACLE, _NO_CRASH = "no oracle ran", "no crash in view"
 _WHOLE_RUN = "Leases over the time its users ran, warm-up and drain included; averaged over the runs in view."
 
 
@@ -31,8 +47,10 @@ def _half_and_most(name: str) -> list[Query]:
 _p99_of_all = panels.acquire_quantile(0.99, whole=True)
 _in_time = ratio(panels.below(ACQUIRE, "$slo", redlock_outcome="acquired"), total(_ENDED))
 _GLANCE = (
-    number("Safety violations", _UNSAFE, _broken(), red_above=1),
-    number("Leases judged", "By the oracle, for violations.", total("redlock.safety.judged_leases")),
+    number("Safety violations", _UNSAFE, _broken(), red_above=1, empty=_NO_ORACLE),
+    number(
+        "Leases judged", "By the oracle, for violations.", total("redlock.safety.judged_leases"), empty=_NO_ORACLE
+    ),
     number("Leases", "Acquired in the runs in view, warm-up and drain included: `totals` of result.json.", _leases()),
     number("Rate of the whole run", _WHOLE_RUN, panels.whole_rate()),
     number("Acquire p99", "Of all acquires in view, from the intended start; 100 s: over 1 % failed.", _p99_of_all),
@@ -65,7 +83,7 @@ _OUTCOMES = (
 _gone = Query(rate("redlock.leases.gone").expr, "{lock}/s", "leases gone")
 _expired = Query(rate("redis.keys.expired").expr, "{lock}/s", "keys expired")
 _validity = panels.mean("redlock.lease.validity").named("mean")
-_faults = now("redlock.fault.active", ("redlock_fault_kind", "redlock_fault_target"))
+_faults = state("redlock.fault.active", ("redlock_fault_kind", "redlock_fault_target"))
 _LEASES = (
     lines("Validity left at the grant", "Of a lease: TTL minus the time taken minus drift.", _validity),
     lines("Leases gone and keys expired", "Found gone at their release; not released in time.", _gone, _expired),
@@ -125,7 +143,7 @@ _REPLIES = (
     lines("Reply to a SET, p99", _TIMED, _slow),
     lines("Latency skew", "Median reply of the slowest instance over that of the fastest.", _skew),
 )
-_abstains = now("redlock.instance.abstaining", INSTANCE, function="max")
+_abstains = state("redlock.instance.abstaining", INSTANCE, function="max")
 _INSTANCES = (
     lines("Voting instances", "Below the quorum nothing can be locked.", panels.voting().named("voting"), _needed),
     lines("Abstaining", "1 while an instance does not vote, as it may have forgotten locks.", _abstains),
@@ -163,19 +181,23 @@ _PRICE = (
     bars("Rate of the whole run", _WHOLE_RUN, panels.whole_rate(_BY)),
     bars("Acquire p50", "Of all leases of the runs, from the intended start.", _p50),
     bars("Acquire p99", "Of all leases of the runs, from the intended start.", _p99),
-    bars("Fsyncs per lease", "Of all instances, where the fault shim counts them.", _each_lease("redis.aof.fsyncs")),
+    bars(
+        "Fsyncs per lease", "Of all instances, where the fault shim counts them.", _each_lease("redis.aof.fsyncs"),
+        empty="no shim counted",
+    ),
     bars("Stalls per lease", "Writes postponed behind a running sync (aof_delayed_fsync).", _stalls),
     bars("Reply to a SET, p99", "Of all instances over the whole runs, of observed attempts.", _reply),
 )
 _lost, _doubled = total("redlock.crash.lost_locks", _BY), total("redlock.crash.double_grants", _BY)
 _window = quantile(0.99, "redlock.crash.lost_window", _BY, whole=True)
 _LOSS = (
-    bars("Locks lost in crashes", "Acknowledged locks that an instance forgot.", _lost),
-    bars("Lost window, p99", "How far back before a crash acknowledged locks were lost.", _window),
-    bars("Double grants", "Leases valid beside another one after a crash.", _doubled),
-    bars("Safety violations", _UNSAFE, _broken(_BY)),
+    bars("Locks lost in crashes", "Acknowledged locks that an instance forgot.", _lost, empty=_NO_CRASH),
+    bars("Lost window, p99", "How far back before a crash acknowledged locks were lost.", _window, empty=_NO_CRASH),
+    bars("Double grants", "Leases valid beside another one after a crash.", _doubled, empty=_NO_CRASH),
+    bars("Safety violations", _UNSAFE, _broken(_BY), empty=_NO_ORACLE),
 )
-_size, _rewrites = (now(f"redis.aof.{name}", (*INSTANCE, *_BY)) for name in ("size", "rewrite_in_progress"))
+_size = now("redis.aof.size", (*INSTANCE, *_BY))
+_rewrites = state("redis.aof.rewrite_in_progress", (*INSTANCE, *_BY))
 _SERVERS = (
     lines("AOF size", "By instance.", _size),
     lines("AOF rewrites", "1 while an instance rewrites its AOF.", _rewrites),
@@ -186,7 +208,7 @@ def fsync() -> str:
     """The board as JSON."""
     about = "What each AOF policy costs and what it loses. Run the same scenario with --fsync none, everysec, always."
     shelves = ("The price, by policy", 6, _PRICE), ("The loss, by policy", 6, _LOSS), ("Servers", 7, _SERVERS)
-    return board("Fsync trade-off", "fsync", about, shelves)
+    return board("Fsync trade-off", "fsync", about, shelves, since=SOME_RUNS)
 
 
 # -- generator health and comparison -----------------------------------------------------------------------------------
@@ -219,12 +241,13 @@ def _per_lease(name: str) -> Query:
 
 
 _speed = _against(panels.whole_rate(), panels.whole_rate(run="$baseline"))
+_ratio_of = partial(number, empty="choose a run and a baseline")
 _RATIOS = (
-    number("Rate", "Leases per second of the whole run; above 1 the chosen run is faster.", _speed),
-    number("Acquire p50", "Below 1 the chosen run is faster.", _latency(0.5)),
-    number("Acquire p99", "Below 1 the chosen run is faster.", _latency(0.99)),
-    number("Client CPU per lease", "Below 1 the chosen run is cheaper.", _per_lease("redlock.client.cpu")),
-    number("Server CPU per lease", "Below 1 the chosen run is cheaper.", _per_lease("redis.cpu.time")),
+    _ratio_of("Rate", "Leases per second of the whole run; above 1 the chosen run is faster.", _speed),
+    _ratio_of("Acquire p50", "Below 1 the chosen run is faster.", _latency(0.5)),
+    _ratio_of("Acquire p99", "Below 1 the chosen run is faster.", _latency(0.99)),
+    _ratio_of("Client CPU per lease", "Below 1 the chosen run is cheaper.", _per_lease("redlock.client.cpu")),
+    _ratio_of("Server CPU per lease", "Below 1 the chosen run is cheaper.", _per_lease("redis.cpu.time")),
 )
 
 
@@ -236,4 +259,4 @@ def generator() -> str:
     asked = "baseline", "Baseline", "the run that is 1.0 in the ratios", panels.RUN
     baseline = panels.choice(*asked, within, multi=False)
     shelves = ("Health", 4, _HEALTH), ("", 8, _LOAD), ("Chosen run ÷ baseline", 4, _RATIOS)
-    return board("Generator health and comparison", "generator", about, shelves, (named, baseline))
+    return board("Generator health and comparison", "generator", about, shelves, (named, baseline), since=SOME_RUNS)

@@ -146,15 +146,58 @@ def test_a_panels_unit_is_that_of_its_metrics(panel: dict) -> None:
             assert {one.unit for one in ones} == {"By"}
         elif unit == "percentunit":
             assert " / " in expr or {one.unit for one in ones} == {"s"}
-        elif unit == "suffix: ×":
+        elif unit == "none":
+            assert {one.kind for one in ones} == {InstrumentKind.GAUGE}
+        elif unit == "suffix:×":
             assert " / " in expr
         else:
-            assert re.fullmatch(r"suffix: [a-z]+(/s|/lease)?", unit)
+            assert re.fullmatch(r"suffix:[a-z]+(/s|/lease)?", unit)
             whole = "redlock_load_time" in expr  # leases over seconds
             rated = "rate(" in expr or all(one.unit.endswith("/s") for one in ones)
             assert unit.endswith("/s") == (
                 whole or (rated and " / " not in expr and "quantile(0.99" not in expr and "quantile(0.01" not in expr)
             )
+
+
+def test_an_index_and_a_state_have_no_unit_and_no_suffix_begins_with_a_space() -> None:
+    """Grafana writes a space before a suffix. "0.99 indexs" was on a board."""
+    units = {panel.values[0]["title"]: panel.values[0]["fieldConfig"]["defaults"]["unit"] for panel in PANELS}
+    assert {title for title, unit in units.items() if unit == "none"} == {
+        "Fairness among callers",
+        "Faults",
+        "Abstaining",
+        "AOF rewrites",
+        "Votes for its clients",
+    }
+    assert not [unit for unit in units.values() if ": " in unit]
+    nouns = {unit.removeprefix("suffix:").partition("/")[0] for unit in units.values() if "suffix" in unit}
+    known = (
+        "acquires attempts callers commands connections errors fsyncs instances items leases locks restarts rounds "
+        "turns violations votes ×"
+    )
+    assert nouns == set(known.split())
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_a_panel_of_single_figures_says_in_words_that_there_is_none(panel: dict) -> None:
+    """Grafana writes "No data" otherwise, which may be a fault of the stack or not."""
+    words = panel["fieldConfig"]["defaults"].get("noValue")
+    if panel["type"] not in ("stat", "bargauge"):
+        assert words is None, "a graph without a line shows its time range"
+        return
+    assert re.fullmatch(r"(no|choose) [a-z ]+", words)
+
+
+def test_a_board_opens_on_the_time_that_its_question_takes() -> None:
+    spans = {name: (board["time"]["from"], board["refresh"]) for name, board in BOARDS.items()}
+    one, some = ("now-3m", "5s"), ("now-30m", "5s")
+    assert spans == {
+        "run-overview": one,
+        "quorum": one,
+        "fsync": some,
+        "generator": some,
+        "production": ("now-1h", "30s"),
+    }
 
 
 def test_every_instrument_that_a_run_has_is_on_a_board() -> None:
