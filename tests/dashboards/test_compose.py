@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from dashboards.alerts import Receiver
+from tests.dashboards.test_kubernetes import WORKER_PROBE
 
 yaml = pytest.importorskip("yaml")
 ROOT = Path(__file__).parents[2]
@@ -119,7 +120,7 @@ def test_locusts_page_asks_for_a_password() -> None:
 def test_everything_that_stays_is_asked_for_its_health_and_waited_for() -> None:
     """Collector and Tempo have no shell; `ready` asks them, and whoever needs them waits for `ready`."""
     asked = {name for name, service in SERVICES.items() if "healthcheck" in service}
-    assert set(SERVICES) - ONCE - asked == {"collector", "tempo", "locust-worker"}
+    assert set(SERVICES) - ONCE - asked == {"collector", "tempo"}
     question = " ".join(SERVICES["ready"]["healthcheck"]["test"])
     assert "collector:13133" in question
     assert "tempo:3200" in question
@@ -127,6 +128,30 @@ def test_everything_that_stays_is_asked_for_its_health_and_waited_for() -> None:
         waits = SERVICES[name]["depends_on"]
         assert all(waits[one]["condition"] == "service_healthy" for one in (*INSTANCES, "ready"))
     assert SERVICES["grafana"]["depends_on"]["prometheus"]["condition"] == "service_healthy"
+
+
+def test_a_locust_worker_is_well_while_it_is_connected_to_the_master() -> None:
+    """The question itself is tried in test_kubernetes.py."""
+    assert SERVICES["locust-worker"]["healthcheck"]["test"] == ["CMD", *WORKER_PROBE]
+    if COMPOSE:
+        assert _composed()["services"]["locust-worker"]["healthcheck"]["test"] == ["CMD", *WORKER_PROBE]
+
+
+def test_the_base_image_is_pinned_by_its_digest_and_named_by_one_variable() -> None:
+    lines = (ROOT / "dashboards" / "Dockerfile").read_text("utf-8").splitlines()
+    (base,) = (line.removeprefix("ARG BASE=") for line in lines if line.startswith("ARG"))
+    assert re.fullmatch(r"python:\d+\.\d+\.\d+-slim-\w+@sha256:[0-9a-f]{64}", base)
+    assert [line for line in lines if line.startswith("FROM")] == ["FROM ${BASE}"]
+
+
+def test_nothing_asks_its_maker_for_updates_or_tells_of_its_use() -> None:
+    grafana = SERVICES["grafana"]["environment"]
+    for name in ("REPORTING_ENABLED", "CHECK_FOR_UPDATES", "CHECK_FOR_PLUGIN_UPDATES"):
+        assert grafana[f"GF_ANALYTICS_{name}"] == "false"
+    assert grafana["GF_NEWS_NEWS_FEED_ENABLED"] == "false"
+    assert grafana["GF_PLUGINS_PREINSTALL_DISABLED"] == "true"
+    tempo = yaml.safe_load((ROOT / "dashboards" / "tempo" / "tempo.yaml").read_text("utf-8"))
+    assert tempo["usage_report"]["reporting_enabled"] is False
 
 
 def test_the_secrets_are_drawn_once_for_those_who_need_them(tmp_path: Path) -> None:
