@@ -306,7 +306,7 @@ def board(
     made.link(others.as_dropdown(True).include_vars(True).keep_time(True))
     _place(made, shelves)
     built = made.build()
-    for one in built.templating.list_val:  # the SDK gives each variable what only an interval has
+    for one in built.templating.list_val or ():  # the SDK gives each variable what only an interval has
         one.auto = None
         one.auto_min = None
         one.auto_count = None

@@ -85,9 +85,12 @@ def production() -> str:
     service = choice("service", "Service", "who locks", "job", apps, of="redlock.leases.held")
     variables = (service, *instances(f'{apps}, job=~"$service"'))
     about = "Applications with lockcore.otel.instrument: is locking fine, for whom not, which instance, what to do."
-    whom = ("For whom not?", 7, _WHOM), ("", 7, _WHY)
-    shelves = ("Is locking fine?", 4, _GLANCE), ("", 8, _COURSE), *whom, ("Which instance?", 8, _INSTANCES)
-    shelves = (*shelves, ("", 7, _TROUBLES))
-    return board(
-        "Locks in production", "production", about, shelves, variables=variables, since=AN_HOUR, refresh="30s"
+    shelves = (
+        ("Is locking fine?", 4, _GLANCE),
+        ("", 8, _COURSE),
+        ("For whom not?", 7, _WHOM),
+        ("", 7, _WHY),
+        ("Which instance?", 8, _INSTANCES),
+        ("", 7, _TROUBLES),
     )
+    return board("Locks in production", "production", about, shelves, variables=variables, since=AN_HOUR, refresh="30s")

@@ -48,9 +48,7 @@ _p99_of_all = panels.acquire_quantile(0.99, whole=True)
 _in_time = ratio(panels.below(ACQUIRE, "$slo", redlock_outcome="acquired"), total(_ENDED))
 _GLANCE = (
     number("Safety violations", _UNSAFE, _broken(), red_above=1, empty=_NO_ORACLE),
-    number(
-        "Leases judged", "By the oracle, for violations.", total("redlock.safety.judged_leases"), empty=_NO_ORACLE
-    ),
+    number("Leases judged", "By the oracle, for violations.", total("redlock.safety.judged_leases"), empty=_NO_ORACLE),
     number("Leases", "Acquired in the runs in view, warm-up and drain included: `totals` of result.json.", _leases()),
     number("Rate of the whole run", _WHOLE_RUN, panels.whole_rate()),
     number("Acquire p99", "Of all acquires in view, from the intended start; 100 s: over 1 % failed.", _p99_of_all),
@@ -182,7 +180,9 @@ _PRICE = (
     bars("Acquire p50", "Of all leases of the runs, from the intended start.", _p50),
     bars("Acquire p99", "Of all leases of the runs, from the intended start.", _p99),
     bars(
-        "Fsyncs per lease", "Of all instances, where the fault shim counts them.", _each_lease("redis.aof.fsyncs"),
+        "Fsyncs per lease",
+        "Of all instances, where the fault shim counts them.",
+        _each_lease("redis.aof.fsyncs"),
         empty="no shim counted",
     ),
     bars("Stalls per lease", "Writes postponed behind a running sync (aof_delayed_fsync).", _stalls),

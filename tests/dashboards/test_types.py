@@ -16,7 +16,8 @@ from tests.dashboards.asked import FOLDER
 
 SCHEMA = os.environ.get("LOCKBENCH_GRAFANA_SCHEMA", "")
 COMPILER = "node_modules/typescript/bin/tsc"
-OPTIONS = "--noEmit --strict --module esnext --moduleResolution bundler --target es2022 --skipLibCheck".split()
+STRICT = ("--strict", "--noEmit", "--skipLibCheck")
+MODULES = ("--target", "es2022", "--module", "esnext", "--moduleResolution", "bundler")
 BOARDS = {path.stem: path.read_text("utf-8") for path in FOLDER.glob("*.json")}
 
 
@@ -42,7 +43,7 @@ def complaints(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[st
     for name, text in (BOARDS | PLANTED).items():
         source = f"import type {{ Board }} from './board';\nexport const made: Board = {text};\n"
         (folder / f"{name}.ts").write_text(source, "utf-8")
-    words = ["node", COMPILER, *OPTIONS, *(path.name for path in sorted(folder.glob("*.ts")))]
+    words = ["node", COMPILER, *STRICT, *MODULES, *(path.name for path in sorted(folder.glob("*.ts")))]
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
     lines = re.findall(r"^(.+)\.ts\(\d+,\d+\): error (.+)$", done.stdout, re.MULTILINE)
     assert bool(lines) == bool(done.returncode), done.stdout + done.stderr
