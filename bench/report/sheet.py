@@ -28,12 +28,30 @@ STYLES = {GOOD: "good", DOUBTFUL: "warning", BAD: "bad"}  # as a page calls them
 ROOMY = 100  # columns
 
 
+TO_DO, NOT_MEASURED = "What to do", "What was not measured"  # groups of sentences; a page heads them so
+
+
 class Sentence(NamedTuple):
-    """A labelled sentence; `style` is GOOD, DOUBTFUL or BAD, "" = that of its label."""
+    """A labelled sentence; `style` is GOOD, DOUBTFUL or BAD, "" = that of its label; `group`: TO_DO, NOT_MEASURED, or
+    "" for a note."""
 
     label: str
     text: str
     style: str = ""
+    group: str = ""
+
+
+class KeyFigure(NamedTuple):
+    """One of the figures that answer the question: a short name, the value, and the bound that goes with it."""
+
+    name: str
+    value: str
+    bound: str = ""
+
+    @property
+    def text(self) -> str:
+        """Value and bound in one line."""
+        return f"{self.value} ({self.bound})" if self.bound else self.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +59,7 @@ class Part:
     """One table: what it shows, its head (lines of a cell parted by newlines), its rows. `left`: columns of words.
 
     On a terminal `aside` is a column for roomy ones only, and `below` one that has a line of its own under its row;
-    `styles`: of cells, by their text.
+    `styles`: of cells, by their text; `terms`: words of it that are not everyday, each with its meaning.
     """
 
     name: str
@@ -52,6 +70,7 @@ class Part:
     aside: int | None = None
     below: int | None = None
     styles: Mapping[str, str] = field(default_factory=dict)
+    terms: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def plain_head(self) -> tuple[str, ...]:
@@ -64,10 +83,18 @@ Row = TypeVar("Row")
 Columns = Sequence[tuple[str, Callable[[Row], str]]]  # of each its head, and what it shows of a row
 
 
-def table(name: str, about: str, columns: Columns[Row], rows: Iterable[Row], left: Collection[int] = (0,)) -> Part:
+def table(
+    name: str,
+    about: str,
+    columns: Columns[Row],
+    rows: Iterable[Row],
+    left: Collection[int] = (0,),
+    *,
+    terms: Mapping[str, str] | None = None,
+) -> Part:
     """Return the table that shows `rows` in these `columns`; `left`: those of words."""
     cells = tuple(tuple(shown(row) for _, shown in columns) for row in rows)
-    return Part(name, about, tuple(head for head, _ in columns), cells, frozenset(left))
+    return Part(name, about, tuple(head for head, _ in columns), cells, frozenset(left), terms=terms or {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +110,12 @@ class Sheet:
     lines: tuple[Sentence, ...]
     tables_first: bool = False
     caveat: str = ""  # of the headline: beside the word also where there is no room for the rest
+    keys: tuple[KeyFigure, ...] = ()
+
+    @property
+    def terms(self) -> dict[str, str]:
+        """What the words mean that its tables explain."""
+        return {term: meaning for part in self.parts for term, meaning in part.terms.items()}
 
     def style_of(self, line: Sentence) -> str:
         """The style of one of its lines: a reason has that of the verdict, a warning wants attention."""
@@ -92,7 +125,7 @@ class Sheet:
 def sheet_of(
     result: Document, place: str, *, kind: str, headline: str, conditions: Iterable[str],
     parts: Iterable[Part], lines: Iterable[tuple[str, str] | Sentence],
-    tables_first: bool = False, caveat: str = "",
+    tables_first: bool = False, caveat: str = "", keys: Iterable[KeyFigure] = (),
 ) -> Sheet:  # fmt: skip
     """Return the sheet of a `result` of `kind`, stored at `place` ("" = nowhere): around its own `lines` what every
     result says, the reasons of its verdict, its warnings, and where it is."""
@@ -103,7 +136,8 @@ def sheet_of(
         *([("result", place)] if place else []),
     ]
     word, once = word_of(kind, result.verdict), tuple(dict.fromkeys(Sentence(*line) for line in said))
-    return Sheet(word.text, word.colour, headline, " · ".join(conditions), tuple(parts), once, tables_first, caveat)
+    about = " · ".join(conditions)
+    return Sheet(word.text, word.colour, headline, about, tuple(parts), once, tables_first, caveat, tuple(keys))
 
 
 def made(result: Document, shared: str = "") -> tuple[str, str, str]:
@@ -118,6 +152,8 @@ def print_sheet(sheet: Sheet, console: Console) -> None:
     console.print(verdict)
     console.print(Text(sheet.conditions, style="dim"))
     tables = [line for part in sheet.parts for line in _part(part, console.width)]
+    if terms := sheet.terms:
+        tables += [Text(), *(Text(f"{term}: {meaning}", style="dim") for term, meaning in terms.items())]
     facts = [Text(), _facts(sheet)]
     for line in (*tables, *facts) if sheet.tables_first else (*facts, *tables):
         console.print(line)
@@ -131,11 +167,13 @@ def print_sheet(sheet: Sheet, console: Console) -> None:
 
 def sheet_markdown(sheet: Sheet) -> str:
     """Return `sheet` as a Markdown document."""
-    facts = "\n".join(f"- **{line.label}**: {line.text}" if line.label else f"  - {line.text}" for line in sheet.lines)
+    lines = (*(Sentence(key.name, key.text) for key in sheet.keys), *sheet.lines)
+    facts = "\n".join(f"- **{line.label}**: {line.text}" if line.label else f"  - {line.text}" for line in lines)
     tables: list[str] = []
     for part in sheet.parts:
         title = [f"### {part.name}{f': {part.about}' if part.about else ''}"] if part.name else []
         tables += [*title, part_markdown(part)]
+    tables += [f"*{term}*: {meaning}" for term, meaning in sheet.terms.items()]
     parts = [*tables, facts] if sheet.tables_first else [facts, *tables]
     text = "\n\n".join([f"## {sheet.verdict}: {sheet.headline}", sheet.conditions, *parts]) + "\n"
     return re.sub(r"([#@])(?=\w)", "\\1\u2060", text)  # a word joiner: #1 is an instance, no issue of the reader's
@@ -154,6 +192,9 @@ def _facts(sheet: Sheet) -> Table:
     table = Table(box=None, show_header=False, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column(style="dim", no_wrap=True, min_width=10)  # the sentences of most sheets stand below each other
     table.add_column(overflow="fold")
+    for key in sheet.keys:
+        bound = f" ({key.bound})" if key.bound else ""
+        table.add_row(Text(key.name), Text.assemble((key.value, "bold"), bound))
     for line in sheet.lines:
         table.add_row(Text(line.label), Text(line.text, style=sheet.style_of(line)))
     return table

@@ -7,6 +7,8 @@ goes to stderr, stdout holds the tables, or with --json the result and nothing e
 from __future__ import annotations
 
 import os
+import shlex
+import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +35,7 @@ _LISTS = ("policies", "instances", "clients", "pipeline", "latency", "repeats", 
 LEAST_S, MOST_S = 0.2, 600.0  # of a load
 MOST_DELAY_MS = 1000.0
 MOST_CALLERS = 65_536
+LEAST_TTL_MS, MOST_TTL_MS = 1.0, 86_400_000.0  # of a lock that somebody plans
 _CALLERS = Several(click.IntRange(1, MOST_CALLERS))
 _POLICIES: tuple[Policy, ...] = ("none", "no", "everysec", "always", "waitaof")
 _EACH = Several(click.Choice(_POLICIES))
@@ -165,9 +168,22 @@ def _product(values: Values, scenario: Scenario | None) -> tuple[FsyncCell, ...]
     return tuple(product_cells(values["policies"] or _POLICIES, counts, shapes, delays or usual))
 
 
+def _ttl_ms(text: str) -> float:
+    ttl_ms = parse_duration(text)
+    if not LEAST_TTL_MS <= ttl_ms <= MOST_TTL_MS:
+        raise ValueError(f"{text} is not between {LEAST_TTL_MS:g}ms and {MOST_TTL_MS / 3_600_000:g}h")
+    return ttl_ms
+
+
+_TTL = Read("duration", _ttl_ms)
+
+
 @click.command(cls=Grouped)
 @click.option("--costs", "speed", metavar="RESULT", type=PLACE, help="what policies cost  [newest]")
 @click.option("--crash", metavar="RESULT", type=PLACE, help="what they lose  [newest, if any]")
+@click.option(
+    "--ttl", "ttl_ms", metavar="DURATION", type=Read("duration", _ttl_ms), help="your longest TTL: what a wait costs"
+)
 @click.option("--html", metavar="FILE", type=PLACE, help="write the page with its pictures, too")
 @file_options
 @click.option("--json", "as_json", is_flag=True, help="print the page as JSON on stdout, nothing else")
@@ -182,13 +198,14 @@ def planner(**values: Any) -> int:
     from bench.experiments.crash.result import CrashResult
     from bench.experiments.fsync.planner import apart, judge_page, machine_text, plan_page
     from bench.experiments.fsync.result import FsyncResult
-    from bench.experiments.fsync.words import planner_sheet, suite
+    from bench.experiments.fsync.words import planner_page, planner_sheet, suite
     from bench.measure.environment import describe_environment
     from bench.measure.section import builtins_of
-    from bench.report.html.page import page_of, write_page
+    from bench.report.html.page import write_page
     from bench.report.kinds import newest_result, result_of_kind
     from bench.report.sheet import print_sheet
     from bench.screen import console_on, say_json
+    from lockcore.mask import masked_command
 
     require_outputs(values)
     speed, losses, there = values["speed"], values["crash"], Path("results")
@@ -198,7 +215,7 @@ def planner(**values: Any) -> int:
         raise EnvironmentNotReadyError("there is no result of lockbench fsync in results/; measure one, or name it")
     if crash is not None and (why := apart(result, crash)):
         raise UsageError(f"nothing can be planned: {why}; name two results that belong together (--costs, --crash)")
-    page = plan_page(result.rows, crash)
+    page = plan_page(result.rows, crash, values["ttl_ms"])
     result = msgspec.structs.replace(result, planner=page)
     sources = [f"{name} {one.id} of {one.started_at}" for name, one in (("fsync", result), ("crash", crash)) if one]
     sources.append(machine_text(result.environment, describe_environment()))
@@ -209,5 +226,7 @@ def planner(**values: Any) -> int:
         print_sheet(sheet, console_on())
     write_outputs(values, sheet, suite(result))
     if values["html"]:
-        write_page(page_of(result), values["html"])
+        write_page(
+            planner_page(result, sources, shlex.join(["lockbench", *masked_command(sys.argv[1:])])), values["html"]
+        )
     return int(judge_page(page).exit_code or 0)

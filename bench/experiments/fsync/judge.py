@@ -231,8 +231,8 @@ def judge_fsync(
 ) -> Verdict:
     """The section `verdict`. `planned`, `done`: visits; `rows`: what the findings are of."""
     evidence = [
-        _evidence("maxima that are no bound", [row for row in rows if row.load == "max"]),
-        _evidence("loads that were neither late nor a queue", [row for row in rows if row.load != "max"]),
+        _evidence("maxima that the load process did not limit", [row for row in rows if row.load == "max"]),
+        _evidence("open loads that started in time and kept up", [row for row in rows if row.load != "max"]),
         Evidence("visits made", done, math.ceil(planned * MADE_SHARE)),
     ]
     told = [(finding.verdict, finding.text) for finding in findings]

@@ -1,19 +1,20 @@
 """Speed beside losses: *rows of `lockbench fsync`, a result of `lockbench crash` → the planner's page*. Pure.
 
-One option = N × policy × how a crashed instance comes back. Speed: the maximum, and p99 at 80 % of it, of one reference
-load measured for most options. Losses: the worst of that option's power cuts, whole or torn, with clients that trust a
-restarted instance. Nothing is interpolated: a figure that was not measured is null. What a policy costs is the whole
-range over everything measured; only ratios with an interval are quoted, never a bound.
+One option = N × policy × how a crashed instance comes back, and whether clients let it abstain. Speed: the maximum, and
+p99 at 80 % of it, of one reference load measured for most options. Losses: the worst of that option's power cuts, whole
+or torn. Nothing is interpolated: a figure that was not measured is null. What a policy costs is the whole range over
+everything measured; only ratios with an interval are quoted, never a bound. What the page advises is in `advice.py`.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from msgspec.structs import asdict, replace
 
 from bench.errors import UsageError
-from bench.experiments.crash.result import RESTARTS, CrashGroup, CrashResult, CrashRow, Restart
+from bench.experiments.crash.result import RESTARTS, CrashGroup, CrashResult, CrashRow
+from bench.experiments.fsync.advice import answer, choices, place_text, seconds_text
 from bench.experiments.fsync.judge import always_costs, disk_of, find_rows, findings_of, judge_fsync, rate_interval
 from bench.experiments.fsync.result import (
     POLICIES,
@@ -25,7 +26,6 @@ from bench.experiments.fsync.result import (
     Most,
     Option,
     PlannerPage,
-    Policy,
     Setup,
 )  # fmt: skip
 from bench.measure import verdict as words
@@ -40,20 +40,34 @@ POWER_CUTS = ("power-cut", "power-cut-torn")
 Rows = Sequence[FsyncRow]
 
 
-def plan_page(rows: Rows, crash: CrashResult | None) -> PlannerPage:
-    """The section `planner`, its advice made from its figures."""
+def plan_page(rows: Rows, crash: CrashResult | None, longest_ttl_ms: float | None = None) -> PlannerPage:
+    """The section `planner`, its advice made from its figures. `longest_ttl_ms`: the user's, if named."""
     reference, costs = _reference(rows), always_costs(rows)
     known = sorted((cost for cost in costs if cost.is_known), key=lambda cost: cost.ratio)
+    options = tuple(_options(rows, crash, reference))
+    shown = _most_complete(options)
+    here = (cost for cost in known if (cost.setup, cost.instances) == (reference, shown))
     page = PlannerPage(
         reference=reference,
-        options=tuple(_options(rows, crash, reference)),
+        options=options,
         always_costs=CostRange(least=known[0], most=known[-1]) if known else None,
+        always_here=next(here, None),
+        shown_instances=shown,
+        longest_ttl_ms=longest_ttl_ms,
         disk_fdatasync_s=disk_of(row.disk_fdatasync_s for row in rows),
         ttl_ms=crash.conditions.ttl_ms if crash else None,
         crash_locks_per_s=crash.conditions.locks_per_s if crash else None,
         warnings=tuple(_doubts({row.instances for row in rows}, crash)) if crash else (),
     )
-    return replace(page, advice=tuple(_advice(page)), unmeasured=tuple(_unmeasured(page, rows, costs)))
+    advice = (answer(page), *(text for _, text in choices(page)))
+    return replace(page, advice=advice, unmeasured=tuple(_unmeasured(page, rows, costs, crash)))
+
+
+def _most_complete(options: Sequence[Option]) -> int | None:
+    """The N with the most options whose speed and losses are both known; of equals the largest."""
+    counts = Counter(one.instances for one in options)
+    whole = Counter(one.instances for one in options if one.crash and one.acquired_per_s)
+    return max(counts, key=lambda count: (whole[count], count), default=None)
 
 
 def earned(result: FsyncResult) -> FsyncResult:
@@ -141,7 +155,9 @@ def _doubts(counts: set[int], crash: CrashResult) -> Iterator[str]:
         yield f"no crash was made at N={', '.join(map(str, uncrashed))}: what others lose says nothing of it"
 
 
-def _unmeasured(page: PlannerPage, rows: Rows, costs: Sequence[AlwaysCost]) -> Iterator[str]:
+def _unmeasured(page: PlannerPage, rows: Rows, costs: Sequence[AlwaysCost], crash: CrashResult | None) -> Iterator[str]:
+    if crash is not None:
+        yield from _of_slow_disks(page, crash)
     if missing := [policy for policy in POLICIES if all(row.policy != policy for row in rows)]:
         yield f"what {', '.join(missing)} costs: lockbench fsync --fsync {','.join(missing)}"
     if uncut := dict.fromkeys(f"{one.policy} at N={one.instances}" for one in page.options if one.crash is None):
@@ -152,7 +168,31 @@ def _unmeasured(page: PlannerPage, rows: Rows, costs: Sequence[AlwaysCost]) -> I
         ("fewer than six pairs of visits", [cost for cost in costs if not cost.is_known and not cost.generator_bound]),
     ):
         if unknown:
-            yield f"what always costs with {'; '.join(map(_place, unknown))}: {why}"
+            yield f"what always costs with {'; '.join(map(place_text, unknown))}: {why}"
+
+
+def _of_slow_disks(page: PlannerPage, crash: CrashResult) -> Iterator[str]:
+    """The losses belong to the disk under the crashes; a slower one changes them as it changes the price."""
+    disk = crash.fleet.fdatasync_s
+    own = f"fdatasync p50 {disk.p50_s * 1000:.3g} ms" if disk else "its fdatasync was not measured"
+    reference = page.reference
+    if reference is not None and reference.injected_ms:
+        yield (
+            f"what everysec loses at the {reference.disk} of these prices: the crashes were made on the disk as it is "
+            f"({own}); a slower disk can lose more"
+        )
+    slow = [one for one in crash.groups if one.kind == "kill-slow-fsync" and one.policy == "everysec"]
+    windows_s = [one.lost_window_s.max for one in slow if one.lost_window_s.max is not None]
+    if windows_s:
+        yield (
+            f"a disk that stalls: with fsyncs of 1.5 s kill -9 alone lost up to {max(windows_s):.2f} s of locks "
+            "under everysec; nothing between that and this disk was crashed"
+        )
+    if page.longest_ttl_ms and page.ttl_ms and page.longest_ttl_ms != page.ttl_ms:
+        yield (
+            f"a crash at your TTL of {seconds_text(page.longest_ttl_ms)}: what comes on top of the TTL was measured at "
+            f"{seconds_text(page.ttl_ms)}"
+        )
 
 
 def _reference(rows: Rows) -> Setup | None:
@@ -167,8 +207,8 @@ def _reference(rows: Rows) -> Setup | None:
 
 
 def _options(rows: Rows, crash: CrashResult | None, reference: Setup | None) -> Iterator[Option]:
-    """By N, policy and restart; that is None where no crash was made."""
-    cells = [cell for cell in crash.rows if not cell.abstention] if crash else []
+    """By N, policy and way of coming back; that is None where no crash was made."""
+    cells = crash.rows if crash else ()
     found = {(row.instances, row.policy) for row in rows} | {(cell.instances, cell.policy) for cell in cells}
     for instances, policy in sorted(found, key=lambda pair: (pair[0], POLICIES.index(pair[1]))):
         wanted: dict[str, object] = {"instances": instances, "policy": policy}
@@ -176,21 +216,22 @@ def _options(rows: Rows, crash: CrashResult | None, reference: Setup | None) -> 
             wanted |= asdict(reference) | ({"injected_ms": 0.0} if policy == "none" else {})
         fastest = next(iter(find_rows(rows, **wanted)), None)
         loaded = next(iter(find_rows(rows, "80%", **wanted)), None)
-        crashed: dict[Restart, list[CrashRow]] = {}
+        crashed: dict[tuple[int, bool], list[CrashRow]] = {}
         for cell in cells:
             if (cell.instances, cell.policy) == (instances, policy):
-                crashed.setdefault(cell.restart, []).append(cell)
-        for restart in sorted(crashed, key=RESTARTS.index) or (None,):
+                crashed.setdefault((RESTARTS.index(cell.restart), cell.abstention), []).append(cell)
+        for key in sorted(crashed) or (None,):
             yield Option(
                 instances=instances,
                 policy=policy,
-                restart=restart,
+                restart=None if key is None else RESTARTS[key[0]],
+                abstention=key is not None and key[1],
                 acquired_per_s=fastest.acquired_per_s if fastest else None,
                 rate_interval=rate_interval(fastest) if fastest else None,
                 generator_bound=fastest.generator.bound if fastest else None,
                 p99_s=loaded.acquire_s.p99 if loaded and loaded.sustained and not loaded.generator.reason else None,
                 sustained=loaded.sustained if loaded else None,
-                crash=_losses(crashed[restart], crash.groups) if crash and restart else None,
+                crash=_losses(crashed[key], crash.groups) if crash and key is not None else None,
             )
 
 
@@ -203,71 +244,6 @@ def _losses(cells: Sequence[CrashRow], groups: Sequence[CrashGroup]) -> LossesSe
         cuts=sum(cuts.values()),
         lost_per_cut=Most(max=max(group.lost_per_cut.max or 0 for group in whole)),
         double_grants=sum(cell.double_grants for cell in cells),
+        asked=sum(cell.asked for cell in cells),
         unavailable_s=Most(max=max(cell.unavailable_s.max or 0.0 for cell in cells)),
     )
-
-
-Way = tuple[Policy, Restart | None]
-
-
-def _advice(page: PlannerPage) -> Iterator[str]:
-    """Sentences, the recommendation first. Every number in them stands in the page."""
-    costs, crashed = page.always_costs, dict[Way, list[LossesSeen]]()
-    for option in page.options:
-        if option.crash:
-            crashed.setdefault((option.policy, option.restart), []).append(option.crash)
-    if crashed:
-        yield _recommended(costs, crashed)
-        for way in sorted(crashed, key=lambda way: (POLICIES.index(way[0]), way[1] == "delayed")):
-            yield f"{_name(way)}: {_seen(crashed[way])}"
-    else:
-        yield "nothing is recommended yet: run lockbench crash --quick, then lockbench planner"
-    if costs and costs.least == costs.most:
-        yield f"always costs {costs} of everysec's locks/s: {_place(costs.most)}"
-    elif costs:
-        yield (
-            f"always costs {costs} of everysec's locks/s, depending on callers and disk: "
-            f"least with {_place(costs.least)}; most with {_place(costs.most)}"
-        )
-
-
-def _recommended(costs: CostRange | None, crashed: Mapping[Way, Sequence[LossesSeen]]) -> str:
-    """Of the ways that were safe at every N tried, the cheapest durable one, and its alternative."""
-    safe = [way for way, losses in crashed.items() if all(one.is_safe for one in losses)]
-    if not safe:
-        return "nothing that was crashed is safe: every policy led to double grants"
-    parts = []
-    if delayed := [way for way in safe if way[1] == "delayed"]:
-        best = next((way for way in delayed if way[0] == "everysec"), delayed[-1])
-        waits_s = max(one.unavailable_s.max for one in crashed[best])
-        parts.append(
-            f"take {_name(best)} ({_tried(crashed[best])}), if a crash may cost up to {waits_s:.1f} s without new locks"
-        )
-    if at_once := [way for way in safe if way[1] == "at-once"]:
-        best = next((way for way in at_once if way[0] == "always"), at_once[-1])
-        price = f": it costs {costs} of the locks/s" if costs else ": what it costs is not known here"
-        price = price if best[0] == "always" else ""
-        parts.append(f"take {_name(best)} ({_tried(crashed[best])}){', if it may not' if parts else ''}{price}")
-    return "; ".join(parts)
-
-
-def _tried(losses: Sequence[LossesSeen]) -> str:
-    return f"0 double grants in {sum(one.cuts for one in losses):,} crashes"
-
-
-def _name(way: Way) -> str:
-    return f"{way[0]} with delayed restart" if way[1] == "delayed" else f"{way[0]}, restarted at once"
-
-
-def _seen(losses: Sequence[LossesSeen]) -> str:
-    cuts, grants = sum(one.cuts for one in losses), sum(one.double_grants for one in losses)
-    bound = f" (95 % sure: fewer than 1 in {cuts // 3:,})" if not grants and cuts >= 3 else ""
-    lost, waits_s = max(one.lost_per_cut.max for one in losses), max(one.unavailable_s.max for one in losses)
-    locks = f"up to {lost:,.0f} locks" if lost else "no lock"
-    return (
-        f"{grants:,} double grants in {cuts:,} cuts{bound}, {locks} lost per crash, {waits_s:.1f} s unavailable at most"
-    )
-
-
-def _place(cost: AlwaysCost) -> str:
-    return f"{cost.shape} callers, N={cost.instances}, {cost.disk}"

@@ -29,6 +29,11 @@ class Setup(Section, frozen=True, kw_only=True):
     hold: Annotated[str, says("work under each lock, as a scenario writes it")] = "0"
 
     @property
+    def setup(self) -> "Setup":
+        """Its callers and its disk alone."""
+        return Setup(**{name: getattr(self, name) for name in Setup.__struct_fields__})
+
+    @property
     def callers(self) -> int:
         """All of them."""
         return self.clients * self.pipeline
@@ -38,6 +43,14 @@ class Setup(Section, frozen=True, kw_only=True):
         """As tables say it: connections × callers of each, and how long those hold a lock."""
         held = "" if self.hold == "0" else f", {self.hold.removeprefix('fixed:')}"
         return f"{self.clients}×{self.pipeline}{held}"
+
+    @property
+    def load_text(self) -> str:
+        """The same in words: `64 callers on 16 connections, hold 5ms`."""
+        count = "1 caller" if self.callers == 1 else f"{self.callers:,} callers"
+        shared = f" on {self.clients} connection{'' if self.clients == 1 else 's'}" if self.pipeline > 1 else ""
+        held = "" if self.hold == "0" else f", hold {self.hold.removeprefix('fixed:')}"
+        return f"{count}{shared}{held}"
 
     @property
     def disk(self) -> str:
@@ -51,11 +64,6 @@ class FsyncCell(Setup, frozen=True, kw_only=True):
     policy: Annotated[Policy, says("appendfsync; none: no append-only file; waitaof: everysec, WAITAOF is awaited")]
     instances: Annotated[Count, says("N")]
     rewrite: Annotated[Rewrite, says("BGREWRITEAOF in the middle; on-no-sync: under no-appendfsync-on-rewrite yes")]
-
-    @property
-    def setup(self) -> Setup:
-        """Its callers and its disk alone."""
-        return Setup(**{name: getattr(self, name) for name in Setup.__struct_fields__})
 
     @property
     def connections(self) -> int:
@@ -242,7 +250,8 @@ class LossesSeen(Section, frozen=True, kw_only=True):
 
     cuts: Annotated[Count, says("crashes made")]
     lost_per_cut: Annotated[Most, says("acknowledged locks lost per crash")]
-    double_grants: Annotated[Count, says("to clients that trust restarted instances")]
+    double_grants: Annotated[Count, says("of the asked ones, granted while the first lease was valid")]
+    asked: Annotated[Count, says("locks a second client asked for while somebody held them")] = 0
     unavailable_s: Annotated[Most, says("without new locks")]
 
     @property
@@ -252,11 +261,12 @@ class LossesSeen(Section, frozen=True, kw_only=True):
 
 
 class Option(Section, frozen=True, kw_only=True):
-    """N × policy × how a crashed instance comes back."""
+    """N × policy × how a crashed instance comes back, and what clients do then."""
 
     instances: Annotated[Count, says("N")]
     policy: Annotated[Policy, says("of the servers")]
     restart: Annotated[Restart | None, says("of a crashed instance; null = no crash was made")]
+    abstention: Annotated[bool, says("clients let a restarted instance abstain for the longest TTL")] = False
     acquired_per_s: Annotated[Spread | None, says("maximum at the reference load")]
     generator_bound: Annotated[bool | None, says("limited by the load process")]
     p99_s: Annotated[Amount | None, says("acquire at 80 % of it; null when that was a queue, or late")]
@@ -283,7 +293,10 @@ class PlannerPage(Section, frozen=True, kw_only=True):
     options: Annotated[tuple[Option, ...], says("N × policy × restart")]
     always_costs: Annotated[CostRange | None, says("null where nothing can be compared")]
     disk_fdatasync_s: Annotated[DiskFigures | None, says("of all rows; null = not known")]
+    always_here: Annotated[AlwaysCost | None, says("at the reference load, N as shown; null = not known")] = None
+    shown_instances: Annotated[Count | None, says("the N with the most figures: pictures show it")] = None
     ttl_ms: Annotated[Amount | None, says("of the crash result; null without one")]
+    longest_ttl_ms: Annotated[Amount | None, says("the user's, of --ttl; null: not named")] = None
     crash_locks_per_s: Annotated[Amount | None, says("offered while it crashed servers")]
     warnings: Annotated[tuple[str, ...], says("what must be known before both are read together")] = ()
     unmeasured: Annotated[tuple[str, ...], says("what nothing is known of, and what to type")] = ()

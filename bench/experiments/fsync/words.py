@@ -1,5 +1,6 @@
-"""What `lockbench fsync` and `lockbench planner` say: *a result → tables, findings, advice*. A latency of a load that
-was not sustained is not shown; what was not measured, or has no interval, is an en dash. Tables fit 80 columns."""
+"""What `lockbench fsync` and `lockbench planner` say: *a result → advice, pictures, tables, findings*. A latency of a
+load that was not sustained is not shown; what was not measured, or has no interval, is an en dash. Tables fit 80
+columns."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -7,7 +8,8 @@ from pathlib import Path
 import msgspec
 
 from bench.errors import UsageError
-from bench.experiments.crash.result import CrashResult
+from bench.experiments.crash.result import CrashResult, Restart
+from bench.experiments.fsync.advice import Tried, Way, choices, key_figures, place_text, tried_ways, wait_s, wait_text
 from bench.experiments.fsync.judge import rate_interval
 from bench.experiments.fsync.planner import apart, judge_page, plan_page
 from bench.experiments.fsync.result import (
@@ -18,22 +20,46 @@ from bench.experiments.fsync.result import (
     FsyncRow,
     Option,
     PlannerPage,
+    Setup,
 )  # fmt: skip
 from bench.measure.expectation import ROW_WORDS
 from bench.measure.run_result import servers_text
 from bench.measure.statistics import Spread
 from bench.measure.verdict import word_of
-from bench.report.figures import MISSING, count, latency, milliseconds
-from bench.report.html.plot import Bar, Column, Figure, forest
+from bench.report.figures import MISSING, count, counted, latency, milliseconds, percent
+from bench.report.html.plot import Bar, Column, Figure, Measure, Panel, forest, panels
+from bench.report.html.run_page import Chapter, Page
 from bench.report.html.scale import logarithmic, number_tick
 from bench.report.kinds import newest_result
-from bench.report.sheet import Case, Columns, Part, Sentence, Sheet, Suite, made, sheet_of, table
+from bench.report.sheet import (
+    NOT_MEASURED,
+    TO_DO,
+    Case,
+    Columns,
+    KeyFigure,
+    Part,
+    Sentence,
+    Sheet,
+    Suite,
+    made,
+    sheet_of,
+    table,
+)
 
 CARRY_OVER = (
     "absolute rates do not carry over to another machine, disk or client; the order of the policies does, and the row "
     "whose latency is nearest to that of your own disk (lockbench doctor measures it)"
 )
-_REWRITTEN = {"off": "", "on": " R", "on-no-sync": " R!"}
+_REWRITTEN = {"off": "", "on": ", rewrite", "on-no-sync": ", unsynced"}
+TERMS = {
+    "appendfsync": "when Redis syncs its append-only file to the disk: never by itself (no), once a second (everysec), "
+    "before each reply (always); none: there is no such file",
+    "granted twice": "a second client got a lock while the lease of the first was valid",
+    "restart": "at once: the server starts again as soon as it has ended; delayed: only when the longest TTL is over",
+    "clients abstain": "clients do not count the votes of a restarted server before the longest TTL is over",
+    "disk": "raw: as it is; +2 ms: every fsync was made to take 2 ms longer, as cloud volumes do",
+    "rewrite": "Redis rewrites its append-only file meanwhile; unsynced: under no-appendfsync-on-rewrite yes",
+}
 MEMORY_S = 5e-6  # an fdatasync of a file in memory takes less
 
 
@@ -59,14 +85,14 @@ def _warned(result: FsyncResult, warning: str) -> FsyncResult:
 
 
 def sheet(result: FsyncResult, place: str = "") -> Sheet:
-    """Return the planner's page, then the figures it rests on; `result` is stored at `place` ("" = nowhere)."""
+    """Return what a policy costs, then the planner's choices; `result` is stored at `place` ("" = nowhere)."""
     page = result.planner
     expected = [("as expected", finding.text) for finding in result.findings if finding.verdict == "as expected"]
-    own = [("advice", page.advice[0]), *_planner_lines(page), *expected]
     headline = f"always costs {page.always_costs}" if page.always_costs else "what always costs is not known here"
     return sheet_of(
         result, place, kind="fsync", headline=headline, conditions=_conditions(result),
-        parts=(_options(page), _prices(result), _measured(result)), lines=dict.fromkeys(own),
+        parts=(_prices(result), _options(page), _measured(result)),
+        lines=dict.fromkeys([*_advice_lines(page), *_notes(page), *expected]), keys=_cost_keys(page),
     )  # fmt: skip
 
 
@@ -75,13 +101,25 @@ def planner_sheet(result: FsyncResult, sources: Sequence[str] = ()) -> Sheet:
     page, verdict = result.planner, judge_page(result.planner)
     word = word_of("planner", verdict)
     conditions = f"{_server(result) or 'your servers'} · p99 from the intended start"
-    lines = [*(("because", reason) for reason in verdict.reasons), *_planner_lines(page)]
-    lines += [("made of", source) for source in sources]
+    reasons = [Sentence("because", reason) for reason in verdict.reasons]
+    lines = [*reasons, *_advice_lines(page), *_notes(page)]
+    lines += [Sentence("made of", source) for source in sources]
     if result.conditions.scenario:
-        lines.append(("of", result.conditions.scenario))
+        lines.append(Sentence("scenario", result.conditions.scenario))
     parts = (_options(page), _prices(result))
-    once = tuple(Sentence(*line) for line in dict.fromkeys(lines))
-    return Sheet(word.text, word.colour, page.advice[0], conditions, parts, once)
+    keys = tuple(KeyFigure(*figure) for figure in key_figures(page))
+    once = tuple(dict.fromkeys(lines))
+    return Sheet(word.text, word.colour, page.advice[0], conditions, parts, once, keys=keys)
+
+
+def planner_page(result: FsyncResult, sources: Sequence[str] = (), repeat: str = "") -> Page:
+    """Return the page of the planner: the answer, price against loss, what to do, the tables."""
+    told = planner_sheet(result, sources)
+    drawn = choice_figure(result.planner)
+    pictures = (Chapter("Price against loss", (drawn,)),) if drawn else ()
+    tables = (Chapter(part.name, (), (part,), "sheet") for part in told.parts)
+    title = f"{told.verdict} · planner · {result.started_at[:16].replace('T', ' ')}"
+    return Page(title, told, (*pictures, *tables), repeat)
 
 
 def suite(result: FsyncResult) -> Suite:
@@ -128,11 +166,16 @@ def _disk(row: FsyncRow) -> str:
     return ("none" if row.policy == "none" else row.disk) + _REWRITTEN[row.rewrite]
 
 
+def _hold(setup: Setup) -> str:
+    return "–" if setup.hold == "0" else setup.hold.removeprefix("fixed:").replace("exp:", "≈")
+
+
 Measured = tuple[FsyncRow, FsyncRow | None]  # of a cell its maximum, and the open loop at 80 % of that
 _ROWS: Columns[Measured] = (
     ("N", lambda pair: str(pair[0].instances)),
-    ("callers", lambda pair: pair[0].shape),
-    ("fsync", lambda pair: _disk(pair[0])),
+    ("callers", lambda pair: count(pair[0].callers)),
+    ("hold", lambda pair: _hold(pair[0])),
+    ("disk", lambda pair: _disk(pair[0])),
     ("policy", lambda pair: pair[0].policy),
     ("locks/s", lambda pair: _rate(pair[0].acquired_per_s, bound=pair[0].generator.bound)),
     ("95 % sure", lambda pair: _interval(rate_interval(pair[0]), bound=pair[0].generator.bound)),
@@ -142,41 +185,51 @@ _ROWS: Columns[Measured] = (
 )
 _COSTS: Columns[AlwaysCost] = (
     ("N", lambda cost: str(cost.instances)),
-    ("callers", lambda cost: cost.shape),
-    ("fsync", lambda cost: cost.disk),
+    ("callers", lambda cost: count(cost.callers)),
+    ("hold", _hold),
+    ("disk", lambda cost: cost.disk),
     ("always costs", lambda cost: f"{cost.ratio:.3g}×" if cost.is_known else MISSING),
     ("95 % sure", lambda cost: cost.interval if cost.is_known else MISSING),
     ("pairs", lambda cost: str(cost.pairs)),
 )
+_WAYS = {("at-once", False): "at once", ("at-once", True): "at once, clients abstain", ("delayed", False): "delayed"}
 _OPTIONS: Columns[Option] = (
     ("N", lambda one: str(one.instances)),
     ("policy", lambda one: one.policy),
-    ("restart", lambda one: one.restart or MISSING),
-    ("locks/s", lambda one: _rate(one.acquired_per_s, bound=one.generator_bound)),
-    ("95 % sure", lambda one: _interval(one.rate_interval, bound=one.generator_bound)),
-    ("p99\nms", lambda one: milliseconds(one.p99_s) if one.sustained is not False else "queue"),
-    ("lost,\nmost", lambda one: count(one.crash.lost_per_cut.max) if one.crash else MISSING),
-    ("double\ngrants", lambda one: f"{one.crash.double_grants:,} in {one.crash.cuts:,}" if one.crash else MISSING),
-    ("no lock\ns", lambda one: f"{one.crash.unavailable_s.max:.1f}" if one.crash else MISSING),
+    ("restart", lambda one: _WAYS[one.restart, one.abstention] if one.restart else MISSING),
+    ("locks\n/s", lambda one: _rate(one.acquired_per_s, bound=one.generator_bound)),
+    ("p99\nms", lambda one: milliseconds(one.p99_s)),
+    ("locks\nlost", lambda one: count(one.crash.lost_per_cut.max) if one.crash else MISSING),
+    ("granted\ntwice", lambda one: f"{one.crash.double_grants:,} of {one.crash.asked:,}" if one.crash else MISSING),
+    ("cuts", lambda one: count(one.crash.cuts) if one.crash else MISSING),
+    ("no new\nlocks s", lambda one: f"{one.crash.unavailable_s.max:.1f}" if one.crash else MISSING),
 )
 
 
 def _prices(result: FsyncResult) -> Part:
-    return table("what always costs", "everysec's locks/s ÷ always's, turn by turn", _COSTS, result.costs, (1, 2))
+    about = "everysec's locks/s ÷ always's, in turns on the same servers; pairs: turns that were compared"
+    about += "; – : no interval, or the load process was the limit" * any(not cost.is_known for cost in result.costs)
+    return table("What always costs", about, _COSTS, result.costs, (2, 3), terms=_terms("disk", "appendfsync"))
 
 
 def _measured(result: FsyncResult) -> Part:
     opened = {str(row): row for row in result.rows if row.load == "80%"}
     pairs = [(row, opened.get(str(row))) for row in result.rows if row.load == "max"]
-    about = "locks/s in closed loop, latency at 80 % of it; R: while the AOF is rewritten, R!: and not synced"
-    return table("measured", about, _ROWS, pairs, (1, 2, 3))
+    shared = sorted({(row.callers, row.clients) for row, _ in pairs if row.pipeline > 1})
+    about = "locks/s with all callers at work; p50 and p99 of an acquire at 80 % of that"
+    about += "".join(f"; {callers} callers share {counted(clients, 'connection')}" for callers, clients in shared)
+    about += "; – : too few samples, or the load fell behind or started late; ≥: the load process was the limit"
+    return table("Measured", about, _ROWS, pairs, (2, 3, 4), terms=_terms("disk", "rewrite", "appendfsync"))
+
+
+def _terms(*names: str) -> dict[str, str]:
+    return {name: TERMS[name] for name in names}
 
 
 def _took(opened: FsyncRow | None, figure: str) -> str:
-    if opened is None:
+    if opened is None or not opened.sustained or opened.generator.reason:
         return MISSING
-    instead = "queue" if not opened.sustained else "late" if opened.generator.reason else ""
-    return instead or milliseconds(getattr(opened.acquire_s, figure))
+    return milliseconds(getattr(opened.acquire_s, figure))
 
 
 def _per_fsync(locks: Spread | None) -> str:
@@ -192,21 +245,85 @@ def _interval(interval: tuple[float, float] | None, *, bound: bool | None) -> st
     return MISSING if interval is None or bound else f"{count(round(interval[0]))}–{count(round(interval[1]))}"
 
 
-def _planner_lines(page: PlannerPage) -> Iterator[tuple[str, str]]:
-    for label, texts in (("seen", page.advice[1:]), ("not known", page.unmeasured), ("warning", page.warnings)):
-        yield from ((label, text) for text in texts)
-    yield "disk", disk_text(page.disk_fdatasync_s)
-    yield "beware", CARRY_OVER
+def _advice_lines(page: PlannerPage) -> Iterator[Sentence]:
+    """What to do, and what nothing is known of; doubts before them."""
+    yield from (Sentence("warning", text) for text in page.warnings)
+    told = choices(page) or [("next", page.advice[0])]
+    yield from (Sentence(label, text, "", TO_DO) for label, text in told)
+    yield from (Sentence("not measured", text, "", NOT_MEASURED) for text in page.unmeasured)
+
+
+def _notes(page: PlannerPage) -> Iterator[Sentence]:
+    yield Sentence("disk", disk_text(page.disk_fdatasync_s))
+    yield Sentence("carries over", CARRY_OVER)
     if page.ttl_ms:
         at = f", at {count(page.crash_locks_per_s)} locks/s; expect as many times more as your rate is higher"
-        yield "lost", f"locks that somebody held and a crash forgot, of the worst power cut tried (none: any end){at}"
-        yield "crash", f"a delayed restart waits out the TTL, here {page.ttl_ms / 1000:g} s: its price grows with yours"
+        yield Sentence("locks lost", f"held by somebody and forgotten by a crash, the most of one power cut{at}")
+
+
+def _cost_keys(page: PlannerPage) -> Iterator[KeyFigure]:
+    """Of `lockbench fsync`: the least and the most that always costs, and the disk."""
+    if costs := page.always_costs:
+        yield KeyFigure("least", costs.least.price, place_text(costs.least))
+        yield KeyFigure("most", costs.most.price, place_text(costs.most))
+    if disk := page.disk_fdatasync_s:
+        yield KeyFigure("fsync of this disk", f"p50 {latency(disk.p50)}", f"p99 {latency(disk.p99)}")
 
 
 def _options(page: PlannerPage) -> Part:
     load = page.reference
-    at = f"{load.shape} callers, {load.disk}; " if load else ""
-    return table("policies", f"{at}lost and no lock: per crash", _OPTIONS, page.options, (1, 2))
+    at = f"speed: {load.load_text}, disk {load.disk}; " if load else ""
+    about = f"{at}losses: the worst power cut (none: any end)"
+    terms = _terms("appendfsync", "restart", "clients abstain", "granted twice")
+    return table("Price and loss of each choice", about, _OPTIONS, page.options, (1, 2), terms=terms)
+
+
+_GROUPS: dict[tuple[Restart, bool], str] = {
+    ("delayed", False): "Restart delayed past the longest TTL",
+    ("at-once", True): "Restarted at once, clients abstain",
+    ("at-once", False): "Restarted at once, clients trust it",
+}
+
+
+def choice_figure(page: PlannerPage) -> Figure | None:
+    """Price against loss: of each way the share of locks granted twice, the wait after a crash, the speed."""
+    shown = [one for one in page.options if one.instances == page.shown_instances and one.crash and one.restart]
+    if not shown:
+        return None
+    groups, rows = [], []
+    for key, heading in _GROUPS.items():
+        named = []
+        for one in shown:
+            if one.crash and one.restart and (one.restart, one.abstention) == key:
+                tried = Tried(Way(one.policy, *key), (one.crash,))
+                named.append((one.policy, _choice_measures(page, one, tried)))
+                speed = one.acquired_per_s.median if one.acquired_per_s else None
+                seen = (tried.double_grants, tried.asked, tried.cuts, wait_s(page, tried), speed)
+                rows.append([one.policy, *key, one.instances, *seen])
+        if named:
+            groups.append((heading, named))
+    ways = tried_ways(page)
+    safe = sum(tried.is_safe for tried in ways)
+    title = f"{safe} of {len(ways)} ways granted no lock twice: they cost waiting after a crash, or speed"
+    load = f"speed with {page.reference.load_text}, disk {page.reference.disk}" if page.reference else "speed not known"
+    about = f"N={page.shown_instances}; after power cuts (none: any end); {load}"
+    heads = [Panel("granted twice", "% of locks"), Panel("no new locks", "s, at most"), Panel("speed", "acquires/s")]
+    names = ("policy", "restart", "abstention", "instances", "double_grants", "asked", "cuts", "unavailable_s", "per_s")
+    columns = [Column(name, "text") for name in names]
+    return panels("choices", title, about, heads=heads, groups=groups, columns=columns, rows=rows)
+
+
+def _choice_measures(page: PlannerPage, one: Option, tried: Tried) -> list[Measure]:
+    """Of one N: the share of locks granted twice, the wait after a crash, the speed."""
+    (losses,), speed = tried.losses, one.acquired_per_s
+    twice = losses.double_grants / losses.asked if losses.asked else 0.0
+    lost = ("bad", "locks granted twice") if losses.double_grants else ("good", "no lock granted twice")
+    waited = wait_text(page, tried, "TTL+").removesuffix(" s")
+    return [
+        Measure(twice, percent(twice, 0) if losses.double_grants else "none", *lost),
+        Measure(wait_s(page, tried), waited, "c3", "time without new locks"),
+        Measure(speed.median if speed else None, _rate(speed, bound=one.generator_bound), "c1", "speed"),
+    ]
 
 
 def figures(result: FsyncResult) -> list[Figure]:
@@ -216,13 +333,13 @@ def figures(result: FsyncResult) -> list[Figure]:
         return []
     bars = [
         Bar(
-            f"N={cost.instances}, {cost.shape}, {cost.disk}", cost.ratio, cost.low, cost.high, cost.price,
+            f"N={cost.instances}, {_short(cost)}", cost.ratio, cost.low, cost.high, cost.price,
             *(("bad", "costs, 95 % sure") if (cost.low or 0) > 1 else ("c5", "may cost nothing")),
         )
         for cost in result.costs if cost.is_known
     ]  # fmt: skip
     title = f"always costs {CostRange(least=known[0], most=known[-1])}"
-    about = "Acquires/s with everysec ÷ with always, 95 % sure; by N, connections × callers of each, hold, fsync"
+    about = "Acquires/s with everysec ÷ with always, 95 % sure; by N, callers and how long they hold, disk"
     ends = [1.0, *(end for cost in known for end in (cost.low, cost.high) if end)]
     x = logarithmic(ends, "everysec ÷ always (log scale)", number_tick)
     names = ("instances", "clients", "pipeline", "injected_ms", "callers", "ratio", "low", "high")
@@ -231,3 +348,8 @@ def figures(result: FsyncResult) -> list[Figure]:
         [[getattr(cost, name) for name in names] for cost in known],
     )
     return [forest("costs", title, about, bars=bars, x=x, columns=columns, rows=rows, lines=[(1.0, "no cost")])]
+
+
+def _short(cost: AlwaysCost) -> str:
+    hold = "" if cost.hold == "0" else f", {_hold(cost)}"
+    return f"{counted(cost.callers, 'caller')}{hold}, {cost.disk}"

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 REPORT_NAME = "report.html"
 
 
+_ALARMS = ("because", "warning")  # labels of what stands before everything else
+
+
 def page_of(result: Document, place: str = "") -> Page:
     """Return the page of one result, stored at `place`."""
     if isinstance(result, RunResult):
@@ -67,7 +70,21 @@ def render(page: Page) -> str:
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     text = text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")  # it stands inside a script element
     texts = {"css": _text("page.css"), "js": _text("page.js"), "data": text}
-    return _template().render(page=page, sheet=page.sheet, styles=STYLES, **texts)
+    return _template().render(page=page, sheet=page.sheet, lines=_lines_of(page.sheet), styles=STYLES, **texts)
+
+
+def _lines_of(sheet: Sheet) -> dict[str, object]:
+    """The sentences of a page by the place where they stand: alarms, advice (by its heading), notes."""
+    alarms, notes = list[Sentence](), list[Sentence]()
+    advice: dict[str, list[Sentence]] = {}
+    place = notes
+    for line in sheet.lines:
+        if line.group:
+            place = advice.setdefault(line.group, [])
+        elif line.label:  # a line without a label goes on with the one before
+            place = alarms if line.label in _ALARMS else notes
+        place.append(line)
+    return {"alarms": alarms, "advice": advice, "notes": notes}
 
 
 def write_page(page: Page, path: Path) -> Path:

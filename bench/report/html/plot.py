@@ -209,6 +209,7 @@ def _class_of(mark: Mark) -> str:
 # -- rows with their intervals ---------------------------------------------------------------------------------------
 
 _ROW_PX, _FIRST_PX, _LAST_PX = 42.0, 24.0, 40.0  # of a row, above the first, below the last
+_BAR_PX = 24.0  # from the top of a row to its interval
 _MOST_LETTERS = 29
 _MARGIN = 16.0
 
@@ -235,14 +236,15 @@ def forest(
     """The figure `name` of `bars` over `x`, as meta-analyses draw them, the name and the words of a row above it.
     `lines`: values to mark, with their names; `limit`: what the rows' own marks mean."""
     x, bottom = replace(x, start=_MARGIN, end=_WIDTH - _MARGIN), _FIRST_PX + len(bars) * _ROW_PX
+    tops = [_FIRST_PX + place * _ROW_PX for place in range(len(bars))]
     parts = []
     for place, tick in enumerate(x.ticks):
-        parts.append(_stroke(x(tick), _FIRST_PX - 4, x(tick), bottom, "grid"))
+        parts += [_beside_bar(x(tick), top, "grid") for top in tops]
         parts.append(_label(x.label(tick), x(tick), bottom + 15, anchor="middle", style=_odd(place, x)))
     for value, text in lines:
         if x.low <= value <= x.high:
-            parts.append(_stroke(x(value), _FIRST_PX - 6, x(value), bottom, "axis"))
-            parts.append(_label(text, x(value), 12, anchor="middle", style="name"))
+            parts += [_beside_bar(x(value), top, "axis") for top in tops]
+            parts.append(_label(text, max(x(value), len(text) * _LETTER_PX / 2), 12, anchor="middle", style="name"))
     parts.append(_label(x.name, _WIDTH / 2, bottom + 33, anchor="middle", style="name"))
     parts += [_row(bar, x, _FIRST_PX + place * _ROW_PX) for place, bar in enumerate(bars)]
     drawn = [(bar.key, _bar(bar, 5.0, {"low": 2.0, "high": 24.0, "value": 13.0}.__getitem__)) for bar in bars]
@@ -251,10 +253,15 @@ def forest(
     return Figure(name, title, about, picture, columns, rows, legend=_legend(drawn))
 
 
+def _beside_bar(at: float, top: float, style: str) -> str:
+    """A vertical line as high as the interval of a row, so that it crosses no name."""
+    return _stroke(at, top + _BAR_PX - 8, at, top + _BAR_PX + 8, style)
+
+
 def _row(bar: Bar, x: Scale, top: float) -> str:
     short = bar.name if len(bar.name) <= _MOST_LETTERS else bar.name[: _MOST_LETTERS - 1] + "…"
     parts = [_label(short, 0, top + 14, style="row"), _label(bar.text, _WIDTH, top + 14, anchor="end", style="row")]
-    at = top + 24
+    at = top + _BAR_PX
     if bar.limit is not None:
         parts.append(_stroke(x(bar.limit), at - 8, x(bar.limit), at + 8, "mean"))
     return "".join([*parts, _bar(bar, at, lambda end: x(getattr(bar, end)))])
@@ -269,6 +276,84 @@ def _bar(bar: Bar, y: float, x_of: Callable[[str], float]) -> str:
     if bar.value is not None:
         parts.append(_circle(x_of("value"), y, _SPOT_PX, f"dot {bar.style}"))
     return "".join(parts)
+
+
+# -- rows with several measures --------------------------------------------------------------------------------------
+
+_LINE_PX, _HEADS_PX, _GAP_PX, _BAR_SHARE = 27.0, 38.0, 14.0, 0.42
+_PHONE_LETTER_PX = 8.8  # of the larger letters that a phone shows
+_TICK = "M{0} {1}l4 4l7 -9"
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One value of a row: a bar of `style` with its `text`. 0 of style good is a green tick, None an en dash. `key`:
+    what the mark means."""
+
+    value: float | None
+    text: str
+    style: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """A column of measures: its head in two lines, what is measured and in which unit."""
+
+    head: str
+    unit: str
+
+
+Group = tuple[str, Sequence[tuple[str, Sequence[Measure]]]]  # a heading, and its rows: a name, a measure for each panel
+
+
+def panels(
+    name: str, title: str, about: str, *, heads: Sequence[Panel], groups: Sequence[Group], columns: Sequence[Column],
+    rows: Sequence[Sequence[Cell]],
+) -> Figure:  # fmt: skip
+    """The figure `name` of rows in groups: bars beside each other, every panel with its own length for its largest."""
+    letters = max(len(text) for _, named in groups for text, _ in named)
+    first = letters * _PHONE_LETTER_PX + _GAP_PX
+    width = (_WIDTH - first) / len(heads)
+    measures = [measured for _, named in groups for _, measured in named]
+    most = [max((one[place].value or 0.0 for one in measures), default=0.0) for place in range(len(heads))]
+    parts = []
+    for place, panel in enumerate(heads):
+        parts.append(_label(panel.head, first + place * width, 12, style="row"))
+        parts.append(_label(panel.unit, first + place * width, 29, style="name"))
+    top = _HEADS_PX
+    for heading, named in groups:
+        parts += [_label(heading, 0, top + 19, style="row strong"), _stroke(0, top + 25, _WIDTH, top + 25, "grid")]
+        top += _LINE_PX
+        for text, measured in named:
+            parts.append(_label(text, 0, top + 18, style="row"))
+            for place, one in enumerate(measured):
+                left, share = first + place * width, (one.value or 0.0) / (most[place] or 1.0)
+                parts.append(_measure(one, left, top + 13, share * _BAR_SHARE * (width - _GAP_PX)))
+            top += _LINE_PX
+    drawn = [one for measured in measures for one in measured if one.value is not None]
+    legend = _legend((one.key, _tick(8, 5) if _is_tick(one) else _bar_of(one, 3, 5, 20)) for one in drawn)
+    return Figure(name, title, about, _drawing(top + 8, parts, f"{title}. {about}"), columns, rows, legend=legend)
+
+
+def _measure(one: Measure, left: float, middle: float, length: float) -> str:
+    if one.value is None:
+        return _label(one.text, left, middle + 5)
+    if _is_tick(one):
+        return _tick(left, middle) + _label(one.text, left + 17, middle + 5, style="row")
+    return _bar_of(one, left, middle, max(length, 1.5)) + _label(one.text, left + length + 5, middle + 5, style="row")
+
+
+def _is_tick(one: Measure) -> bool:
+    return one.value == 0 and one.style == "good"
+
+
+def _tick(left: float, middle: float) -> str:
+    return _element("path", d=_TICK.format(_number(left), _number(middle)), class_="tick good")
+
+
+def _bar_of(one: Measure, left: float, middle: float, length: float) -> str:
+    return _element("rect", x=left, y=middle - 5, width=length, height=10, class_=f"area {one.style}")
 
 
 # -- SVG -------------------------------------------------------------------------------------------------------------

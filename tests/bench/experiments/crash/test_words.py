@@ -1,6 +1,8 @@
 """What `lockbench crash` says, from a result of a few cuts."""
 
+import html
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from bench.experiments.crash.plan import CrashPlan
 from bench.experiments.crash.result import Crash, CrashResult
 from bench.experiments.crash.words import figures, sheet, suite
 from bench.measure.section import typed
+from bench.report.html.page import page_of, render
 from tests.bench.report.screen import sheet_text
 
 OLD = Path(__file__).parents[3] / "histories" / "results" / "crash.json"
@@ -55,8 +58,12 @@ def printed(found: CrashResult, width: int) -> str:
 
 def test_the_verdict_and_the_three_findings_come_first() -> None:
     assert printed(FINE, 200).splitlines()[0].rstrip() == (
-        "AS EXPECTED   always lost 0 in 20 cuts · everysec up to 240 locks, 0.61 s, at a power cut · "
-        "delayed restart: 0 double grants in 20 cuts"
+        "AS EXPECTED   always lost no acknowledged lock, everysec lost up to the last 0.61 s of locks at a power cut"
+    )
+    assert sheet(FINE).keys == (
+        ("always", "no acknowledged lock lost", "20 crashes; 95 % sure: fewer than 1 in 6"),
+        ("everysec", "at most 240 locks lost", "of one power cut, at 240 locks/s"),
+        ("delayed restart", "0 of 800 locks granted twice", "20 crashes; 95 % sure: fewer than 1 in 6"),
     )
 
 
@@ -67,15 +74,15 @@ def test_what_is_lost_what_is_kept_and_who_got_a_lock_twice() -> None:
     assert "3 everysec power cut 1 280/400 0/400 0/800 0.02 2.05" in lines
     assert "3 none kill -9 1 0/400 0/400 2.10 –" in lines
     text = " ".join(lines)
-    assert "20 of 40 cuts had a sync in flight and lost up to 14 locks" in text
-    assert "always 0 locks lost, 0 of 1,600 locks granted twice in 20 cuts (95 % sure: fewer than 1 cut in 6)" in text
+    assert "in 20 of 40 crashes, which lost up to 14 locks" in text
+    assert "always 0 locks lost, 0 of 1,600 locks granted twice in 20 crashes; 95 % sure: fewer than 1 in 6" in text
     assert "400 of 400 locks granted twice" in text
 
 
 def test_what_is_wrong_is_said_first_and_marked_in_its_row() -> None:
     bad = result(cuts(Crash(3, "always", "power-cut", 1, "at-once"), 2, 1))
     lines = printed(bad, 120).splitlines()
-    assert lines[0].startswith("VIOLATED   always lost 80 in 20 cuts")
+    assert lines[0].startswith("VIOLATED   always lost 80 locks")
     assert any(line.startswith("because") and "acknowledged locks were lost in 20 cuts" in line for line in lines)
     assert any(line.rstrip().endswith("0/20 !") for line in lines)
     assert any("20/400 !" in line for line in lines)
@@ -85,7 +92,7 @@ def test_what_is_wrong_is_said_first_and_marked_in_its_row() -> None:
     ("found", "headline"),
     [
         (result(), "nothing finished"),
-        (result(cuts(Crash(3, "no", "shutdown", 1, "at-once"), 0, 0)), "0 of 7,600 locks lost in 20 cuts"),
+        (result(cuts(Crash(3, "no", "shutdown", 1, "at-once"), 0, 0)), "0 of 7,600 locks lost in 20 crashes"),
     ],
 )
 def test_without_a_finding_of_its_own_it_has_a_headline_all_the_same(found: CrashResult, headline: str) -> None:
@@ -102,12 +109,33 @@ def test_every_cell_is_a_case() -> None:
 
 def test_a_figure_shows_what_was_lost() -> None:
     (lost,) = figures(FINE)
-    assert lost.title == "1 of 4 cases lost no acknowledged lock; the worst crash lost 380"
-    assert "none × kill -9" in lost.svg
+    assert lost.title == "1 of 4 kinds of crash lost no acknowledged lock; the worst crash lost 380"
+    policies = [re.escape(f">{name}</text>") for name in ("none", "everysec", "always")]
+    assert re.search(".*".join(policies), lost.svg), "grouped by policy"
+    assert lost.svg.count('class="tick good"') == 3, "always: a tick where nothing was lost"
+    assert ["always", "power-cut", 0.0, 0.0, 0.0] in lost.rows
+
+
+def test_the_first_screen_of_the_page_answers() -> None:
+    document = html.unescape(render(page_of(FINE)))
+    places = (
+        "AS EXPECTED",
+        "always lost no acknowledged lock",
+        "95 % sure: fewer than 1 in 6",
+        'data-figure="lost"',
+        "What to do",
+        "lockbench planner",
+        "What was not measured",
+        "a slower disk than this one",
+        "<h2>In words",
+        "<h2>Granted twice, restarted at once",
+    )
+    found = [document.index(text, document.index("<body>")) for text in places]
+    assert found == sorted(found)
 
 
 def test_a_group_of_cuts_that_all_stand_apart_is_told_of() -> None:
     apart = result(cuts(Crash(1, "everysec", "kill", 1, "at-once"), 7, 3, in_flight=1))
     assert apart.groups[0].lost_per_cut.max is None
     assert figures(apart) == []
-    assert "20 of 20 cuts had a sync in flight" in printed(apart, 200)
+    assert "in 20 of 20 crashes" in printed(apart, 200)

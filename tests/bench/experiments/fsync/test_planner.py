@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from bench.experiments.crash.result import CrashResult
+from bench.experiments.fsync.advice import choices, key_figures
 from bench.experiments.fsync.planner import plan_page
 from bench.experiments.fsync.result import FsyncRow, Option, PlannerPage, Setup, Spread
 from tests.doubles.fsync_visits import crash_of, cut, turns, visit
@@ -43,33 +44,77 @@ def healthy() -> CrashResult:
     return crash_of(*cells())
 
 
-def option(page: PlannerPage, instances: int, policy: str, restart: str | None) -> Option:
-    found = [
-        option
-        for option in page.options
-        if (option.instances, option.policy, option.restart) == (instances, policy, restart)
-    ]
+def option(page: PlannerPage, instances: int, policy: str, restart: str | None, *, abstention: bool = False) -> Option:
+    wanted = (instances, policy, restart, abstention)
+    found = [one for one in page.options if (one.instances, one.policy, one.restart, one.abstention) == wanted]
     assert len(found) == 1
     return found[0]
 
 
-def test_the_recommendation_is_made_from_the_figures() -> None:
+def test_the_answer_comes_first_with_its_bound_and_its_price() -> None:
     page = plan_page(rows(), healthy())
-    advice = page.advice
-    assert advice[0] == (
-        "take everysec with delayed restart (0 double grants in 120 crashes), if a crash may cost up to 2.2 s without "
-        "new locks; take always, restarted at once (0 double grants in 120 crashes), if it may not: it costs "
-        "between 4.0× (4.0–4.0) and 88× (88–88) of the locks/s"
-    )
-    assert any(
-        text.startswith("everysec with delayed restart: 0 double grants in 120 cuts (95 % sure: fewer than 1 in 40)")
-        for text in advice
-    )
-    assert any("everysec, restarted at once: 93 double grants in 120 cuts, up to 900 locks lost" in t for t in advice)
-    assert any(
-        text.startswith("always costs between 4.0× (4.0–4.0) and 88× (88–88) of everysec's locks/s, depending")
-        for text in advice
-    )
+    assert page.advice[0] == "appendfsync everysec, and start a crashed server only when your longest TTL is over"
+    assert key_figures(page) == [
+        ("granted twice", "0 of 1,200 locks", "95 % sure: fewer than 1 crash in 40"),
+        (
+            "no new locks",
+            "at most your longest TTL plus 0.2 s",
+            "after a crash of most servers, measured at a TTL of 2 s",
+        ),
+        (
+            "always costs",
+            "4.0× (4.0–4.0)",
+            "everysec's acquires/s ÷ always's, N=3, 64 callers on 16 connections, +2 ms; over all loads between "
+            "4.0× (4.0–4.0) and 88× (88–88)",
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ttl_ms", "wait", "sleep"), [(10_000, "10.2 s", 11), (30_000, "30.2 s", 31), (50, "0.3 s", 1)]
+)
+def test_the_price_of_a_wait_is_that_of_the_users_longest_ttl(ttl_ms: float, wait: str, sleep: int) -> None:
+    page = plan_page(rows(), healthy(), ttl_ms)
+    assert ("no new locks", f"at most {wait}") in [figure[:2] for figure in key_figures(page)]
+    assert f"ExecStartPre=/bin/sleep {sleep})" in page.advice[1]
+    assert f"No new locks for at most {wait}" in page.advice[1]
+    (told,) = [text for text in page.unmeasured if "your TTL" in text]
+    assert "was measured at 2 s" in told
+
+
+def test_clients_that_abstain_are_a_choice_and_so_is_always() -> None:
+    cells_abstaining = [cut("everysec", "at-once", instances=n, abstention=True) for n in (1, 3, 5)]
+    told = choices(plan_page(rows(), crash_of(*cells(), *cells_abstaining)))
+    assert [label for label, _ in told] == ["choose", "or", "or"]
+    (_, delayed), (_, abstaining), (_, always) = told
+    assert delayed.startswith("everysec, delayed restart: ")
+    assert "lockcore does this by itself" in abstaining
+    assert "No work for operations. 0 of 1,200 locks granted twice in 120 crashes (95 % sure" in abstaining
+    assert always.startswith("always, restarted at once: no work for anybody")
+    assert "Always costs between 4.0× (4.0–4.0) and 88× (88–88), everysec's acquires/s ÷ always's" in always
+
+
+def test_clients_that_abstain_and_still_got_a_lock_twice_are_no_choice() -> None:
+    page = plan_page(rows(), crash_of(*cells(), cut("everysec", "at-once", abstention=True, grants=1)))
+    assert not any("abstain" in text for _, text in choices(page))
+
+
+def test_why_not_none_with_a_delayed_restart_is_answered_if_that_was_crashed() -> None:
+    assert "why not none?" not in dict(choices(plan_page(rows(), healthy())))
+    page = plan_page(rows(), crash_of(*cells(), cut("none", "delayed")))
+    told = dict(choices(page))["why not none?"]
+    assert told.startswith("none with a delayed restart is as safe while every restart waits: 0 of 400 locks")
+    assert "One start that does not wait forgets every lock: 400 of 400 granted twice." in told
+    assert "With everysec it forgets the last second at a power cut (93 of 1,200)" in told
+
+
+def test_losses_on_a_slower_disk_are_said_to_be_unknown() -> None:
+    crash = healthy()
+    assert crash.fleet.fdatasync_s is not None
+    unmeasured = plan_page(rows(), crash).unmeasured
+    assert any("what everysec loses at the +2 ms of these prices" in text for text in unmeasured)
+    raw = plan_page(rows_of([visit("everysec", ms=0.0), visit("always", ms=0.0)]), crash)
+    assert not any("of these prices" in text for text in raw.unmeasured)
 
 
 @pytest.mark.parametrize(
@@ -87,8 +132,8 @@ def test_a_delayed_restart_that_led_to_double_grants_is_not_recommended() -> Non
     grave[1] = cut("everysec", "delayed", grants=1)
     page = plan_page(rows(), crash_of(*grave))
     assert not option(page, 3, "everysec", "delayed").crash.is_safe
-    assert page.advice[0].startswith("take always, restarted at once")
-    assert "everysec" not in page.advice[0]
+    assert page.advice[0] == "appendfsync always, and a crashed server may start again at once"
+    assert not any(text.startswith("everysec") for _, text in choices(page))
 
 
 def test_where_nothing_is_safe_nothing_is_recommended() -> None:
@@ -109,7 +154,8 @@ def test_a_bound_and_a_ratio_without_an_interval_are_never_a_price() -> None:
     limited = [visit("everysec", 8000, cpu=0.99), visit("always", 2000)]
     page = plan_page(rows_of(limited), healthy())
     assert page.always_costs is None
-    assert "it costs" not in page.advice[0].replace("what it costs is not known here", "")
+    assert ("always costs", "not known") in [figure[:2] for figure in key_figures(page)]
+    assert any("What always costs is not known here" in text for text in page.advice)
     assert any("the load process was the limit there" in text for text in page.unmeasured)
     once = rows_of_visits([visit("everysec", 8000), visit("always", 2000)])
     page = plan_page(once, healthy())
@@ -140,10 +186,14 @@ def test_margins_and_abstention_share_their_cuts() -> None:
         cut("everysec", "at-once", kind="power-cut-torn", grants=2),
         cut("everysec", "at-once", kind="kill", lost=1_000_000),
     ]
-    losses = option(plan_page(rows(), crash_of(*cells)), 3, "everysec", "at-once").crash
+    page = plan_page(rows(), crash_of(*cells))
+    losses = option(page, 3, "everysec", "at-once").crash
     assert losses.cuts == 80, "40 whole and 40 torn"
     assert losses.double_grants == 7, "of clients that trust"
+    assert losses.asked == 1_200
     assert losses.lost_per_cut.max == 0, "a kill is no power cut"
+    abstaining = option(page, 3, "everysec", "at-once", abstention=True).crash
+    assert (abstaining.cuts, abstaining.double_grants) == (40, 1)
 
 
 def test_a_crash_loses_the_locks_of_all_margins() -> None:
@@ -176,4 +226,4 @@ def test_a_latency_that_the_timer_made_is_not_offered(late_ns: int, is_told: boo
 )
 def test_costs_keep_two_digits_and_one_below_the_noise_is_called_that(everysec: int, always: int, advice: str) -> None:
     page = plan_page(rows_of([visit("everysec", everysec), visit("always", always)]), None)
-    assert page.advice[-1] == f"always costs {advice} of everysec's locks/s: 1×1 callers, N=1, +2 ms"
+    assert key_figures(page) == [("always costs", advice, "everysec's acquires/s ÷ always's, N=1, 1 caller, +2 ms")]

@@ -1,5 +1,6 @@
 """The tables of `lockbench fsync` and the planner's page: whole cells, nothing shown that was not measured."""
 
+import html
 import json
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,15 @@ from msgspec.structs import replace
 from bench.experiments.fsync.judge import always_costs, disk_of, findings_of, judge_fsync
 from bench.experiments.fsync.planner import plan_page
 from bench.experiments.fsync.result import DiskFigures, FsyncResult
-from bench.experiments.fsync.words import disk_text, planner_sheet, sheet, suite
+from bench.experiments.fsync.words import choice_figure, disk_text, planner_page, planner_sheet, sheet, suite
 from bench.measure.section import typed
+from bench.report.html.page import render
 from bench.report.sheet import DOUBTFUL, GOOD
 from tests.bench.report.screen import sheet_text
 from tests.doubles.fsync_visits import crash_of, cut, load, rows_of, turns, visit
 
 OLD = Path(__file__).parents[3] / "histories" / "results" / "fsync.json"  # of the last release without types
+CRASHES = (cut("everysec", "delayed"), cut("everysec", "at-once", grants=12, lost=90_000), cut("always", "at-once"))
 
 
 def result(*visits: dict[str, Any], crash: bool = True) -> FsyncResult:
@@ -24,7 +27,6 @@ def result(*visits: dict[str, Any], crash: bool = True) -> FsyncResult:
         *(visit("everysec", 60_000 // n, instances=n, shape=shape) for n in (1, 3, 5)),
         *(visit("always", 3000 // n, instances=n, shape=shape) for n in (1, 3, 5)),
     )
-    cells = [cut("everysec", "delayed"), cut("everysec", "at-once", grants=12, lost=90_000), cut("always", "at-once")]
     rows = rows_of(turns(made))
     findings = findings_of(rows)
     return replace(
@@ -32,7 +34,7 @@ def result(*visits: dict[str, Any], crash: bool = True) -> FsyncResult:
         rows=tuple(rows),
         costs=tuple(always_costs(rows)),
         findings=tuple(findings),
-        planner=plan_page(rows, crash_of(*cells) if crash else None),
+        planner=plan_page(rows, crash_of(*CRASHES) if crash else None),
         warnings=(),
         verdict=judge_fsync(findings, rows, planned=6, done=6),
     )
@@ -45,15 +47,17 @@ def text_of(shown: FsyncResult, width: int = 80) -> str:
 def test_the_verdict_comes_first_and_the_advice_follows() -> None:
     lines = text_of(result()).splitlines()
     assert lines[0] == "AS EXPECTED   always costs 20× (20–20)"
-    assert next(line for line in lines if line.startswith("advice")).split(maxsplit=1)[1].startswith("take everysec")
+    assert (
+        next(line for line in lines if line.startswith("choose")).split(maxsplit=1)[1].startswith("everysec, delayed")
+    )
 
 
 def test_a_load_that_was_not_sustained_has_no_latency() -> None:
     behind = visit("always", 1000)
     behind["loads"]["80%"] = load(500, rate=800.0, due=800, ms=77.0)
     text = text_of(result(behind))
-    assert "queue" in text
     assert "77.0" not in text
+    assert "– : too few samples, or the load fell behind" in " ".join(text.split())
 
 
 def test_a_rate_the_generator_limited_is_a_lower_bound() -> None:
@@ -99,3 +103,45 @@ def test_a_planners_page_of_figures_in_doubt_says_so_and_is_not_green() -> None:
     assert (doubtful.verdict, doubtful.style) == ("NOT KNOWN", DOUBTFUL)
     assert ("because", "few cuts") in [(line.label, line.text) for line in doubtful.lines]
     assert planner_sheet(result(crash=False)).style == DOUBTFUL, "nothing is recommended yet"
+
+
+def test_words_that_nobody_explains_are_not_used() -> None:
+    text = text_of(result()) + sheet_text(planner_sheet(result()), 80)
+    for word in ("queue", "late\n", "16×4", "R!", "apart", "beware"):
+        assert word not in text, word
+    for term in ("appendfsync:", "clients abstain:", "granted twice:", "restart:"):
+        assert term in text, term
+
+
+def test_the_first_screen_of_the_planners_page_answers() -> None:
+    """Verdict, answer, bound and price stand before the picture, the picture before what to do, the tables last."""
+    good = result()
+    shown = replace(good, planner=plan_page(good.rows, crash_of(*CRASHES), 10_000))
+    document = html.unescape(render(planner_page(shown, ["fsync of today"], "lockbench planner")))
+    places = [
+        "RECOMMENDED",
+        "appendfsync everysec, and start a crashed server only when your longest TTL is over",
+        "0 of 400 locks",
+        "95 % sure: fewer than 1 crash in 13",
+        "at most 10.2 s",
+        'data-figure="choices"',
+        "What to do",
+        "everysec, delayed restart",
+        "What was not measured",
+        "<h2>In words",
+        "<h2>Price and loss of each choice",
+        "Again: <code>lockbench planner",
+    ]
+    found = [document.index(text, document.index("<body>")) for text in places]
+    assert found == sorted(found)
+
+
+def test_the_picture_of_the_planner_draws_price_against_loss() -> None:
+    good = result()
+    drawn = choice_figure(plan_page(good.rows, crash_of(*CRASHES), 10_000))
+    assert drawn is not None
+    assert drawn.title.startswith("2 of 3 ways granted no lock twice")
+    assert drawn.svg.count('class="tick good"') == 2, "a green tick where no lock was granted twice"
+    assert ">3 %</text>" in drawn.svg, "12 of 400"
+    assert ">10.2</text>" in drawn.svg
+    assert choice_figure(plan_page(good.rows, None)) is None
