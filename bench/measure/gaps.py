@@ -1,4 +1,4 @@
-"""When a load process was away: *gaps in files → what they are worth in a window, and which acquires touch them*.
+"""When a load process did not run: *gaps and pauses in files → what they are worth, and which acquires touch them*.
 
 Rules
 - A process is away while it neither runs nor waits for a core: it is stopped, frozen, throttled, or its machine is. A
@@ -11,6 +11,9 @@ Rules
   held its lock.
 - Where the kernel does not count waits for a core (no /proc/<pid>/schedstat) they cannot be told from a stop. There a
   gap must last `UNTOLD_NS`.
+- A pause is any time of `PAUSE_NS` or more in which a process had something to do and did not run: away, or waiting for
+  a core. A busy machine is full of them. They make no run INVALID. They tell the machine's part in a latency: the
+  result has the acquires that touch one in histograms of their own, by the longest pause that each touched (capacity).
 """
 
 import os
@@ -23,15 +26,21 @@ from numpy.typing import NDArray
 
 from bench.measure.clocks import Clock, Who, rows_of, worker_files
 from bench.measure.facts import Window
+from bench.measure.histogram import HIGHEST_NS, Histogram
+from bench.measure.outcomes import acquired
 from bench.measure.record import NEVER_NS, Records
 from bench.measure.run_result import GeneratorHealth, LoadGap, Measured
+from lockcore.clock import NS_PER_MS as MS
 from lockcore.clock import NS_PER_S
 
 GAPS = "gaps"
 GAP_NS = 40_000_000  # a look is due every 10 ms: four are missing
 UNTOLD_NS = 100_000_000
 MOST_SHARE = 0.05  # of the window, of one process
-ROW = 4  # words: begun, ended, lost, 1: it is there
+PAUSE_NS = 2_000_000
+PAUSES_MS = (2, 4, 8, 16, 32)  # the classes of pauses: at least so long
+AWAY, PAUSED = 1, 2  # what a row is
+ROW = 4  # words: begun, ended, lost, what it is (0: not there)
 
 
 class Gap(NamedTuple):
@@ -46,11 +55,20 @@ class Gap(NamedTuple):
 
 def read_gaps(workdir: str | os.PathLike[str], clocks: Mapping[Who, Clock] | None = None) -> list[Gap]:
     """The gaps of all load processes, on our clock, in the order of their beginnings."""
+    return _read(workdir, clocks, (AWAY,))
+
+
+def read_pauses(workdir: str | os.PathLike[str], clocks: Mapping[Who, Clock] | None = None) -> list[Gap]:
+    """The same of all pauses: a gap is one, too."""
+    return _read(workdir, clocks, (AWAY, PAUSED))
+
+
+def _read(workdir: str | os.PathLike[str], clocks: Mapping[Who, Clock] | None, kinds: Sequence[int]) -> list[Gap]:
     found = []
     for who, path in worker_files(workdir, GAPS):
         clock = (clocks or {}).get(who)
-        for begun, ended, lost_ns, there in rows_of(path, ROW).tolist():
-            if there and 0 < begun < ended < NEVER_NS and 0 < lost_ns <= ended - begun:
+        for begun, ended, lost_ns, kind in rows_of(path, ROW).tolist():
+            if kind in kinds and 0 < begun < ended < NEVER_NS and 0 < lost_ns <= ended - begun:
                 begun_ns = begun if clock is None else clock.ours(begun)
                 ended_ns = ended if clock is None else clock.ours(ended)
                 found.append(Gap(who[0], who[1], begun_ns, ended_ns, lost_ns))
@@ -75,6 +93,34 @@ def touched(records: Records, gaps: Sequence[Gap]) -> NDArray[np.bool_]:
         until_ns = gap.ended_ns + (gap.ended_ns - gap.begun_ns)
         found |= (records["ended_ns"] >= gap.begun_ns) & (records["intended_ns"] <= until_ns)
     return found
+
+
+def pause_histograms(records: Records, pauses: Sequence[Gap]) -> dict[str, Histogram]:
+    """How long the acquires took that touch a pause, by the class of the longest that each touches (`paused_8`: 8 ms or
+    more, less than 16). One that failed took for ever.
+
+    An acquire touches a pause if it lasted into it, or was to begin within the lost time after it.
+    """
+    classes = np.zeros(len(records), np.int64)
+    for least_ms in PAUSES_MS:
+        spans = _joined([(gap.begun_ns, gap.ended_ns + gap.lost_ns) for gap in pauses if gap.lost_ns >= least_ms * MS])
+        next_one = np.searchsorted(spans[:, 1], records["intended_ns"])
+        begins_ns = np.append(spans[:, 0], NEVER_NS)[next_one]
+        classes[begins_ns <= records["ended_ns"]] = least_ms
+    took_ns = np.where(acquired(records), records["ended_ns"] - records["intended_ns"], HIGHEST_NS)
+    by_class = {f"paused_{least_ms}": took_ns[classes == least_ms] for least_ms in PAUSES_MS}
+    return {name: Histogram.of(values) for name, values in by_class.items() if len(values)}
+
+
+def _joined(spans: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
+    """Rows of beginning and end, in order, none of which overlap."""
+    rows: list[list[int]] = []
+    for begun_ns, until_ns in sorted(spans):
+        if rows and begun_ns <= rows[-1][1]:
+            rows[-1][1] = max(rows[-1][1], until_ns)
+        else:
+            rows.append([begun_ns, until_ns])
+    return np.array(rows, np.int64).reshape(-1, 2)
 
 
 MOST_GAPS = 50  # in a result

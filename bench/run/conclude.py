@@ -24,7 +24,8 @@ from bench.measure.clocks import Who, read_clocks
 from bench.measure.environment import describe_environment
 from bench.measure.facts import NO_DUE, Due, Window
 from bench.measure.fold import Fold, Sections
-from bench.measure.gaps import Gap, gap_warnings, read_gaps, touched, with_gaps
+from bench.measure.gaps import Gap, gap_warnings, pause_histograms, read_gaps, read_pauses, touched, with_gaps
+from bench.measure.histogram import Histogram
 from bench.measure.latency import COUNTED
 from bench.measure.limits import NO_LIMITS, Limits
 from bench.measure.outcomes import acquired
@@ -198,6 +199,7 @@ def _judge(
     scenario, window, gaps = context.scenario, Window(*context.window_ns), read_gaps(workdir, clocks)
     total = Fold(scenario, window, _due(scenario, window), cut=context.interrupted)
     used, leases, away = set[int](), Counter[int](), Counter[str]()
+    pauses, paused = read_pauses(workdir, clocks), dict[str, Histogram]()
     oracle, failure = Judge(scenario.ttl_ms), ""
     holders = Holders(window, [begun for begun, _ in context.fault_spans_ns])
     try:
@@ -220,6 +222,8 @@ def _judge(
             used.update(np.unique(records["resource"]).tolist())
             leases += leases_by_worker(records)
             away += _touched(records, window, gaps)
+            for name, histogram in pause_histograms(records[window.holds(records["intended_ns"])], pauses).items():
+                paused.setdefault(name, Histogram()).merge(histogram)
     except Exception as error:  # noqa: BLE001 - whatever it is, what was certain before stays so
         oracle.fail(error)
         failure = f"the record could not be read to its end ({type(error).__name__}: {error})"
@@ -229,6 +233,8 @@ def _judge(
     safety = replaced(oracle.report(), holders=holders.section(), judged_ratio=ratio, within_one_process=alone)
     sections = total.sections(reports, context.server_cpu_s, safety)
     values = with_gaps(sections.values, gaps, window, away, scenario.processes)
+    shown = {name: histogram.encode() for name, histogram in paused.items()}
+    values = replaced(values, histograms={**values.histograms, **shown})
     if failure:
         values = replaced(values, generator=replaced(values.generator, verdict="INVALID", reason=failure))
     warnings = (*sections.warnings, *gap_warnings(values.generator), *share_warning(ratio))

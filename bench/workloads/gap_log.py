@@ -1,6 +1,6 @@
-"""Where a load process notices that it was away: *a look at its clocks every 10 ms → gaps in a file* (measure/gaps.py).
+"""Where a load process notices that it did not run: *a look at its clocks every 10 ms → gaps and pauses in a file*.
 
-Rules: all looks are made in the thread that has the hub. What the thread ran, and what it waited for a core, is no gap.
+Rules: all looks are made in the thread that has the hub. What a gap is, and what a pause: measure/gaps.py.
 Sources: Documentation/scheduler/sched-stats.rst of Linux (the second number of schedstat), clock_gettime(2).
 """
 
@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from bench.measure.gaps import GAP_NS, GAPS, ROW, UNTOLD_NS
+from bench.measure.gaps import AWAY, GAP_NS, GAPS, PAUSE_NS, PAUSED, ROW, UNTOLD_NS
 from bench.measure.grown import Grown
 
 
@@ -25,16 +25,24 @@ class GapLog:
             self._waits = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
         self._least_ns = UNTOLD_NS if self._waits is None else GAP_NS
         self._looked_ns = time.monotonic_ns()
-        self._busy_ns = self._busy()
+        self._ran_ns = time.thread_time_ns()
+        self._waited_ns = self._waited()
 
     def look(self, due_ns: int, now_ns: int, waited_ns: int = 0, *, idle: bool = False) -> None:
         """A look that was due at `due_ns`. `waited_ns`: by how much the clock of the record is behind. `idle`: others
         have their time slice, and this process makes no load. Raises EnvironmentNotReadyError when the disk is full."""
-        busy_ns = self._busy()
-        lost_ns = now_ns - max(due_ns, self._looked_ns) - (busy_ns - self._busy_ns)
-        begun_ns, self._looked_ns, self._busy_ns = self._looked_ns, now_ns, busy_ns
-        if lost_ns >= self._least_ns and not idle:
-            self._keep(begun_ns - waited_ns, now_ns - waited_ns, lost_ns)
+        ran_ns, core_ns = time.thread_time_ns(), self._waited()
+        still_ns = now_ns - max(due_ns, self._looked_ns) - (ran_ns - self._ran_ns)
+        queued_ns = core_ns - self._waited_ns
+        begun_ns, self._looked_ns = self._looked_ns, now_ns
+        self._ran_ns, self._waited_ns = ran_ns, core_ns
+        if idle:
+            return
+        if still_ns - queued_ns >= self._least_ns:
+            self._keep(begun_ns - waited_ns, now_ns - waited_ns, still_ns - queued_ns, AWAY)
+        elif max(still_ns, queued_ns) >= PAUSE_NS:
+            lost_ns = min(max(still_ns, queued_ns), now_ns - begun_ns)
+            self._keep(begun_ns - waited_ns, now_ns - waited_ns, lost_ns, PAUSED)
 
     def close(self) -> None:
         """Nothing more comes."""
@@ -42,17 +50,14 @@ class GapLog:
             os.close(self._waits)
             self._waits = None
 
-    def _busy(self) -> int:
-        """How long this thread has run, or waited for a core."""
-        waited_ns = 0
-        if self._waits is not None:
-            waited_ns = int(os.pread(self._waits, 100, 0).split()[1])
-        return time.thread_time_ns() + waited_ns
+    def _waited(self) -> int:
+        """How long this thread has waited for a core; 0 where the kernel does not count that."""
+        return 0 if self._waits is None else int(os.pread(self._waits, 100, 0).split()[1])
 
-    def _keep(self, *gap_ns: int) -> None:
+    def _keep(self, *row: int) -> None:
         at = self._word
         if at + ROW > len(self._words):
             self._words, at = self._file.chunk(), 0
-        for offset, value in enumerate((*gap_ns, 1)):
+        for offset, value in enumerate(row):
             self._words[at + offset] = value
         self._word = at + ROW

@@ -1,19 +1,26 @@
-"""A RESP server of known capacity: *commands of a lock → one queue, a fixed time each → honest replies*.
+"""RESP servers of known capacity: *commands of a lock → one queue, a time of service each → honest replies*.
 
-A command that came in at t is done at max(t, end of the one before) + `service_s`, whatever the threads do meanwhile:
+A command that came in at t is done at max(t, end of the one before) + its service, whatever the threads do meanwhile:
 errors of sleeping do not add up, and what waits on the socket when a reply leaves came while the server worked, however
-late a busy machine lets it be read. What came together is answered together. The handshake is free. So a lease (SET
-and release) takes 2 · `service_s`, and the capacity is 1 ÷ (2 · `service_s`) leases/s. For one connection at a time.
+late a busy machine lets it be read. The handshake is free. For one connection at a time.
+
+`QueueingInstance`: each command of a lock takes the same time, and what came together is answered together. So a lease
+(SET and release) takes 2 · `service_s`, and the capacity is 1 ÷ (2 · `service_s`) leases/s. `ServingInstance`: a SET
+takes what a `Service` says, a release nothing, and each is answered when it is done. `held_share` plays the same
+service without sockets: the capacity is the rate that half of the probes hold.
 """
 
+import random
 import select
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tests.doubles.instance import Instance, Say, _kind_of
 from tests.doubles.keyspace import Command
+
+Service = Callable[[float, float], float]  # when a SET comes (s), when the one before was done → how long it takes (s)
 
 
 class QueueingInstance(Instance):
@@ -28,11 +35,87 @@ class QueueingInstance(Instance):
         return super()._execute(number, connection, reader)
 
     def _answer(self, number: int, command: Command) -> bytes | Say:
-        if _kind_of(command) != "other":
-            self._free_s = max(self._came_s, self._free_s) + self._service_s
+        if (kind := _kind_of(command)) != "other":
+            self._serve_one(kind)
         return super()._answer(number, command)
+
+    def _serve_one(self, _kind: str) -> None:
+        self._free_s = max(self._came_s, self._free_s) + self._service_s
 
     def _send(self, connection: socket.socket, replies: Sequence[bytes]) -> None:
         time.sleep(max(self._free_s - time.monotonic(), 0.0))
         self._has_more = bool(select.select([connection], [], [], 0)[0])
         super()._send(connection, replies)
+
+
+class ServingInstance(QueueingInstance):
+    """One server whose SETs take what `service` says."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._done_s: list[float] = []
+        super().__init__(0.0)
+
+    def _serve_one(self, kind: str) -> None:
+        if kind == "set":
+            self._free_s = max(self._came_s, self._free_s) + self._service(self._came_s, self._free_s)
+        self._done_s.append(self._free_s)
+
+    def _send(self, connection: socket.socket, replies: Sequence[bytes]) -> None:
+        times_s, self._done_s = self._done_s, []
+        for reply, done_s in zip(replies, times_s or [0.0] * len(replies), strict=True):
+            time.sleep(max(done_s - time.monotonic(), 0.0))
+            Instance._send(self, connection, [reply])
+        self._has_more = bool(select.select([connection], [], [], 0)[0])
+
+
+def constant(service_s: float) -> Service:
+    """Always the same."""
+    return lambda _came_s, _free_s: service_s
+
+
+def stalling(service_s: float, every_s: float, stall_s: float) -> Service:
+    """The same, and whoever comes first in each span of `every_s` takes `stall_s` longer."""
+    last = [0]
+
+    def service(came_s: float, free_s: float) -> float:
+        span = int(max(came_s, free_s) / every_s)
+        is_first = span != last[0]
+        last[0] = span
+        return service_s + (stall_s if is_first else 0.0)
+
+    return service
+
+
+def idling(service_s: float, after_s: float, slow_s: float) -> Service:
+    """The same, but `slow_s` after so long without a SET: low rates are slow, and higher ones are not."""
+    return lambda came_s, free_s: slow_s if came_s - free_s > after_s else service_s
+
+
+def held_share(
+    service: Service, rate: float, *, limit_s: float, share: float, is_poisson: bool, probes: int = 100
+) -> float:
+    """The share of probes of which at most `share` of the SETs take longer than `limit_s`. A probe lasts as long as one
+    of `capacity --quick` does: 0.5 s of warm-up, then 2 s, or up to 6 s where its percentile needs as many SETs."""
+    chance, held, now_s, free_s = random.Random(1), 0, 1.0, 0.0
+    lasts_s = min(max(12 / share / rate, 2.0), 6.0)
+    for _ in range(probes):
+        begun_s, late, all_of_them = now_s, 0, 0
+        while now_s < begun_s + 0.5 + lasts_s:
+            now_s += chance.expovariate(rate) if is_poisson else 1 / rate
+            free_s = max(now_s, free_s) + service(now_s, free_s)
+            if now_s >= begun_s + 0.5:
+                all_of_them += 1
+                late += free_s - now_s > limit_s
+        held += late <= share * all_of_them
+        now_s = max(now_s, free_s) + 1.0  # drained
+    return held / probes
+
+
+def capacity_of(service: Service, most: float, **slo: Any) -> float:
+    """The rate up to which half of the probes hold: the highest one, below `most`."""
+    low, high = most / 4, most
+    while high / low > 1.005:
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if held_share(service, middle, **slo) >= 0.5 else (low, middle)
+    return low

@@ -1,12 +1,13 @@
 """How much a fleet can take: *scenario, SLO → closed loops and probes on one fleet → interval, limit, headroom*.
 
+    target     open-loop probes at the rate that is planned for, if one is named: does it hold?
     start      closed loop with 4, 16, … callers, each short: about what the fleet bears
-    target     open-loop probes at the rate that is planned for, if one is named
-    search     open-loop probes where the model is least sure (model.py), drained in between
-    target     the planned rate again, because the machine may have changed since
+    search     open-loop probes where the model is least sure (model.py), drained in between; each fourth one is
+               another at the target, and so are the last ones, until it is known whether it holds
 
-Rules: each probe is a whole run, with arrivals of its own, judged and stored below probes/. A safety violation ends
-everything; Ctrl-C and the end of a point's time keep the probes that were finished.
+Rules: each probe is a whole run, with arrivals of its own, judged and stored below probes/. All runs of a point share
+one Locust (bench.workloads.launch.LocustSeries), or each has its own where workers join from other hosts. A safety
+violation ends everything; Ctrl-C and the end of a point's time keep the probes that were finished.
 """
 
 import contextlib
@@ -18,7 +19,7 @@ from statistics import mean
 import psutil
 
 from bench.errors import BenchError, InconclusiveError
-from bench.experiments.capacity.judge import CapacityPlan, Findings, judge_capacity, next_probe, point_of
+from bench.experiments.capacity.judge import CapacityPlan, Findings, judge_capacity, next_probe, point_of, target_holds
 from bench.experiments.capacity.model import RateInterval
 from bench.experiments.capacity.probe import callers_for, judge_probe
 from bench.experiments.capacity.result import CapacityPoint, CapacityResult, ClosedLoop, point_name
@@ -38,8 +39,9 @@ from bench.workloads.launch import LocustSeries
 START_CALLERS = (4, 16, 64, 256)
 SHORT = 0.5  # of a probe's time: a closed loop's
 GROWS = 1.15  # more callers are tried while they make so many times more
-TARGET_PROBES = 3
-TARGET_PROBES_AGAIN = 1  # after the search
+TARGET_PROBES = 3  # before the search
+TARGET_EVERY = 4  # probes of the search
+MOST_TARGET_PROBES = 12
 DRAIN_S = 10.0
 FIRST_OVERHEAD_S = 2.0
 RESERVE = 0.1  # of the budget: for the end of a run that is cut, and the pages
@@ -166,7 +168,10 @@ class _Seeker:
             self._experiment.raising = False
             self._findings.fleet = self._servers.section()
             try:
-                self._start()
+                for number in range(TARGET_PROBES):
+                    self._probe_target(f" {number + 1} of {TARGET_PROBES}")
+                if not self._findings.violated:
+                    self._start()
                 self._search()
             except OutOfTime:
                 budget, each = duration_text(plan.budget_s * 1000), duration_text(self._scenario.duration_ms)
@@ -195,34 +200,44 @@ class _Seeker:
             best = made
 
     def _search(self) -> None:
-        findings = self._findings
-        self._probe_target(TARGET_PROBES)
+        findings, since_target = self._findings, 0
         while not findings.violated:
             found, rate = next_probe(findings, self._plan.slo)
             if rate is None:
                 break
+            if since_target == TARGET_EVERY:
+                self._probe_target()
+                since_target = 0
+                continue
             wanted = self._open_loop(rate)
             if self._budget.lasts_s(wanted) + self._target_again_s() > self._budget.left_s:
-                self._probe_target(TARGET_PROBES_AGAIN)
+                self._probe_target()
                 raise OutOfTime
             self._show(self._progress(wanted, found))
             self._probe("search", rate, wanted)
-        self._probe_target(TARGET_PROBES_AGAIN)
+            since_target += 1
+        self._probe_target()
+        while self._is_target_open():
+            self._probe_target()
 
-    def _probe_target(self, probes: int) -> None:
+    def _is_target_open(self) -> bool:
+        """Whether more probes may tell if the target holds."""
+        findings, target = self._findings, self._plan.target_rate_per_s
+        made = sum(probe.rate_per_s == target for probe in findings.probes)
+        is_known = findings.violated or target_holds(findings, target) is not None
+        return target is not None and not is_known and made < MOST_TARGET_PROBES
+
+    def _probe_target(self, number: str = "") -> None:
         """Probe the rate that is planned for, if one is named."""
         target = self._plan.target_rate_per_s
-        if target is None:
-            return
-        for number in range(probes):
-            if not self._findings.violated:
-                self._show(f"{self._prefix}target: probe {number + 1} of {probes} at {rate_text(target)}/s")
-                self._probe("target", target, self._open_loop(target))
+        if target is not None and not self._findings.violated:
+            self._show(f"{self._prefix}target: probe{number} at {rate_text(target)}/s")
+            self._probe("target", target, self._open_loop(target))
 
     def _target_again_s(self) -> float:
-        """How long the probes of the target after the search last, by the runs before."""
+        """How long the probe of the target after the search lasts, by the runs before."""
         target = self._plan.target_rate_per_s
-        return 0.0 if target is None else TARGET_PROBES_AGAIN * self._budget.lasts_s(self._open_loop(target))
+        return 0.0 if target is None else self._budget.lasts_s(self._open_loop(target))
 
     def _probe(self, step: str, rate: float, wanted: Scenario) -> None:
         result, busy = self._run(wanted)

@@ -34,16 +34,19 @@ from bench.experiments.capacity.result import (
 )
 from bench.measure import verdict as words
 from bench.measure.run_result import FleetFacts
+from bench.measure.statistics import wilson
 from bench.measure.verdict import Evidence, Verdict, Word, conclude
 from bench.report.figures import counted, latency, percent
 from bench.scenario import Scenario
 
 LEAST_PROBES, MOST_PROBES = 8, 40
+LEAST_TARGET = 4  # probes at the target, all of which held: with fewer it may as well hold half of the time
 NEAR, LEAST_NEAR = 1.25, 2  # an end is borne out by so many probes, no further than this factor beyond it
 MORE_BY = 2.0  # a closed loop may be so many times faster than what random arrivals leave room for
 _SAY = (Seen.HELD, Seen.MISSED)  # something of the servers
 Loop = tuple[float, int]  # what a closed loop made, leases/s, with so many callers
 STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571}  # t, 97.5 %, by the number of values
+NORMAL = 1.96  # the same of the normal distribution
 LOWEST = 2 * LEAST_RATE  # the rate of the probes that show that no rate holds, operations/s
 
 
@@ -87,7 +90,7 @@ def reached_by(findings: Findings, slo: Slo) -> Reached:
 
 def next_probe(findings: Findings, slo: Slo) -> tuple[RateInterval, float | None]:
     """Return what is believed so far, whoever is to blame for a miss, and the rate to probe; None: sure enough."""
-    reached, looks = reached_by(findings, slo), _looks(findings.probes)
+    reached, looks = reached_by(findings, slo), _looks(findings.probes, _of_search(findings))
     found = model.interval_of(reached, looks)
     if _is_lowest_next(findings, slo):
         return found, LOWEST
@@ -118,7 +121,7 @@ def _holds_nowhere(probes: Sequence[Probe]) -> bool:
 
 def capacity_of(findings: Findings, slo: Slo) -> Capacity:
     """Return where the capacity of the servers lies."""
-    looks = _looks(findings.probes, _SAY)
+    looks = _looks(findings.probes, says(findings))
     found = model.interval_of(reached_by(findings, slo), looks)
     held, missed = ([rate for rate, kept in looks if kept is way] for way in (True, False))
     known = sum(rate * NEAR >= found.low for rate in held) >= LEAST_NEAR
@@ -130,10 +133,28 @@ def capacity_of(findings: Findings, slo: Slo) -> Capacity:
         at_least=known and not bound,
         likely=found.likely if known and bound else None,
         sure=model.SURE,
+        as_it_is=Seen.PAUSED in says(findings),
     )
 
 
-def _looks(probes: Sequence[Probe], of: Container[Seen] = tuple(Seen)) -> list[Look]:
+def says(findings: Findings) -> tuple[Seen, ...]:
+    """What tells of the capacity. Where the servers run on this machine and most probes met pauses of it, these are
+    misses: the capacity is then that of the machine as it is now. Servers elsewhere have no part in such a miss."""
+    is_here = findings.fleet is not None and findings.fleet.started
+    return (*_SAY, Seen.PAUSED) if is_here and _is_mostly_paused(findings) else _SAY
+
+
+def _of_search(findings: Findings) -> tuple[Seen, ...]:
+    """What the search goes by. A paused probe is made again, unless most are paused: lower rates may still hold."""
+    return tuple(Seen) if _is_mostly_paused(findings) else (*_SAY, Seen.SATURATED)
+
+
+def _is_mostly_paused(findings: Findings) -> bool:
+    paused = sum(probe.seen is Seen.PAUSED for probe in findings.probes)
+    return 2 * paused > len(findings.probes)
+
+
+def _looks(probes: Sequence[Probe], of: Container[Seen]) -> list[Look]:
     return [(probe.rate_per_s, probe.seen is Seen.HELD) for probe in probes if probe.seen in of]
 
 
@@ -141,8 +162,11 @@ def point_of(point: SweepPoint, findings: Findings, plan: CapacityPlan) -> Capac
     """Return what the findings at one point come to."""
     capacity = capacity_of(findings, plan.slo)
     near = at_capacity(findings.probes, capacity)
-    agrees, contradicted = agreement(capacity, loops_within(findings, plan.slo))
-    contradictions = [agrees] if agrees and contradicted else []
+    kept = loops_within(findings, plan.slo)
+    held = any(probe.seen is Seen.HELD for probe in findings.probes)
+    is_silent = held and capacity.low is None and capacity.high is None  # too few probes for either end
+    agrees, contradicted = (None, False) if is_silent else agreement(capacity, kept)
+    contradictions = [agrees] if agrees and contradicted and not capacity.at_least else []
     contradictions += _probes_against(findings.probes, capacity, plan.target_rate_per_s)
     word, reasons = _word(findings, capacity, plan, contradictions)
     return CapacityPoint(
@@ -178,6 +202,8 @@ def _word(findings: Findings, capacity: Capacity, plan: CapacityPlan, reasons: l
         return words.VIOLATED, [findings.violated]
     if not findings.probes:
         return words.INCONCLUSIVE, ["no probe was finished", *findings.unmeasured]
+    if not reasons and target_holds(findings, plan.target_rate_per_s):
+        return words.FOUND, []
     if capacity.low is None and not reasons:
         return _none_held(findings)
     if not reasons and (missed := _target_missed(findings.probes, capacity, plan.target_rate_per_s)):
@@ -186,6 +212,7 @@ def _word(findings: Findings, capacity: Capacity, plan: CapacityPlan, reasons: l
     if capacity.low and capacity.high is None:
         gave_out = _gave_out(findings)
         why = f"the generator gave out first ({gave_out})" if gave_out else "too few probes above it missed"
+        why += _paused_text(findings.probes)
         reasons.append(f"the capacity is at least {capacity.low:,.0f}/s: {why}")
     elif capacity.low and capacity.width > USABLE:
         reasons.append(
@@ -207,8 +234,18 @@ def _none_held(findings: Findings) -> tuple[Word, list[str]]:
     missed = [probe.rate_per_s for probe in findings.probes if probe.seen is Seen.MISSED]
     known = [f"{counted(len(held), 'probe')} held, the fastest at {max(held):,.2f}/s"] if held else []
     known += [f"{min(missed):,.2f}/s did not"] if missed else []
-    reason = f"no rate that was tried surely holds the SLO: {', and '.join(known) or 'no probe tells'}"
+    paused = _paused_text(findings.probes)
+    reason = f"no rate that was tried surely holds the SLO: {', and '.join(known) or 'no probe tells'}{paused}"
     return words.INCONCLUSIVE, [f"{reason}; too few lower ones were tried", *findings.unmeasured]
+
+
+def _paused_text(probes: Sequence[Probe]) -> str:
+    paused = sum(probe.seen is Seen.PAUSED for probe in probes)
+    return (
+        ""
+        if not paused
+        else f"; {paused} of {counted(len(probes), 'probe')} tell nothing, as this machine did not run the load in time"
+    )
 
 
 def _probes_against(probes: Sequence[Probe], capacity: Capacity, target: float | None) -> list[str]:
@@ -239,6 +276,17 @@ def _against_text(probes: Sequence[Probe], wrong: Seen, count: int) -> str:
         f"{count} of {len(probes)} probes {wrong.value} at {ends}/s, {side} the interval: the fleet does not keep "
         "every rate below one that it keeps, or the machine changed during the search; repeat it with a longer --budget"
     )
+
+
+def target_holds(findings: Findings, target: float | None) -> bool | None:
+    """Whether the rate that is planned for holds: the 95 % interval (Wilson) of the share of probes there that held
+    lies above one half, or below it. None: neither, or no target."""
+    speaking = says(findings)
+    seen = [probe.seen for probe in findings.probes if probe.rate_per_s == target and probe.seen in speaking]
+    held = wilson(seen.count(Seen.HELD), len(seen))
+    if held.low is None or held.high is None:
+        return None
+    return True if held.low > 0.5 else False if held.high < 0.5 else None
 
 
 def _target_missed(probes: Sequence[Probe], capacity: Capacity, target: float | None) -> tuple[Word, str] | None:
@@ -279,16 +327,26 @@ def _headroom(findings: Findings, capacity: Capacity, plan: CapacityPlan, *, is_
     bears = None if is_contradicted else capacity.likely or capacity.low
     seen = [getattr(probe.acquire_s, plan.slo.figure) for probe in findings.probes if probe.rate_per_s == target]
     latency_s = mean_latency([value for value in seen if value])
-    return Headroom(ratio=bears / target - 1 if bears else None, acquire_s=latency_s)
+    holds = target_holds(findings, target)
+    return Headroom(ratio=bears / target - 1 if bears else None, acquire_s=latency_s, holds=holds)
 
 
 def mean_latency(values: Sequence[float]) -> Estimate | None:
-    """Return the geometric mean of a probe's percentile (s) over two or three probes, with its 95 % interval."""
-    if len(values) not in STUDENT:
+    """Return the geometric mean of a probe's percentile (s) over two probes or more, with its 95 % interval."""
+    if len(values) < 2:
         return None
     logs = np.log(values)
-    middle, error = float(logs.mean()), STUDENT[len(values)] * float(logs.std(ddof=1)) / math.sqrt(len(values))
+    middle, error = float(logs.mean()), _student(len(values)) * float(logs.std(ddof=1)) / math.sqrt(len(values))
     return Estimate(*map(math.exp, (middle, middle - error, middle + error)))
+
+
+def _student(values: int) -> float:
+    """Student's t, 97.5 %, for a mean of so many values: beyond the table by the first terms of its expansion, which is
+    0.5 % too low at most (Abramowitz and Stegun 26.7.5)."""
+    if values in STUDENT:
+        return STUDENT[values]
+    freedom, z = values - 1, NORMAL
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
 
 def agreement(capacity: Capacity, kept: Sequence[Loop]) -> tuple[str | None, bool]:
@@ -301,7 +359,7 @@ def agreement(capacity: Capacity, kept: Sequence[Loop]) -> tuple[str | None, boo
         return f"{made}, yet no rate held", True
     if rate > MORE_BY * limit:
         more = f"{made}, far more than {limit:,.0f}/s: the load process may be the limit"
-        return f"{more}; give it --processes, cores or hosts of its own", True
+        return f"{more}; give it cores or hosts of its own", True
     if low is None:
         return None, False
     if rate < low:
@@ -320,10 +378,15 @@ def judge_capacity(points: Sequence[CapacityPoint], *, stopped: str = "", interr
     found[words.INCONCLUSIVE] += [stopped] if stopped else []
     cut = {words.INTERRUPTED: ["interrupted: what was not probed is missing"]} if interrupted else {}
     evidence = [
-        Evidence("probes that held or missed", sum(one.seen in _SAY for one in point.probes), LEAST_PROBES)
+        Evidence("probes that held or missed", sum(one.seen in _SAY for one in point.probes), _least(point))
         for point in points
     ]
     return conclude(words.FOUND, evidence, {**found, **cut}, thin=words.INCONCLUSIVE)
+
+
+def _least(point: CapacityPoint) -> int:
+    """Without an interval to be found, the probes that show that the target holds are enough."""
+    return LEAST_TARGET if point.headroom and point.headroom.holds else LEAST_PROBES
 
 
 def earned(result: CapacityResult) -> CapacityResult:

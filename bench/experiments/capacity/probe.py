@@ -1,8 +1,11 @@
-"""One probe of a capacity search: *a run's result and the SLO → held, missed or saturated, and what it used up*.
+"""One probe of a capacity search: *a run's result and the SLO → held, missed, saturated or paused, and what it used*.
 
-Held: every expression of the SLO is true and at least 0.99 of the offered operations were completed in time. A miss is
-the generator's when it used 0.9 of a core, or when without the operations that its timer began so late that not even a
-median acquire would have been in time it were none: SATURATED. What held, held whatever the generator did.
+Held: every expression of the SLO is true and at least 0.99 of the offered operations were completed in time. What held,
+held whatever the generator and the machine did. A miss is the servers', with two exceptions:
+- SATURATED: the generator used 0.9 of a core, or there is no miss without the operations that its timer began so late
+  that not even a median acquire would have been in time.
+- PAUSED: the machine kept the load process from running. Acquires that touch a pause of a quarter of the SLO's limit or
+  more are left out, hits and misses. If more than half of all acquires touch one, the rest tell too little.
 """
 
 from collections.abc import Sequence
@@ -22,6 +25,7 @@ from bench.experiments.capacity.result import (
 )
 from bench.gates.threshold import Threshold, read_thresholds
 from bench.measure.facts import mean_of
+from bench.measure.gaps import MOST_SHARE, PAUSES_MS
 from bench.measure.histogram import HIGHEST_NS, SAMPLES_BEYOND, Histogram, bucket_indices
 from bench.measure.latency import Latency
 from bench.measure.run_result import InstanceReport, RunResult
@@ -36,8 +40,13 @@ BOUNDED = ("latency_s", "outcome_shares", "split_votes", "attempts", "cost")  # 
 SERVER, GENERATOR, MACHINE = "server CPU of one instance", "the generator's CPU", "this machine's cores"
 HOT_KEY, CALLERS, FSYNC, NETWORK = "the hot key r0", "callers", "fsync", "the network"
 NEAR = 0.7
+NEARLY_FULL = 0.5  # a use from here on tells the rate that takes all of it: no more than twice that of the probe
+PAUSE_SHARE = 0.25  # of the SLO's limit: a shorter pause makes no miss of an acquire that the servers answered in time
+MOST_PAUSED = 0.5  # of the acquires of a probe
 OTHERS = 0.25  # of this machine's CPU time: what others take from there on is worth a word
 GAVE_OUT = "not reached: the generator gave out first ({}); use --processes or more hosts"
+FULL = 0.9  # of this machine's cores
+ELSEWHERE = "more load takes other hosts (--expect-workers), or cores that other work leaves free"
 HERE = ("127.", "localhost", "[::1]", "/")  # no network between
 FSYNC_REPLY = 1.5  # a reply waits half an fsync that is under way, on average, and one of its own
 
@@ -85,15 +94,16 @@ def read_slo(texts: Sequence[str]) -> Slo:
 
 def judge_probe(rate: float, step: str, result: RunResult, slo: Slo, busy: float | None = None) -> Probe:
     """Judge a run that was offered `rate` (operations/s). `busy`: the share of this machine's CPU that was used."""
-    held = all(_kept(threshold, result) for threshold in slo.thresholds) and result.rate.sustained is not False
     return Probe(
         rate_per_s=rate,
         step=step,
-        seen=Seen.HELD if held else Seen.SATURATED if _is_saturated(result, slo) else Seen.MISSED,
+        seen=_seen(result, slo),
         completed_per_s=result.rate.completed_per_s,
         users=result.scenario.users,
         acquire_s=result.latency_s.acquire,
         attainment=_attainment(slo, result),
+        left_out=_paused(slo.acquire_limit, result).count,
+        others_ratio=_others(result, busy),
         generator=ProbeGenerator(
             cpu_ratio=result.generator.cpu_ratio,
             late_s=getattr(Latency.of(_histogram("timer_lateness", result)), slo.figure),
@@ -102,6 +112,18 @@ def judge_probe(rate: float, step: str, result: RunResult, slo: Slo, busy: float
         uses=uses_of(result, slo, busy),
         instances=tuple(_instance(instance, result) for instance in result.instances),
     )
+
+
+def _seen(result: RunResult, slo: Slo) -> Seen:
+    is_sustained = result.rate.sustained is not False
+    if is_sustained and all(_kept(threshold, result) for threshold in slo.thresholds):
+        return Seen.HELD
+    due, paused = result.outcomes.total, _paused(slo.acquire_limit, result).count
+    if result.generator.verdict == "INVALID" and result.generator.gap_s > MOST_SHARE * result.duration_s:
+        return Seen.PAUSED
+    if paused > MOST_PAUSED * due:
+        return Seen.PAUSED
+    return Seen.SATURATED if _is_saturated(result, slo) else Seen.MISSED
 
 
 def _attainment(slo: Slo, result: RunResult) -> Attainment | None:
@@ -130,7 +152,9 @@ def _is_saturated(result: RunResult, slo: Slo) -> bool:
     if result.generator.verdict == "VALID" or not late.count or threshold is None or usual is None:
         return False
     within, due = _within(threshold, result)
-    beyond = late.count - _up_to(late, threshold.limit - usual)
+    paused = _paused(threshold, result)
+    left_out = paused.count - _up_to(paused, threshold.limit)
+    beyond = max(late.count - _up_to(late, threshold.limit - usual) - left_out, 0)
     return due - within - beyond <= MISS_SHARES[slo.figure] * due and result.rate.sustained is not False
 
 
@@ -152,8 +176,21 @@ def _is_acquire_limit(threshold: Threshold) -> bool:
 
 
 def _within(threshold: Threshold, result: RunResult) -> tuple[int, int]:
-    """Operations of the window that got their lease within the limit, and all of them."""
-    return _up_to(_histogram("acquire", result), threshold.limit), result.outcomes.total
+    """Operations of the window that got their lease within the limit, and all of them, but for those left out."""
+    within, due = _up_to(_histogram("acquire", result), threshold.limit), result.outcomes.total
+    paused = _paused(threshold, result)
+    if paused.count > MOST_PAUSED * due:
+        return within, due
+    return within - _up_to(paused, threshold.limit), due - paused.count
+
+
+def _paused(threshold: Threshold | None, result: RunResult) -> Histogram:
+    """The acquires that touch a pause long enough to make a miss of one."""
+    if threshold is None:
+        return Histogram()
+    least_ms = max(PAUSES_MS[0], PAUSE_SHARE * threshold.limit * 1000)
+    shortest = max(one for one in PAUSES_MS if one <= least_ms)
+    return Histogram.merged(_histogram(f"paused_{one}", result) for one in PAUSES_MS if one >= shortest)
 
 
 def _histogram(name: str, result: RunResult) -> Histogram:
@@ -188,11 +225,14 @@ def uses_of(result: RunResult, slo: Slo, busy: float | None = None) -> tuple[Use
 
 def next_limit(uses: Sequence[Use], gave_out: str = "") -> Use:
     """What limits the rate next. `gave_out`: how the generator did before any of `uses` did, "" = it did not."""
+    machine = next((use for use in uses if use.name == MACHINE), None)
+    if gave_out and machine is not None and (machine.ratio or 0.0) >= FULL:
+        return structs.replace(machine, text=f"{machine.text}; the generator gave out first ({gave_out}): {ELSEWHERE}")
     if gave_out:
         return Use(GENERATOR, GAVE_OUT.format(gave_out))
     first = max(uses, key=lambda use: use.ratio or 0.0, default=None)
     if first is None:
-        return Use(None, "not known: neither servers nor generator told what they used")
+        return Use(None, "not known: no probe within a factor of two told what was used")
     near = "" if (first.ratio or 0.0) >= NEAR else "; nothing was nearer its limit"
     return structs.replace(first, text=first.text + near)
 
@@ -215,9 +255,9 @@ def hot_share(scenario: Scenario) -> float:
 
 
 def _grows(name: str, ratio: float, text: str, result: RunResult) -> Use:
-    """A use that grows with the rate, hence with the rate that would take all of it."""
+    """A use that grows with the rate. Near enough to full it has the rate that would take all of it."""
     rate = result.rate.achieved_per_s
-    return Use(name, text, ratio, rate / ratio if rate and ratio > 0 else None)
+    return Use(name, text, ratio, rate / ratio if rate and ratio >= NEARLY_FULL else None)
 
 
 def _server(result: RunResult) -> Use | None:
@@ -231,15 +271,30 @@ def _generator(result: RunResult) -> Use | None:
     return None if use is None else _grows(GENERATOR, use, f"{percent(use, 0)} of a core", result)
 
 
-def _machine(result: RunResult, busy: float | None) -> Use | None:
+def _own(result: RunResult) -> tuple[float | None, str]:
+    """The share of this machine's CPU time that generator and servers used, as far as these are here; who that is."""
     cores, cost, rate = result.environment.usable_cores, result.cost, result.rate.achieved_per_s
-    client, servers = cost.client_cpu_us_per_cycle, cost.server_cpu_us_per_cycle
-    if not result.fleet.started or not cores or client is None or servers is None or rate is None:
-        return None  # the servers run elsewhere, or did not tell
-    own = (client + servers) * rate / 1e6 / cores
+    are_here = result.fleet.started or all(one.address.startswith(HERE) for one in result.instances)
+    client, servers = cost.client_cpu_us_per_cycle, cost.server_cpu_us_per_cycle if are_here else None
+    if not cores or client is None or rate is None or (result.fleet.started and servers is None):
+        return None, ""
+    who = "the generator" if servers is None else "generator and servers"
+    return (client + (servers or 0.0)) * rate / 1e6 / cores, who
+
+
+def _others(result: RunResult, busy: float | None) -> float | None:
+    own, _ = _own(result)
+    return None if busy is None or own is None else min(max(busy - own, 0.0), 1.0)
+
+
+def _machine(result: RunResult, busy: float | None) -> Use | None:
+    own, who = _own(result)
+    if own is None:
+        return None
+    cores = f"{result.environment.usable_cores:g}"
     if busy is not None and busy - own > OTHERS:
-        return Use(MACHINE, f"{percent(busy, 0)} of {cores:g} busy, {percent(own, 0)} with generator and servers", busy)
-    return _grows(MACHINE, own, f"{percent(own, 0)} of the {cores:g} that generator and servers share", result)
+        return Use(MACHINE, f"{percent(busy, 0)} of {cores} busy, {percent(own, 0)} with {who}", busy)
+    return _grows(MACHINE, own, f"{percent(own, 0)} of {cores}, with {who}", result)
 
 
 def _network(result: RunResult, slo: Slo) -> Use | None:

@@ -15,6 +15,8 @@ from bench.measure.section import Amount, Count, Section, Share, says
 from bench.measure.verdict import Status
 from bench.scenario import Scenario
 
+NEAR_BY = 2.0  # times the capacity or less: a probe that tells what limits it
+
 
 class Seen(Enum):
     """What a probe at one rate showed."""
@@ -23,6 +25,7 @@ class Seen(Enum):
     MISSED = "missed"
     CLEARLY_MISSED = "missed by far"  # only in results of before 2026-11-23
     SATURATED = "saturated"  # the generator
+    PAUSED = "paused"  # the machine kept the load process from running
 
 
 class Attainment(Section, frozen=True, kw_only=True):
@@ -70,7 +73,7 @@ class Probe(Section, frozen=True, kw_only=True):
 
     rate_per_s: Annotated[Amount, says("offered")]
     step: Annotated[str, says("why that rate was tried: target, or search")]
-    seen: Annotated[Seen, says("saturated: the generator may be why it missed")]
+    seen: Annotated[Seen, says("saturated, paused: the generator or the machine may be why it missed")]
     completed_per_s: Annotated[Amount | None, says("acquires that returned")]
     users: Annotated[Count, says("callers")]
     acquire_s: Annotated[Latency, says("of those that got a lease")]
@@ -78,6 +81,10 @@ class Probe(Section, frozen=True, kw_only=True):
     generator: Annotated[ProbeGenerator, says("whether the load can be trusted")]
     uses: Annotated[tuple[Use, ...], says("how far each resource was used")]
     instances: Annotated[tuple[ProbedInstance, ...], says("one entry per instance")]
+    left_out: Annotated[Count, says("acquires that touch a pause of the load process: neither hits nor misses")] = 0
+    others_ratio: Annotated[Share | None, says("of this machine's CPU time, used by other work; null: not known")] = (
+        None
+    )
 
 
 class Capacity(Section, frozen=True, kw_only=True):
@@ -88,6 +95,7 @@ class Capacity(Section, frozen=True, kw_only=True):
     at_least: Annotated[bool, says("nothing but the generator, or nothing at all, bounds it above")]
     likely: Annotated[Amount | None, says("its middle; null: not both ends are known")] = None
     sure: Annotated[Share | None, says("of it; null before 2026-11-23: then low held, high did not")] = None
+    as_it_is: Annotated[bool, says("of this machine as it is now: misses of its pauses are in it")] = False
 
     @property
     def width(self) -> float:
@@ -117,6 +125,7 @@ class Headroom(Section, frozen=True, kw_only=True):
     acquire_s: Annotated[Estimate | None, says("the SLO's percentile of the probes there; null: too few have it")] = (
         None
     )
+    holds: Annotated[bool | None, says("whether the probes at the target hold, 95 % sure; null: not known")] = None
 
 
 class ClosedLoop(Section, frozen=True, kw_only=True):
@@ -161,12 +170,13 @@ def point_name(variables: Mapping[str, str]) -> str:
 
 
 def at_capacity(probes: Sequence[Probe], capacity: Capacity) -> Probe | None:
-    """Return the probe nearest to the capacity, of two the faster: of those that held, if any did. (In one that did
-    not, callers and keys are all in use, whatever the limit was.)"""
-    held = [probe for probe in probes if probe.seen is Seen.HELD]
+    """Return the probe nearest to the capacity, of two the faster, no further than a factor of two from it: of those
+    that held, if any did. (In one that did not, callers and keys are all in use, whatever the limit was.)"""
     edge = capacity.likely or capacity.low or capacity.high
 
     def far(probe: Probe) -> tuple[float, float]:
         return abs(math.log(probe.rate_per_s / edge)) if edge else 0.0, -probe.rate_per_s
 
-    return min(held or probes, key=far, default=None)
+    near = [probe for probe in probes if far(probe)[0] <= math.log(NEAR_BY)]
+    held = [probe for probe in near if probe.seen is Seen.HELD]
+    return min(held or near, key=far, default=None)

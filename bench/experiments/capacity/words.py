@@ -2,7 +2,9 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from statistics import median
 
+from bench.experiments.capacity.probe import OTHERS
 from bench.experiments.capacity.result import (
     Attainment,
     CapacityPoint,
@@ -71,7 +73,7 @@ def sheet(result: CapacityResult, place: str = "") -> Sheet:
     """Return the summary of `result`, stored at `place` ("" = nowhere)."""
     points = result.points
     if len(points) == 1 and not points[0].variables:
-        headline = f"{_bracket(points[0])} at {' and '.join(result.slo)}"
+        headline = f"{_headline(points[0], result)} at {' and '.join(result.slo)}{_now(points[0])}"
         parts, lines = [*_parts(points[0])], _lines(points[0], result)
     else:
         headline = f"{counted(len(points), 'point')}, {' and '.join(result.slo)}"
@@ -103,12 +105,25 @@ def answer(point: CapacityPoint, result: CapacityResult) -> str:
         f"{count(scenario.resources)} keys{'' if skew == 'uniform' else f' {skew}'}",
         "no hold" if hold == "0" else f"{hold} hold",
     )
-    found = f"{_bracket(point)} at {' and '.join(result.slo)}"
+    found = f"{_bracket(point)} at {' and '.join(result.slo)}{_now(point)}"
     limit = point.next_limit
     full = f", full at {rate_text(limit.full_per_s)}/s" if limit.full_per_s else ""
     plain = limit.name is None or limit.text.startswith("not ")  # reached, or known
     next_one = limit.text if plain else f"{limit.name}{full} ({limit.text})"
     return f"{', '.join(load)}: {found}; next limit: {next_one}"
+
+
+def _headline(point: CapacityPoint, result: CapacityResult) -> str:
+    """The answer to what was asked: about the target, if one was named."""
+    return _target(point, point.headroom, result) if point.headroom and point.probes else _bracket(point)
+
+
+def _now(point: CapacityPoint) -> str:
+    """A word on other work, where it takes much of this machine: without it the answer may be another one."""
+    others = [probe.others_ratio for probe in point.probes if probe.others_ratio is not None]
+    is_busy = bool(others) and median(others) >= OTHERS
+    why = f": other work takes {percent(median(others), 0)} of its CPU time" if is_busy else ""
+    return f", of this machine as it is now{why}" if is_busy or point.capacity.as_it_is else ""
 
 
 def _bracket(point: CapacityPoint) -> str:
@@ -147,7 +162,10 @@ def _lines(point: CapacityPoint, result: CapacityResult) -> Iterator[tuple[str, 
     missed, spoilt = seen[Seen.MISSED] + seen[Seen.CLEARLY_MISSED], seen[Seen.SATURATED]
     tally = f"{counted(len(point.probes), 'probe')}, {seen[Seen.HELD]} held, {missed} missed"
     tally += f", {spoilt} spoilt by the generator" if spoilt else ""
+    tally += f", {seen[Seen.PAUSED]} by pauses" if seen[Seen.PAUSED] else ""
     yield "interval", f"{_bracket(point).rstrip(',')}: {tally}"
+    if pauses := _pauses(point):
+        yield "pauses", pauses
     if own := _own_share(point):
         yield "own share", own
     if point.agreement and point.agreement not in point.reasons:
@@ -176,22 +194,43 @@ def _own_share(point: CapacityPoint) -> str:
     return f"{times}, {latency(min(late, whole))} are this machine waking late"
 
 
-def _headroom(point: CapacityPoint, headroom: Headroom, result: CapacityResult) -> str:
-    """The planner's sentence."""
-    times, limit = headroom.acquire_s, point.next_limit
-    said = "latency not known (too few samples)"
-    left = "headroom not known"
-    if times and (near := _near(point)):
-        ends = f"{milliseconds(times.low)}–{milliseconds(times.high)}"
-        said = f"{near.generator.figure} {latency(times.value)} ({ends})"
-    if headroom.ratio is not None:
-        least = "at least " if point.capacity.high is None else ""
-        left = f"{least}{headroom.ratio * 100:.0f} % headroom"
-    first = (limit.name or limit.text) + (f", at {rate_text(limit.full_per_s)}/s" if limit.full_per_s else "")
+def _target(point: CapacityPoint, headroom: Headroom, result: CapacityResult) -> str:
+    """The planner's answer: whether the target holds, and what room is left."""
     probes = [probe for probe in point.probes if probe.rate_per_s == result.target_rate_per_s]
     held = sum(probe.seen is Seen.HELD for probe in probes)
-    kept = f"{held} of {counted(len(probes), 'probe')} held, {said}, {left}"
-    return f"at your target of {count(result.target_rate_per_s)}/s: {kept}; first limit: {first}"
+    times, at, how = headroom.acquire_s, f"{count(result.target_rate_per_s)}/s", ""
+    if times and point.probes:
+        how = f"{point.probes[0].generator.figure} {latency(times.value)}, 95 % sure below {latency(times.high)}"
+    tally = "; ".join([f"{held} of {counted(len(probes), 'probe')} held", *([how] if how else [])])
+    if headroom.holds:
+        return f"{at} holds ({how or tally}); {_room(point)}"
+    word = f"{at} does not hold" if headroom.holds is False else f"whether {at} holds is not known"
+    return f"{word} ({tally}); capacity: {_bracket(point)}"
+
+
+def _room(point: CapacityPoint) -> str:
+    capacity = point.capacity
+    low, high = rate_text(capacity.low), rate_text(capacity.high)
+    if capacity.low is None or point.headroom is None or point.headroom.ratio is None:
+        return "how much room there is beyond is not known"
+    return f"room up to at least {low}/s" if capacity.high is None else f"room up to {low}–{high}/s"
+
+
+def _headroom(point: CapacityPoint, headroom: Headroom, result: CapacityResult) -> str:
+    limit = point.next_limit
+    first = (limit.name or limit.text) + (f", at {rate_text(limit.full_per_s)}/s" if limit.full_per_s else "")
+    return f"{_target(point, headroom, result)}; first limit: {first}"
+
+
+def _pauses(point: CapacityPoint) -> str:
+    """How much of the probes was left out, as the machine did not run the load process."""
+    touched = [probe for probe in point.probes if probe.left_out]
+    if not touched:
+        return ""
+    nothing = sum(probe.seen is Seen.PAUSED for probe in point.probes)
+    text = f"{count(sum(probe.left_out for probe in touched))} acquires in {counted(len(touched), 'probe')} touched one"
+    text += " (this machine did not run the load process): neither hits nor misses"
+    return f"{text}; {counted(nothing, 'probe')} told nothing" if nothing else text
 
 
 def _parts(point: CapacityPoint) -> Iterator[Part]:

@@ -10,7 +10,7 @@ import pytest
 
 from bench.gates.threshold import read_threshold
 from bench.measure.facts import Window
-from bench.measure.gaps import GAP_NS, Gap, lost_in, read_gaps, touched, with_gaps
+from bench.measure.gaps import GAP_NS, Gap, lost_in, pause_histograms, read_gaps, read_pauses, touched, with_gaps
 from bench.measure.histogram import Histogram
 from bench.measure.record import RECORD_DTYPE
 from bench.workloads.gap_log import GapLog
@@ -44,12 +44,48 @@ def test_a_process_that_was_busy_was_not_away(tmp_path: Path) -> None:
     assert [gap for gap in read_gaps(tmp_path) if gap.lost_ns > 3 * GAP_NS] == []
 
 
+@pytest.mark.parametrize(("late_ms", "pauses"), [(1, 0), (3, 1), (30, 1)])
+def test_a_process_that_did_not_run_when_it_was_due_has_paused(
+    late_ms: int, pauses: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GapLog, "_waited", lambda _log: 0)  # for a core, as it may have while this test runs
+    log = GapLog(tmp_path, 0)
+    now_ns = time.monotonic_ns()
+    log.look(now_ns, now_ns + 10 * MS)
+    log.look(now_ns + 20 * MS, now_ns + (20 + late_ms) * MS)
+    log.close()
+    found = [gap for gap in read_pauses(tmp_path) if gap.begun_ns == now_ns + 10 * MS]
+    assert len(found) == pauses
+    assert read_gaps(tmp_path) == []
+
+
+def test_a_wait_for_a_core_is_a_pause_and_no_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = iter([0, 60 * MS])
+    monkeypatch.setattr(GapLog, "_waited", lambda _log: next(waits))
+    log = GapLog(tmp_path, 0)
+    now_ns = time.monotonic_ns()
+    log.look(now_ns, now_ns + 60 * MS)
+    log.close()
+    assert read_gaps(tmp_path) == []
+    (pause,) = read_pauses(tmp_path)
+    assert pause.lost_ns >= 50 * MS
+
+
+def test_acquires_that_touch_a_pause_stand_in_the_class_of_the_longest() -> None:
+    pauses = [Gap(0, 1, 1_000 * MS, 1_010 * MS, 3 * MS), Gap(1, 2, 1_005 * MS, 1_040 * MS, 20 * MS)]
+    spans = [(990, 999), (990, 1_001), (1_012, 1_020), (1_059, 1_065), (1_061, 1_070)]
+    rows = [record_of(number, start=start, ended=ended) for number, (start, ended) in enumerate(spans, 1)]
+    found = pause_histograms(np.array(rows, RECORD_DTYPE), pauses)
+    assert {name: histogram.count for name, histogram in found.items()} == {"paused_2": 1, "paused_16": 2}
+    assert pause_histograms(np.array(rows, RECORD_DTYPE), []) == {}
+
+
 def test_who_waits_for_its_time_slice_is_not_away(tmp_path: Path) -> None:
     log = GapLog(tmp_path, 0)
     now_ns = time.monotonic_ns()
     log.look(now_ns, now_ns + SECOND, idle=True)
     log.close()
-    assert read_gaps(tmp_path) == []
+    assert read_pauses(tmp_path) == []
 
 
 def test_what_cannot_be_true_is_no_gap(tmp_path: Path) -> None:

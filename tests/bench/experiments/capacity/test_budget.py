@@ -70,7 +70,10 @@ def test_a_slow_machine_ends_in_time_and_says_what_was_not_measured(
     result = measured(machine, tmp_path, monkeypatch, budget=budget, target_rate=target)
     assert machine.now_s <= max(budget, 3.0)
     told = [*result.warnings, *result.verdict.reasons]
-    if result.verdict.word == "FOUND":
+    headroom = result.points[0].headroom
+    if headroom is not None and headroom.holds:
+        assert result.verdict.word == "FOUND"
+    elif result.verdict.word == "FOUND":
         assert (result.points[0].capacity.low or 0) <= 5_000 <= (result.points[0].capacity.high or 0)
     else:
         assert any("--budget" in reason for reason in result.verdict.reasons)
@@ -94,7 +97,7 @@ def test_with_time_enough_the_search_ends_by_itself(tmp_path: Path, monkeypatch:
     assert not any("--budget" in warning for warning in result.warnings)
     steps = [probe.step for probe in result.points[0].probes]
     assert steps[:3] == ["target"] * 3
-    assert set(steps[3:-1]) == {"search"}
+    assert steps[3:9] == ["search"] * 4 + ["target", "search"]  # spread over the whole search
     assert steps[-1] == "target"
     headroom = result.points[0].headroom
     assert headroom is not None

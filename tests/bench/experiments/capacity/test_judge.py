@@ -18,12 +18,14 @@ from bench.experiments.capacity.judge import (
 )
 from bench.experiments.capacity.probe import GAVE_OUT, GENERATOR, read_slo
 from bench.experiments.capacity.result import Capacity, CapacityPoint, ClosedLoop, Probe, Seen
+from bench.measure.run_result import FleetFacts
 from bench.measure.section import typed
 from bench.scenario import load
+from tests.bench.whole_run import SAMPLE
 from tests.doubles.capacity_points import ACQUIRE, probe
 from tests.doubles.capacity_points import point as capacity_point
 
-HELD, MISSED, SPOILT = Seen.HELD, Seen.MISSED, Seen.SATURATED
+HELD, MISSED, SPOILT, PAUSED = Seen.HELD, Seen.MISSED, Seen.SATURATED, Seen.PAUSED
 Look = tuple[float, Seen]
 SLO = read_slo(["acquire.p99 < 10ms"])
 PROBE = typed(probe(1.0), Probe)
@@ -38,12 +40,14 @@ def loop(rate: float, p99: float = 0.003, users: int = 16) -> ClosedLoop:
     return typed({**figures, "acquire_s": {**ACQUIRE, "p99": p99}}, ClosedLoop)
 
 
-def found(*looks: Look, target: float | None = None, closed: ClosedLoop | None = None) -> CapacityPoint:
+def found(
+    *looks: Look, target: float | None = None, closed: ClosedLoop | None = None, fleet: FleetFacts | None = None
+) -> CapacityPoint:
     """What a point comes to whose probes showed this."""
     probes = [structs.replace(PROBE, rate_per_s=rate, seen=seen) for rate, seen in looks]
     asked = SweepPoint(load(None, {"rate": "1"}), {})
     plan = CapacityPlan((asked,), SLO, target, fixed_users=False, budget_s=60)
-    return point_of(asked, Findings(probes, [closed or loop(1_100.0)]), plan)
+    return point_of(asked, Findings(probes, [closed or loop(1_100.0)], fleet), plan)
 
 
 BELOW = tuple((rate, HELD) for rate in (700.0, 800.0, 850.0, 900.0, 930.0, 950.0))
@@ -259,3 +263,62 @@ def test_where_no_closed_loop_kept_the_slo_the_lowest_rate_is_probed_first() -> 
 def test_a_server_that_answers_nothing_in_time_keeps_no_rate() -> None:
     point = found((judge.LOWEST, MISSED), (judge.LOWEST, MISSED), closed=loop(40.0, p99=0.2))
     assert (point.status, point.reasons) == ("fail", ("no rate holds the SLO: 1.00/s did not",))
+
+
+PAUSES = tuple((rate, PAUSED) for rate in (980.0, 990.0, 1_000.0, 1_010.0, 1_020.0, 1_030.0, 1_060.0))
+
+
+def fleet_here(*, started: bool) -> FleetFacts:
+    return typed({**SAMPLE["fleet"], "started": started}, FleetFacts)
+
+
+def test_a_few_pauses_of_the_machine_say_nothing_of_the_servers() -> None:
+    plain, paused = found(*BELOW, *ABOVE), found(*BELOW, *ABOVE, *PAUSES)
+    assert plain.capacity == paused.capacity
+    assert not paused.capacity.as_it_is
+
+
+def test_where_most_probes_met_pauses_servers_here_have_the_capacity_of_the_machine_as_it_is_now() -> None:
+    point = found(*BELOW, *PAUSES, (1_080.0, PAUSED), fleet=fleet_here(started=True))
+    assert point.capacity.as_it_is
+    assert point.capacity.high is not None
+    assert point.status == "pass"
+
+
+def test_servers_elsewhere_are_not_blamed_for_pauses_here() -> None:
+    point = found(*BELOW, *PAUSES, (1_080.0, PAUSED), fleet=fleet_here(started=False))
+    assert (point.capacity.high, point.capacity.as_it_is) == (None, False)
+    assert "8 of 14 probes tell nothing, as this machine did not run the load in time" in point.reasons[0]
+
+
+def test_the_search_makes_a_paused_probe_again_unless_most_are_paused() -> None:
+    def next_rate(*looks: Look) -> float:
+        probes = [structs.replace(PROBE, rate_per_s=rate, seen=seen) for rate, seen in looks]
+        return judge.next_probe(Findings(probes, [loop(1_100.0)]), SLO)[1] or 0.0
+
+    few = ((900.0, HELD), (950.0, HELD))
+    assert next_rate(*few) == next_rate(*few, (1_000.0, PAUSED))
+    assert next_rate(*((rate, PAUSED) for rate in (1_000.0, 950.0, 900.0))) < next_rate()
+
+
+@pytest.mark.parametrize(
+    ("seen", "holds"),
+    [((HELD,) * 3, None), ((HELD,) * 4, True), ((HELD,) * 7 + (MISSED,), True), ((MISSED,) * 4, False),
+     ((HELD, MISSED) * 4, None), ((HELD,) * 3 + (PAUSED,) * 2, None)],
+)  # fmt: skip
+def test_whether_the_target_holds_is_told_by_the_probes_there(seen: tuple[Seen, ...], holds: bool | None) -> None:
+    probes = [structs.replace(PROBE, rate_per_s=TARGET, seen=one) for one in seen]
+    assert judge.target_holds(Findings(probes), TARGET) is holds
+
+
+def test_a_target_that_holds_is_an_answer_whatever_is_known_of_the_room_beyond() -> None:
+    point = found(*BELOW, *((500.0, HELD),) * 4, target=500.0)
+    assert (point.status, point.capacity.high) == ("pass", None)
+    assert judge_capacity([point]).word == "FOUND"
+    few = found(*((500.0, HELD),) * 4, target=500.0)
+    assert judge_capacity([few]).word == "FOUND"
+
+
+def test_student_s_t_beyond_the_table() -> None:
+    assert judge._student(10) == pytest.approx(2.262, rel=0.005)
+    assert judge._student(40) == pytest.approx(2.023, rel=0.005)

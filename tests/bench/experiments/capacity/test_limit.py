@@ -78,6 +78,30 @@ def test_what_others_take_of_the_cores_is_said(result: dict[str, Any]) -> None:
     assert (limit.name, limit.text) == (bottleneck.MACHINE, "98 % of 4 busy, 8 % with generator and servers")
 
 
+def test_the_cores_of_this_machine_count_beside_servers_of_somebody_else(result: dict[str, Any]) -> None:
+    result["fleet"]["started"] = False
+    for instance in result["instances"]:
+        instance |= {"address": "10.0.0.7:6379", "reply_s": {"p50": 0.001}}
+    limit = next_limit(uses_of(run_of(result), SLO, busy=0.98))
+    assert (limit.name, limit.text) == (bottleneck.MACHINE, "98 % of 4 busy, 2 % with the generator")
+
+
+@pytest.mark.parametrize(("busy", "named"), [(0.95, bottleneck.MACHINE), (0.5, bottleneck.GENERATOR)])
+def test_more_processes_are_proposed_only_where_the_cores_have_room(
+    result: dict[str, Any], busy: float, named: str
+) -> None:
+    limit = next_limit(uses_of(run_of(result), SLO, busy=busy), "92 % of a core")
+    assert limit.name == named
+    assert ("--processes" in limit.text) == (named == bottleneck.GENERATOR)
+
+
+def test_a_use_far_from_full_is_not_extrapolated(result: dict[str, Any]) -> None:
+    """3 % of a core at 10/s was once said to be full at 273/s."""
+    result["generator"]["cpu_ratio"] = 0.03
+    uses = {use.name: use for use in uses_of(run_of(result), SLO)}
+    assert uses[bottleneck.GENERATOR].full_per_s is None
+
+
 def test_one_hot_key_has_a_ceiling(result: dict[str, Any]) -> None:
     result["scenario"] |= {"resources": 1, "skew": {"kind": "uniform", "value": 0.0}}
     result["scenario"]["hold"] = {"kind": "fixed", "ms": 5.0, "sigma": 0.0}

@@ -96,6 +96,46 @@ def test_what_was_late_stands_beside_the_figure_of_the_slo() -> None:
     )
 
 
+def paused(result: dict[str, Any], fast: int, slow: int = 0, least_ms: int = 8) -> dict[str, Any]:
+    """`result`, of whose acquires so many of 1 ms and of 30 ms touched a pause of `least_ms` or more."""
+    values = np.repeat(np.array([1_000_000, 30_000_000], np.int64), [fast, slow])
+    result["histograms"][f"paused_{least_ms}"] = Histogram.of(values).encode()
+    return result
+
+
+@pytest.mark.parametrize(
+    ("touched", "expected"),
+    [
+        ({"fast": 0, "slow": 250}, Seen.HELD),  # what is left has 50 misses in 9,750
+        ({"fast": 250, "slow": 0}, Seen.MISSED),  # hits are left out, too
+        ({"fast": 0, "slow": 250, "least_ms": 1}, Seen.MISSED),  # too short to make a miss of 10 ms
+        ({"fast": 5_000, "slow": 250}, Seen.PAUSED),
+    ],
+)
+def test_acquires_in_a_pause_of_the_machine_are_neither_hits_nor_misses(
+    touched: dict[str, int], expected: Seen
+) -> None:
+    assert seen(paused(run_of(fast=9_700, slow=300), **touched)) is expected
+
+
+def test_what_held_within_long_pauses_held() -> None:
+    result = whole(paused(run_of(fast=9_950, slow=50), fast=9_000))
+    probe = judge_probe(100.0, "search", result, SLO)
+    assert (probe.seen, probe.left_out) == (Seen.HELD, 9_000)
+
+
+def test_a_load_process_that_was_stopped_says_nothing_of_the_servers() -> None:
+    result = run_of(fast=9_000, slow=1_000)
+    result["generator"] |= {"verdict": "INVALID", "reason": "away", "gap_s": 0.06 * result["duration_s"]}
+    assert seen(result) is Seen.PAUSED
+
+
+def test_late_starts_within_a_pause_are_not_left_out_twice() -> None:
+    """110 misses are left out with their pause. The timer's lateness of the same 110 excuses no other miss."""
+    result = paused(run_of(fast=9_700, slow=300), fast=0, slow=110)
+    assert seen(late(result, 110, 15_000_000)) is Seen.MISSED
+
+
 def test_every_expression_must_hold() -> None:
     result = run_of(fast=9_990, failed=10)
     result["outcome_shares"]["acquired"] = 0.999

@@ -1,5 +1,7 @@
 """What `lockbench capacity` says: the planning question answered in words, and nothing cut off."""
 
+from typing import Any
+
 import pytest
 from msgspec import structs
 
@@ -9,7 +11,7 @@ from bench.experiments.capacity.words import answer, sheet, suite
 from bench.report.sheet import sheet_markdown
 from tests.bench.report.screen import sheet_text
 from tests.doubles.capacity_points import capacity_result as result
-from tests.doubles.capacity_points import point
+from tests.doubles.capacity_points import point, probe
 
 
 def shown(document: CapacityResult, width: int) -> str:
@@ -43,11 +45,49 @@ def test_what_the_generator_left_open_says_what_to_do() -> None:
     )
 
 
-def test_the_planner_reads_latency_headroom_and_first_limit_at_the_target() -> None:
-    assert (
-        "at your target of 5,000/s: 0 of 0 probes held, p99 6.00 ms (4.00–9.00), 31 % headroom; "
-        "first limit: server CPU of one instance, at 11,700/s"
-    ) in " ".join(shown(result(point()), 300).split())
+ROOM = "room up to 11,200–11,500/s"
+
+
+@pytest.mark.parametrize(
+    ("capacity", "holds", "said"),
+    [
+        ({}, True, f"5,000/s holds (p99 6.00 ms, 95 % sure below 9.00 ms); {ROOM}"),
+        ({"high": None}, True, "5,000/s holds (p99 6.00 ms, 95 % sure below 9.00 ms); room up to at least 11,200/s"),
+        ({"low": None}, True, "95 % sure below 9.00 ms); how much room there is beyond is not known"),
+        ({}, False, "(0 of 0 probes held; p99 6.00 ms, 95 % sure below 9.00 ms); capacity: 11,200–11,500 leases/s"),
+        ({}, None, "whether 5,000/s holds is not known (0 of 0 probes held;"),
+    ],
+)
+def test_the_first_sentence_is_about_the_target(capacity: dict[str, Any], holds: bool | None, said: str) -> None:
+    headroom = structs.replace(point().headroom, holds=holds)
+    shown_text = shown(result(structs.replace(point(capacity=capacity), headroom=headroom)), 300)
+    assert said in " ".join(shown_text.splitlines()[0].split())
+    assert f"{said}; first limit" in " ".join(shown_text.split()) or not holds
+
+
+@pytest.mark.parametrize(
+    ("others", "as_it_is", "said"),
+    [
+        (0.6, False, ", of this machine as it is now: other work takes 60 % of its CPU time"),
+        (0.1, True, ", of this machine as it is now"),
+        (0.1, False, ""),
+        (None, False, ""),
+    ],
+)
+def test_the_first_line_says_when_the_machine_is_busy_with_other_work(
+    others: float | None, as_it_is: bool, said: str
+) -> None:
+    made = point(capacity={"as_it_is": as_it_is}, probes=[{**probe(11_200.0), "others_ratio": others}])
+    line = shown(result(structs.replace(made, headroom=None)), 300).splitlines()[0].strip()
+    assert line.endswith(f"95 % sure, at acquire.p99 < 10ms{said}")
+
+
+def test_what_pauses_took_from_the_probes_is_counted() -> None:
+    probes = [{**probe(9_000.0), "left_out": 300}, {**probe(9_500.0, "paused"), "left_out": 1_200}, probe(11_200.0)]
+    text = " ".join(shown(result(point(probes=probes)), 300).split())
+    assert "1,500 acquires in 2 probes touched one" in text
+    assert "neither hits nor misses; 1 probe told nothing" in text
+    assert "1 by pauses" in text
 
 
 def test_the_load_process_s_own_share_stands_beside_the_latency() -> None:
@@ -59,7 +99,7 @@ def test_the_load_process_s_own_share_stands_beside_the_latency() -> None:
 def test_nothing_is_cut_off(width: int) -> None:
     text = shown(result(point()), width)
     assert "…" not in text
-    for needed in ("95 % sure: 99.41 % to 99.58 %", "31 % headroom", "they agree", "#2 127.0.0.1:40000", "97 %"):
+    for needed in ("95 % sure: 99.41 % to 99.58 %", "5,000/s holds", "they agree", "#2 127.0.0.1:40000", "97 %"):
         assert needed in " ".join(text.split())
 
 
