@@ -143,7 +143,7 @@ def page_of_several(results: Sequence[Document], names: Sequence[str]) -> Page:
     )
     curves = _curves(labels, runs)
     pictures = (Chapter("In pictures", (curves,)),) if curves else ()
-    return Page(said.verdict, said, (Chapter("Side by side", (), said.parts, "several"), *pictures))
+    return Page(said.verdict, said, (*pictures, Chapter("Side by side", (), said.parts, "several")))
 
 
 def _differences(runs: Sequence[RunResult], labels: Sequence[str]) -> Part:

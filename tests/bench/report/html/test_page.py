@@ -137,6 +137,22 @@ def test_every_header_cell_says_something_and_every_part_is_a_landmark(safe, vio
         assert re.search(r'<section[^>]* aria-label="[^"]+">\s*(<h2>[^<]+</h2>\s*)?<dl', page)
 
 
+def test_every_sentence_has_its_label_beside_it_and_none_after_a_heading_that_says_it(safe):
+    """A sentence that goes on with the one before has an empty label, which keeps its place."""
+    page = render(page_of(safe))
+    (notes,) = re.findall(r'<section id="notes".*?</section>', page, re.DOTALL)
+    assert notes.count("<dt>") == notes.count("<dd>") > notes.count("<dt></dt>") > 0
+    result = stored(Path(__file__).parents[3] / "histories" / "results" / "crash.json")
+    (advice,) = re.findall(r'<div class="advice">.*?</section>', render(page_of(result)), re.DOTALL)
+    assert "<dt>not measured</dt>" not in advice
+
+
+def test_no_heading_of_a_table_is_turned_and_tables_have_the_full_width():
+    css = (Path(__file__).parents[4] / "bench" / "report" / "html" / "page.css").read_text("utf-8")
+    assert "writing-mode" not in css
+    assert "table.cards { width: 100%; }" in css
+
+
 def test_nothing_is_fetched_and_nothing_is_large(safe):
     page = render(page_of(safe))
     assert len(page.encode()) < MOST_BYTES
@@ -186,7 +202,8 @@ def test_several_runs_stand_side_by_side_and_say_what_differs(safe, violated):
     assert figures_of(page) == {"percentiles"}
     assert "A: one B: two verdict SAFE VIOLATED" in text
     assert "rate_per_s – 700" in text
-    assert "seed" not in text.split("What differs")[1].split("In pictures")[0]
+    assert text.index("Acquire p99: A") < text.rindex("In words") < text.index("A: one B: two verdict")
+    assert "seed" not in text.split("What differs")[1].split("Written by")[0]
     assert "Nothing differs" in text_of(render(page_of_several([safe, safe], ["one", "two"])))
 
 
