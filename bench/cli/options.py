@@ -18,7 +18,7 @@ from click.shell_completion import CompletionItem
 
 from bench.errors import UsageError
 from bench.scenario import KEYS, READY, Scenario, ScenarioKey, load
-from bench.scenario.environment import targets_of
+from bench.scenario.environment import exposed_file, targets_of
 from bench.scenario.keys import BY_NAME
 from bench.scenario.quantity import nearest, parse_duration
 from bench.screen import note
@@ -168,6 +168,8 @@ def environment_targets(*, quiet: bool) -> list[str]:
     urls, variable = targets_of(os.environ)
     if urls and not quiet:
         note(f"lockbench: {len(urls)} target{'s'[: len(urls) > 1]} of {variable}")
+    if exposed := exposed_file(os.environ, urls):
+        note(f"lockbench: {exposed}")
     return urls
 
 

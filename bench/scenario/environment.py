@@ -5,7 +5,9 @@ owner reads, is not. --target wins over both, both win over a scenario's file. E
 """
 
 import re
-from collections.abc import Mapping
+import shlex
+import stat
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.errors import UsageError
@@ -13,6 +15,7 @@ from bench.scenario.quantity import parse_target
 
 TARGETS = "LOCKBENCH_TARGETS"
 TARGETS_FILE = "LOCKBENCH_TARGETS_FILE"
+OTHERS_READ = stat.S_IRGRP | stat.S_IROTH
 
 
 def split_targets(text: str) -> list[str]:
@@ -41,6 +44,20 @@ def targets_of(environ: Mapping[str, str]) -> tuple[list[str], str]:
     if not urls:
         raise UsageError(f"{TARGETS_FILE}: {path} names no instance; write URLs, one a line")
     return _checked(urls, f"{TARGETS_FILE} ({path})"), TARGETS_FILE
+
+
+def exposed_file(environ: Mapping[str, str], urls: Sequence[str]) -> str:
+    """What to do about a file of `urls` with passwords that other users may read; "" for nothing."""
+    from lockcore.mask import secrets_of  # here: the command line starts without the lock
+
+    text = environ.get(TARGETS_FILE, "").strip()
+    if not text or not any(secrets_of(url) for url in urls):
+        return ""
+    path = Path(text).expanduser()
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode) or not mode & OTHERS_READ:
+        return ""
+    return f"{TARGETS_FILE}: {path} holds passwords, and other users may read it; chmod 600 {shlex.quote(str(path))}"
 
 
 def _checked(urls: list[str], place: str) -> list[str]:

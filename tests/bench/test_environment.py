@@ -65,6 +65,33 @@ def test_a_wrong_file_is_refused_with_its_variable(tmp_path: Path, content: byte
     assert SECRET not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("mode", "url", "is_exposed"),
+    [
+        (0o644, f"redis://:{SECRET}@127.0.0.1:1", True),
+        (0o640, f"rediss://127.0.0.1:1?password={SECRET}", True),
+        (0o600, f"redis://:{SECRET}@127.0.0.1:1", False),
+        (0o644, "redis://127.0.0.1:1", False),
+    ],
+)
+def test_a_file_of_passwords_that_others_may_read_is_remarked_once(
+    lockbench: Callable[..., Ended],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    mode: int,
+    url: str,
+    is_exposed: bool,
+) -> None:
+    file = tmp_path / "my targets"
+    file.write_text(url)
+    file.chmod(mode)
+    monkeypatch.setenv("LOCKBENCH_TARGETS_FILE", str(file))
+    done = lockbench("run", "hot-key", "--quiet")
+    assert done.returncode == 3
+    assert done.stderr.count("other users may read it; chmod 600 '") == is_exposed
+    assert SECRET not in done.stderr
+
+
 def test_both_variables_at_once_are_refused() -> None:
     with pytest.raises(UsageError, match="both set; unset one"):
         targets_of({"LOCKBENCH_TARGETS": TWO[0], "LOCKBENCH_TARGETS_FILE": "x"})
