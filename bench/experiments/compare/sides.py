@@ -25,7 +25,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.errors import EnvironmentNotReadyError, UsageError, writing
 from bench.experiments.compare.pairs import HERE, Rounds, Side, entry_of
 from bench.experiments.compare.result import Kind
 from bench.gates.threshold import Threshold
@@ -130,7 +130,7 @@ def commit_of(revision: str, repository: Path) -> str:
     done = _git(repository, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
     if not done.returncode:
         return done.stdout.decode().strip()
-    said = done.stderr.decode(errors="replace").partition("\n")[0].removeprefix("fatal: ")
+    said = _first_line(done)
     names = _lines(repository, "for-each-ref", "--format=%(refname:short)")
     hint = nearest(revision, names) or nearest(revision.rpartition("/")[2], names)
     if _lines(repository, "rev-parse", "--is-shallow-repository") == ["true"]:
@@ -142,20 +142,45 @@ def commit_of(revision: str, repository: Path) -> str:
 def checked_out(commit: str, repository: Path) -> Iterator[tuple[str, ...]]:
     """Yield the folders to import from of a commit of `repository`, without the bench itself. Raises UsageError when it
     holds no package, EnvironmentNotReadyError when git cannot give it, or the library in it is not what is imported."""
-    archive = _git(repository, "archive", "--format=tar", commit)
+    top = _top(repository) or repository  # in a folder below git would archive that folder alone
+    archive = _git(top, "archive", "--format=tar", commit)
     if archive.returncode:
-        raise EnvironmentNotReadyError(f"git cannot read {commit[:12]} of {repository}; fetch it (a shallow clone?)")
+        raise EnvironmentNotReadyError(
+            f"git cannot read commit {commit[:12]} of {top.absolute()} (git says {_first_line(archive)!r}); fetch what "
+            "is missing, or clone it anew"
+        )
     with contextlib.closing(Guard(Path(tempfile.gettempdir()), PREFIX)) as guard:
-        with contextlib.suppress(tarfile.ReadError), tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
+        try:
+            with (
+                writing(guard.folder, "make room, or set TMPDIR to another disk"),
+                tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar,
+            ):
+                wanted = [member for member in tar if _is_wanted(member, guard.folder)]
+                tar.extractall(guard.folder, wanted, filter="data")
+        except tarfile.TarError as error:
             # git's archive of a commit without files is a bare header, which tarfile cannot read: nothing to extract
-            wanted = [member for member in tar if member.name.partition("/")[0] not in _THE_BENCH]
-            tar.extractall(guard.folder, wanted, filter="data")
+            if _git(top, "ls-tree", commit).stdout.strip():
+                raise EnvironmentNotReadyError(
+                    f"the archive that git makes of commit {commit[:12]} of {top.absolute()} cannot be read ({error}); "
+                    f"see what `git archive {commit[:12]} | tar -t` says there"
+                ) from None
         folders = tuple(str(path) for path in (guard.folder, guard.folder / "src") if path.is_dir())
         if not any(_packages(folders)):
-            raise UsageError(f"{commit[:12]} of {repository} holds no Python package to compare")
+            raise UsageError(f"commit {commit[:12]} of {top.absolute()} holds no Python package to compare")
         if strange := _imported_elsewhere(folders, folders, guard.folder):  # a version is not compared with itself
             raise EnvironmentNotReadyError(f"{strange}, not from git")
         yield folders
+
+
+def _is_wanted(member: tarfile.TarInfo, folder: Path) -> bool:
+    """False for a file of the bench, and for what would lie or lead out of `folder`, such as a link to /etc."""
+    if member.name.partition("/")[0] in _THE_BENCH:
+        return False
+    try:
+        tarfile.data_filter(member, str(folder))
+    except tarfile.FilterError:
+        return False
+    return True
 
 
 def installed(folder: Path) -> tuple[str, ...]:
@@ -175,7 +200,13 @@ def _require_here(other: Named, folders: Sequence[str]) -> None:
     if describe_environment().lockcore == "compiled" and "lockcore" in _packages(folders):
         wrong = "it is compiled, the other would run from source"
     elif other.kind == "revision":
-        wrong = _imported_elsewhere(folders, (), Path(_lines(other.where, "rev-parse", "--show-toplevel")[0]))
+        top = _top(other.where)
+        if top is None:
+            raise UsageError(
+                f"{other.where.absolute()} is a bare repository, so there is no code here beside {other.label}; "
+                "name the change as a revision, too (--candidate git:HEAD)"
+            )
+        wrong = _imported_elsewhere(folders, (), top)
     if wrong:
         raise UsageError(
             f"the code here would pass beside {other.label} whatever changed: {wrong}; install it editable "
@@ -202,6 +233,18 @@ def _imported_elsewhere(checkout: Sequence[str], first: Sequence[str], root: Pat
         if Path(os.sep, origin).resolve().parent.parent not in roots:
             return f"the package {package} would be imported from {origin or 'nowhere'}"
     return ""
+
+
+def _top(repository: Path) -> Path | None:
+    """The folder that git has checked out, of a folder in it; None for a bare repository."""
+    path = _git(repository, "rev-parse", "--show-toplevel").stdout.removesuffix(b"\n")
+    return Path(os.fsdecode(path)) if path else None
+
+
+def _first_line(done: subprocess.CompletedProcess[bytes]) -> str:
+    lines = done.stderr.decode(errors="replace").splitlines()
+    faults = [line for line in lines if line.startswith(("fatal: ", "error: "))]
+    return (faults or lines or [""])[0].partition(": ")[2] or "nothing"
 
 
 def _lines(repository: Path, *arguments: str) -> list[str]:

@@ -155,6 +155,71 @@ def test_a_revision_without_a_file_is_refused(tmp_path: Path) -> None:
         pass
 
 
+def test_a_folder_below_a_bare_repository_and_a_worktree_give_the_whole_revision(
+    repository: Path, tmp_path: Path
+) -> None:
+    git(tmp_path, "clone", "-q", "--bare", str(repository), "bare.git")
+    git(repository, "worktree", "add", "-q", "-b", "other", str(tmp_path / "a b ü"), "v1")
+    commit = commit_of("v1", repository)
+    (repository / "new folder").mkdir()
+    for place in (repository / "mylock", repository / "new folder", tmp_path / "bare.git", tmp_path / "a b ü"):
+        with checked_out(commit, place) as folders:
+            assert imported(Side("x", load(None, {}), folders), "mylock") == "1", place
+
+
+def test_a_bare_repository_has_no_code_here(repository: Path, tmp_path: Path) -> None:
+    git(tmp_path, "clone", "-q", "--bare", str(repository), "bare.git")
+    given = [
+        Named("git:v1", "revision", tmp_path / "bare.git", commit_of("v1", tmp_path / "bare.git")),
+        Named("the code here", "here"),
+    ]
+    with (
+        pytest.raises(UsageError, match="is a bare repository, so there is no code here beside git:v1"),
+        sides.opened(given, lambda _: load(None, {}), {}),
+    ):
+        pass
+
+
+def test_links_that_lead_out_of_a_revision_are_left_out(repository: Path) -> None:
+    (repository / "absolute").symlink_to("/etc/passwd")
+    (repository / "relative").symlink_to("../../x")
+    git(repository, "add", "-A")
+    git(repository, "commit", "-q", "-m", "links")
+    with checked_out(commit_of("HEAD", repository), repository) as folders:
+        assert not os.path.lexists(Path(folders[0], "absolute"))
+        assert Path(folders[0], "mylock", "__init__.py").exists()
+
+
+def test_an_archive_that_cannot_be_read_is_not_called_a_revision_without_a_package(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: what git gives is no archive."""
+    commit = commit_of("v1", repository)
+    ask = sides.ask_git
+
+    def garbled(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+        done = ask(folder, *arguments)
+        return subprocess.CompletedProcess([], 0, b"x" * 2000, b"") if arguments[0] == "archive" else done
+
+    monkeypatch.setattr(sides, "ask_git", garbled)
+    with (
+        pytest.raises(EnvironmentNotReadyError, match="the archive that git makes of commit .* cannot be read"),
+        checked_out(commit, repository),
+    ):
+        pass
+
+
+def test_a_commit_whose_files_are_missing_is_named_with_what_git_says(repository: Path) -> None:
+    blob = git(repository, "rev-parse", "v1:mylock/__init__.py")
+    (repository / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
+    commit = commit_of("v1", repository)
+    with (
+        pytest.raises(EnvironmentNotReadyError, match=rf"git cannot read commit {commit[:12]} .*\(git says .*{blob}"),
+        checked_out(commit, repository),
+    ):
+        pass
+
+
 def test_a_library_that_would_not_be_imported_is_refused(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: something else answers for the package's name, so both sides would be the same code."""
     commit = commit_of("v1", repository)
