@@ -30,7 +30,7 @@ class Document(Section, frozen=True, kw_only=True):
     command: Annotated[tuple[str, ...], says("as typed, without secrets")]
     started_at: Annotated[str, says("UTC, ISO 8601")]
     duration_s: Annotated[Amount, says("from beginning to end")]
-    environment: Annotated[Environment, says("where it happened")]
+    environment: Annotated[Environment, says("where it happened: this machine, and the process that led")]
     verdict: Annotated[Verdict, says("what came out of it, in one word")]
     interrupted: Annotated[bool, says("whether it was ended before its time")] = False
     seed: Annotated[int | None, says("every random choice follows from it")] = None

@@ -10,9 +10,12 @@ is repeated, too: the same delay hides what differs.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import secrets
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +23,8 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+
+from msgspec import structs
 
 from bench.errors import BenchError
 from bench.experiments.compare.judge import tolerance_of, values_of
@@ -40,6 +45,11 @@ from bench.workloads.plan import Ring
 
 SHORT_MS = 10.0  # a hold and a rest that end well within a turn
 LOOK_S = 0.1
+UNKNOWN = "not known"
+_DESCRIBE = (
+    "import json; from bench.measure.environment import describe_environment; found = describe_environment(); "
+    "print(json.dumps({'lockcore': found.lockcore, 'packages': found.packages}))"
+)
 HERE = Path(__file__).resolve().parents[3]
 
 
@@ -51,6 +61,20 @@ class Side:
     scenario: Scenario
     python_path: tuple[str, ...] = ()
     is_noise: bool = False
+
+    def described(self, run: RunResult) -> RunResult:
+        """A run of this side, with the form of lockcore and the packages that a fresh interpreter of this side finds:
+        those of the run are of this process, which leads. A side that brings nothing along has the same."""
+        if not self.python_path:
+            return run
+        asked = subprocess.run(
+            [sys.executable, "-c", _DESCRIBE],
+            env=self.environ(), cwd=os.sep, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        brought = {"lockcore": UNKNOWN}
+        with contextlib.suppress(ValueError):
+            brought = json.loads(asked.stdout)
+        return structs.replace(run, environment=structs.replace(run.environment, **brought))
 
     def environ(self) -> dict[str, str]:
         """The environment of its load processes; the bench in it is the one that runs, wherever it is started."""
@@ -148,6 +172,7 @@ def run_pairs(
                 continue
             done.runs += runs
             said, enough = so_far(done)
+    done.results = {index: plan.sides[index].described(result) for index, result in done.results.items()}
     return done
 
 

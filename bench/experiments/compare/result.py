@@ -23,7 +23,7 @@ class ComparedSide(Section, frozen=True, kw_only=True):
     label: Annotated[str, says("how it was named")]
     scenario: Annotated[Scenario | None, says("as in a run's result; null: never run")]
     fleet: Annotated[FleetFacts | None, says("as in a run's result")]
-    environment: Annotated[Environment | None, says("where it ran")]
+    environment: Annotated[Environment | None, says("where it ran: lockcore and packages are those of this side")]
 
     @classmethod
     def of(cls, label: str, run: RunResult | None) -> Self:

@@ -21,6 +21,7 @@ from bench.experiments.compare.judge import judge_exact
 from bench.experiments.compare.judge import middle as middle_of
 from bench.experiments.compare.pairs import CompareOrder, Comparison, Side, run_pairs, take_turns
 from bench.gates.threshold import FOREVER_S, find_metric
+from bench.measure.environment import lockcore_form
 from bench.run.experiment import ExperimentOrder
 from bench.run.interrupt import Interrupts
 from bench.scenario import Delay, Fault, load
@@ -73,6 +74,7 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
     stage = Stage()
     monkeypatch.setattr(pairs, "open_servers", stage.open_servers)
     monkeypatch.setattr(pairs, "run_on", stage.run_on)
+    monkeypatch.setattr(Side, "described", lambda _side, run: run)  # its folders are names only
     return stage
 
 
@@ -87,6 +89,25 @@ def order(
 
 def quiet(_text: str) -> None:
     """Say nothing."""
+
+
+def test_lockcore_and_packages_of_a_side_are_its_own_and_not_the_leaders(tmp_path: Path) -> None:
+    sample = run_of(SAMPLE)
+    run = structs.replace(sample, environment=structs.replace(sample.environment, lockcore="compiled"))
+    info = tmp_path / "good" / "hdrhistogram-99.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: hdrhistogram\nVersion: 99\n")
+    broken = tmp_path / "broken" / "lockcore"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("raise RuntimeError('planted')")
+    found = [
+        Side("x", load(), paths).described(run).environment
+        for paths in ((), (str(info.parent),), (str(broken.parent),))
+    ]
+    assert found[0] == run.environment
+    assert found[1].packages["hdrhistogram"] == "99"
+    assert found[1].lockcore == lockcore_form()
+    assert found[2].lockcore == "not known"
 
 
 def test_in_turns_every_side_runs_once_and_all_at_the_same_time(stage: Stage) -> None:
