@@ -10,6 +10,7 @@ Rules
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from pkgutil import resolve_name
@@ -21,7 +22,7 @@ from bench.measure.earned import first_difference
 from bench.measure.result import RESULT_NAME, Document, read_result
 from bench.measure.run_result import RunResult
 from bench.measure.section import contradictions_in, typed
-from bench.report.sheet import Sheet, Suite
+from bench.report.sheet import Case, Sheet, Suite
 
 _COMPARE = "bench.experiments.compare"
 KINDS = {  # the type of its results, the module that tells them, the function that judges them anew
@@ -156,6 +157,11 @@ def told(result: Document, place: str = "") -> Sheet:
 
 
 def cases_of(result: Document) -> Suite:
-    """Return `result` as JUnit cases."""
+    """Return `result` as JUnit cases. A word that is no pass has a case that is none: rows may all be as they must, and
+    too few of them judged."""
     suite: Suite = words_of(result).suite(result)
-    return suite
+    verdict = result.verdict
+    if verdict.status == "pass" or any(case.status != "pass" for case in suite.cases):
+        return suite
+    whole = Case("the verdict", verdict.status, "; ".join(verdict.reasons) or str(verdict.word))
+    return replace(suite, cases=(*suite.cases, whole))

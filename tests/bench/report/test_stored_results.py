@@ -5,8 +5,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
+from msgspec import structs
 
 from bench.measure.result import read_result
 from bench.measure.section import builtins_of
@@ -91,6 +93,23 @@ def missing(old: Any, new: Any, path: str = "") -> Iterator[str]:
             yield from missing(one, other, f"{path}[]")
     elif old != new:
         yield f"{path}: {old} → {new}"
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_its_cases_are_read_by_a_ci_server_as_they_are_meant(path: Path) -> None:
+    """As GitLab reads them: it keys by class and name, counts anew, and adds up the times of the cases."""
+    result = stored(path)
+    suite = cases_of(result)
+    outer = ET.fromstring(junit_xml(suite))
+    cases = list(outer.iter("testcase"))
+    keys = {(case.get("classname"), case.get("name")) for case in cases}
+    bad = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
+    assert len(keys) == len(cases) == int(outer.get("tests", ""))
+    assert len(bad) == int(outer.get("failures", "")) + int(outer.get("errors", ""))
+    assert sum(float(case.get("time", "")) for case in cases) == float(outer.get("time", "")) > 0
+    assert bool(bad) == (result.verdict.status != "pass")
+    undecided = structs.replace(result.verdict, status="inconclusive", word="NOT KNOWN", reasons=())
+    assert any(case.status != "pass" for case in cases_of(structs.replace(result, verdict=undecided)).cases)
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
