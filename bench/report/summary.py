@@ -86,6 +86,13 @@ def _headline(result: RunResult) -> str:
     return "   ".join([f"{leases} {seconds}", *success, p50 if success else f"acquire {p50}", p99])
 
 
+def in_one_line(result: RunResult) -> str:
+    """Return the headline with the reasons of the word, or else what was found of safety: what a log line or Locust's
+    page has room for."""
+    reasons = result.verdict.reasons or (safety_sentence(result.safety).text,)
+    return "; ".join((_headline(result).replace("   ", ", "), *reasons))
+
+
 def _acquire(result: RunResult, name: str) -> str:
     """A percentile over all acquires."""
     value = find_metric(f"acquire.{name}").value(result)

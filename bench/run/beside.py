@@ -16,6 +16,7 @@ from bench.errors import BenchError, InconclusiveError
 from bench.measure.run_result import RunResult
 from bench.report.html.page import write_report
 from bench.report.kinds import told
+from bench.report.summary import in_one_line
 from bench.run.conclude import RunEvidence, conclude
 from bench.run.experiment import Done, store
 from bench.run.faults import FaultTimeline
@@ -81,8 +82,8 @@ def _told(result: RunResult, folder: Path | None) -> ToldVerdict:
     done = Done(result, None, 0) if folder is None else store(result, folder / result.id, 0)
     page = None if done.path is None else str(write_report(result, done.path))
     sheet = told(result)
-    headline = "; ".join((sheet.headline, *result.verdict.reasons))
-    return ToldVerdict(sheet.verdict, sheet.style, headline, result.verdict.exit_code or 0, page, done.unstored)
+    code = result.verdict.exit_code or 0
+    return ToldVerdict(sheet.verdict, sheet.style, in_one_line(result), code, page, done.unstored)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
 "use strict";
+const RATES = "leases/s: locks granted in the measured window. RPS: the last seconds of Locust's table, where a lock is two rows (acquire, release).";
 document.addEventListener("DOMContentLoaded", () => {
   const line = document.createElement("div");
   line.id = "lockbench-verdict";
@@ -13,6 +14,9 @@ document.addEventListener("DOMContentLoaded", () => {
     line.style.background = colour;
     const strong = document.createElement("strong");
     strong.textContent = word ? `${word}  ` : "";
+    const rates = document.createElement("div");
+    rates.style.cssText = "font-size:12px;opacity:.9";
+    rates.textContent = text ? RATES : "";
     line.replaceChildren(strong, text);
     if (report) {
       const link = document.createElement("a");
@@ -21,6 +25,7 @@ document.addEventListener("DOMContentLoaded", () => {
       link.style.cssText = "color:inherit;margin-left:12px";
       line.append(link);
     }
+    line.append(rates);
   };
   look();
   setInterval(look, 1000);

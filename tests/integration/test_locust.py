@@ -219,6 +219,7 @@ def test_the_web_ui_has_our_options_and_our_rows_and_runs_twice(fleet: Fleet, tm
         assert 'input[name="host"]){display:none}' in page
         assert '"missing_host_warning": false' in page  # else the page asks for a field that it does not show
         assert verdict(url)["text"] == "", "nothing has run"
+        assert "RPS: the last seconds of Locust's table" in page, "what its rate and ours count"
         for round_ in range(2):
             form = "user_count=4&spawn_rate=4&hold=fixed%3A1ms&resources=50"
             post(f"{url}/swarm", form)
@@ -232,6 +233,8 @@ def test_the_web_ui_has_our_options_and_our_rows_and_runs_twice(fleet: Fleet, tm
             until(lambda: keys(fleet) == 0, "the last release's arrival everywhere")  # it returns at a quorum
             until(lambda: verdict(url)["report"], "the verdict")
             assert verdict(url)["word"] in ("SAFE", "NOT TESTED", "INVALID")
+            assert "leases/s over" in verdict(url)["text"] or verdict(url)["word"] == "INVALID"
+            assert "; " in verdict(url)["text"], "the reason of the word"
             assert "<html" in get(f"{url}/lockbench/report")
     finally:
         run.process.send_signal(signal.SIGINT)

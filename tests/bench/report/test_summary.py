@@ -9,7 +9,7 @@ import pytest
 
 from bench.measure.run_result import InstanceFacts, SyncLatency
 from bench.report.sheet import sheet_markdown
-from bench.report.summary import sheet
+from bench.report.summary import in_one_line, sheet
 from bench.run.servers import Servers
 from bench.safety.judge import not_tested
 from tests.bench.report.screen import sheet_text
@@ -210,3 +210,21 @@ def test_a_green_word_of_one_process_says_so_on_its_line_and_beside_its_leases()
     assert first.startswith("SAFE   within one process   "), first
     assert "tested leases within one process (95 % sure" in wide
     assert "within one process" not in sheet_text(sheet(run_of(), PLACE), 120)
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (
+            untested,
+            "11,482 leases/s over 7.3 s, acquire p50 0.41 ms, p99 2.91 ms; not tested: no lease was held for a time",
+        ),
+        (violated, "11,482 leases/s over 20 s, 99.1 % acquired, p50 0.41 ms, p99 4.02 ms; 3 × service fault"),
+        (open_loop, "no figure of this run counts, over 20 s; only 89.0% of the operations due were started"),
+    ],
+)
+def test_one_line_has_one_rate_and_the_reason_of_its_word(
+    change: Callable[[Result], None], line: str, result: Result
+) -> None:
+    change(result)
+    assert in_one_line(run_of(result)).startswith(line)
