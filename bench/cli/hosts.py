@@ -27,6 +27,7 @@ from bench.cli.options import BUDGET, Grouped, Read, Values, together
 from bench.errors import EXIT_INTERRUPTED, EnvironmentNotReadyError, UsageError
 from bench.run.interrupt import Interrupts
 from bench.screen import note
+from bench.topology.child import Guard
 
 if TYPE_CHECKING:
     from bench.scenario import Scenario
@@ -107,9 +108,9 @@ def worker(master: Address, processes: int, wait: float) -> int:
     from bench.workloads.launch import MORE, join
 
     _require_host(*master)
-    with Interrupts() as interrupts, tempfile.TemporaryDirectory(prefix="lockbench-joined-") as folder:
+    with Interrupts() as interrupts, Guard(Path(tempfile.gettempdir()), "lockbench-joined-") as guard:
         interrupts.raising = False
-        note_file = Path(folder) / "note"
+        note_file = guard.folder / "note"
         over_s = math.inf
         code = 0
         _await_leader(master, wait, interrupts)

@@ -3,7 +3,8 @@
 Counts add up, histograms merge, a worker that never reported its end is named in a warning. The generator is judged by
 its own health, and by the p99 of acquires:
 - INVALID, no figure means anything: in open loop less than 0.99 of the schedule was started; in closed loop with at
-  least 8 users Little's ratio (L = λ·W, where L must be the number of users) is outside 0.95…1.05.
+  least 8 users Little's ratio (L = λ·W, where L must be the number of users) is outside 0.95…1.05; a worker is lost,
+  and nobody knows which operations it started.
 - LATE, latencies are upper bounds: the timer's lateness (open loop) is more than 10 % of what acquires took, or the
   scheduler's lag more than half of it: at the p99, else at the highest percentile below it that both have.
 - UNKNOWN: there is no such percentile. As what cannot be told may be late, latencies are upper bounds, too.
@@ -33,6 +34,7 @@ _ADDED = (
     "reconnects",
 )  # fmt: skip
 _LATE = "late.txt"
+_ENDING = "ending"
 NOTE_S = 1.0  # from one note of a load process to the next
 # worst last: what the summary must not hide
 STATES = ("voting", "abstaining", "lagging", "refused", "down")
@@ -119,6 +121,17 @@ def late_workers(workdir: Path) -> list[str]:
     return path.read_text("utf-8").splitlines() if path.exists() else []
 
 
+def note_ending(workdir: Path) -> None:
+    """Put down that the end of the run has begun, so that nobody else has to end it."""
+    with suppress(FileNotFoundError):
+        (workdir / _ENDING).touch()
+
+
+def is_ending(workdir: Path) -> bool:
+    """Whether the end of the run has begun."""
+    return (workdir / _ENDING).exists()
+
+
 def cpu_ratio(notes: Sequence[WorkerNote]) -> float | None:
     """The busiest worker's share of one core (0…1); None when no worker reported its end."""
     told = [note for note in notes if note.stopped_ns > note.spawned_ns > 0]
@@ -178,7 +191,10 @@ def judge_generator(
     """The section `generator`. `histograms`: acquire, scheduler_lag, timer_lateness; `counts`: those of the fold;
     `span_ns`: of the window; `due`: starts that the schedule wanted in the whole run."""
     queued, ratio = sum(report.queued_starts for report in reports), None
-    if scenario.rate_per_s is not None:
+    lost = [report.name for report in reports if report.phase == "lost"]
+    if lost:
+        fault = f"how many callers were at work is not known, as the history of {', '.join(lost)} is missing"
+    elif scenario.rate_per_s is not None:
         fault = _unstarted(counts["records"], due)
     else:
         kept_ns = sum(report.kept_ns for report in reports) / (counts["records"] or 1)

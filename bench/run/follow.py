@@ -3,7 +3,7 @@
 Rules
 - Looking only reads what the workers write anyway, so watching costs the load nothing.
 - A worker that died or left, a Locust that never starts and Ctrl-C each end the run early, and what was measured until
-  then keeps its window.
+  then keeps its window. Once the load says that its end has begun, a death is only named: it ends by itself.
 - A run whose window is shorter than ordered is interrupted, whoever cut it. One that was not is whole only when every
   worker has reported an end that lies behind the window.
 """
@@ -211,7 +211,8 @@ def follow(
         if exit_code is not None:
             break
         if not asked_ns:
-            course.deaths = lost_workers(follower, faults) or _overdue(load, follower, now_ns, grace_s)
+            lost = () if workers.is_ending(follower.workdir) else lost_workers(follower, faults)
+            course.deaths = lost or _overdue(load, follower, now_ns, grace_s)
             if course.deaths and (said := load.failure()):
                 course.deaths = (str(said),)  # what the load has said of it is better than what was seen
             if interrupts.count or course.deaths:
@@ -225,7 +226,7 @@ def follow(
         if follower.window_ns is None:
             raise failure
         course.deaths = (_in_one_line(failure, exit_code),)
-    course.deaths = course.deaths or unreported(follower, faults)
+    course.deaths = course.deaths or unreported(follower, faults) or (() if asked_ns else _early(follower, faults))
     course.casualties = tuple(
         f"worker {index} (pid {pid}) was killed by a fault: its last operation has no record"
         for index, pid in faults.killed_workers().items()
@@ -278,6 +279,12 @@ def lost_workers(follower: Follower, faults: FaultTimeline) -> tuple[str, ...]:
     return tuple(sentence for note in notes if (sentence := _loss(note, follower.window_ns)))
 
 
+def _early(follower: Follower, faults: FaultTimeline) -> tuple[str, ...]:
+    """A sentence for each worker that ended before the others did; none when all of them ended early."""
+    found = lost_workers(follower, faults)
+    return found if len(found) < len(workers.read_workers(follower.workdir)) else ()
+
+
 def _not_killed(follower: Follower, faults: FaultTimeline) -> list[workers.WorkerNote]:
     killed = faults.killed_workers().values()
     return [note for note in workers.read_workers(follower.workdir) if note.pid not in killed]
@@ -285,7 +292,7 @@ def _not_killed(follower: Follower, faults: FaultTimeline) -> list[workers.Worke
 
 def _loss(note: workers.WorkerNote, window_ns: tuple[int, int] | None) -> str:
     if note.phase == "lost":
-        return f"{note.name} was lost: no sign of life for 4 s; what it did since its last history is not known"
+        return f"{note.name} was lost before its history was here, so nobody knows what it did"
     if note.phase == "running":
         return "" if note.host or is_alive(note.pid) else f"{note.name} died in the middle of the run"
     early_ns = window_ns[1] - note.stopped_ns if window_ns else 0
@@ -300,7 +307,12 @@ def unreported(follower: Follower, faults: FaultTimeline) -> tuple[str, ...]:
         if time.monotonic() > deadline_s or not any(is_alive(note.pid) for note in silent if not note.host):
             break
         time.sleep(0.01)  # orphaned workers are not our children: nobody tells when they end
-    return tuple(f"{note.name} did not report its end: what it did last may have no record" for note in silent)
+    return tuple(
+        _loss(note, None)
+        if note.phase == "lost"
+        else f"{note.name} did not report its end: what it did last may have no record"
+        for note in silent
+    )
 
 
 def _ended_ns(follower: Follower) -> int:

@@ -284,6 +284,11 @@ class Guard(Servant):
         """What every started server does now."""
         return self.ask(do="states").states
 
+    def leave_folder(self) -> None:
+        """End the guard alone: its folder stays."""
+        self.process.kill()
+        super().close()
+
     def close(self) -> None:
         """Kill all servers and remove the folder; returns when both are gone. More than once is fine."""
         super().close()

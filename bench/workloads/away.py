@@ -2,12 +2,12 @@
 
 Rules: while users run only the clock, a note a second and Locust's table travel, 9 kB/s. When all have ended it folds
 its history, says how much of it fits, and packs what the leader chooses (measure/share.py), in a thread: the clock is
-told on. Files go a piece at a time as the leader asks. They are removed when it says that it has them, never before.
+told on. Files go a piece at a time as the leader asks. They are removed when it says that it has them, or wants none,
+or when this process is killed. A leader of which nothing is heard any more is gone: then they stay.
 """
 
 import logging
 import os
-import shutil
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -31,13 +31,14 @@ from bench.measure.record import BEGUN, RECORD_BYTES, read_lost
 from bench.measure.share import BUCKETS, FOLD, buckets_of, fitting, fold_here, pack_here
 from bench.measure.workers import NOTE_S, read_workers
 from bench.scenario import Scenario
+from bench.topology.child import Guard
 from bench.workloads.launch import LAST, MORE, NOTE_VARIABLE
 from bench.workloads.plan import Plan
-from lockcore.clock import NS_PER_S, monotonic_ns
+from lockcore.clock import monotonic_ns
 
 CLOCK, NOTE, WANT, PIECE, TAKEN = (f"lockbench-{word}" for word in ("clock", "note", "want", "piece", "taken"))
 PIECE_BYTES = 1 << 20
-SILENCE_S = 15.0  # without a word of the leader, which asks for the clock ten times a second: it is gone
+SILENCE_S = 15.0  # without a word of the leader, which asks for the clock twice a second: it is gone
 TAKEN_S = 10.0  # how long a worker that leaves waits for its leader to have its history
 FOLDED, PACKED = "folded", "packed"  # what is asked for before files: how much fits; the files
 logger = logging.getLogger(__name__)
@@ -48,47 +49,64 @@ class Away:
 
     def __init__(self, runner: WorkerRunner) -> None:
         self._runner = runner
+        self._guard: Guard | None = None
         self._folder: Path | None = None
         self._scenario: Scenario | None = None
         self._jobs: dict[tuple[object, ...], gevent.Greenlet] = {}  # of long work: asked for again, it is done once
         self._taken = Event()
-        self._wanted = True
-        self._heard_ns = self._asked = 0
+        self._unwanted = ""  # why the leader wants nothing of it
+        self._heard = self._asked = 0  # messages of the leader
+        self._is_alone = False  # nothing is heard of the leader any more
         runner.register_message(CLOCK, self._tell_clock)
         runner.register_message(WANT, self._give, concurrent=True)
         runner.register_message(TAKEN, self._note_taken)
 
     def open(self, plan: Plan) -> Plan:
         """The plan with a folder of its own, whose notes the leader gets from now on."""
-        folder = self._folder = Path(tempfile.mkdtemp(prefix="lockbench-worker-"))
+        self._guard = Guard(Path(tempfile.gettempdir()), "lockbench-worker-")
+        folder = self._folder = self._guard.folder
         self._scenario, self._jobs = plan.scenario, {}
         self._taken.clear()
-        self._heard_ns = monotonic_ns()
         gevent.spawn(self._tell_notes, folder)
+        gevent.spawn(self._watch_leader)
         if note := os.environ.get(NOTE_VARIABLE):
             Path(note).write_text(MORE if plan.more else LAST, encoding="utf-8")
         return replace(plan, workdir=folder)
 
     def leave(self) -> None:
         """This process ends: give the leader time to take the history, else say where it is."""
-        if not self._wanted:
-            self._remove()
-        with suppress(OSError):  # something stands there
-            if self._folder is not None:
-                self._folder.rmdir()
-                self._folder = None
         asked = -1
-        while self._folder is not None:
+        while self._folder is not None and any(self._folder.iterdir()) and not (self._unwanted or self._is_alone):
             asked, before = self._asked, asked
             if asked == before:
-                logger.warning("the leader has not taken this worker's history, which stays in %s", self._folder)
-                self._runner.environment.process_exit_code = EnvironmentNotReadyError.exit_code
+                self._keep("the leader has not taken this worker's history")
                 return
             self._taken.wait(TAKEN_S)
+        if self._is_alone:
+            self._keep(f"nothing was heard of the leader for {SILENCE_S:.0f} s")
+            return
+        if self._unwanted:
+            self._end_badly(self._unwanted)
+        self._remove()
+
+    def _keep(self, why: str) -> None:
+        """Leave the history where it is, if there is any."""
+        guard, self._guard = self._guard, None
+        if guard is not None and any(guard.folder.iterdir()):
+            guard.leave_folder()
+            why = f"{why}: this worker's history stays in {guard.folder}"
+        elif guard is not None:
+            guard.close()
+        self._folder = None
+        self._end_badly(why)
+
+    def _end_badly(self, why: str) -> None:
+        logger.error(why)
+        self._runner.environment.process_exit_code = EnvironmentNotReadyError.exit_code
 
     def _tell_clock(self, msg: Message, **_: object) -> None:
-        self._heard_ns = monotonic_ns()
-        self._runner.send_message(CLOCK, {**msg.data, "there": self._heard_ns, "slewed": slewed_ns()})
+        self._heard += 1
+        self._runner.send_message(CLOCK, {**msg.data, "there": monotonic_ns(), "slewed": slewed_ns()})
 
     def _tell_notes(self, folder: Path) -> None:
         told = b""
@@ -98,12 +116,19 @@ class Away:
                     if (text := path.read_bytes()) != told:
                         self._runner.send_message(NOTE, {"note": text})
                         told = text
-            if monotonic_ns() - self._heard_ns > SILENCE_S * NS_PER_S:
-                logger.error("nothing was heard of the leader for %.0f s: giving the locks back", SILENCE_S)
-                self._runner.environment.process_exit_code = EnvironmentNotReadyError.exit_code
-                self._runner.quit()
-                return
             gevent.sleep(NOTE_S)
+
+    def _watch_leader(self) -> None:
+        """End this process when its leader is gone. Looks are counted, not time: after a stop of this process itself
+        the leader's messages still wait to be read."""
+        heard, in_vain = -1, 0
+        while in_vain * NOTE_S < SILENCE_S:
+            in_vain = in_vain + 1 if self._heard == heard else 0
+            heard = self._heard
+            gevent.sleep(NOTE_S)
+        self._is_alone = True
+        self._taken.set()
+        self._runner.quit()
 
     def _give(self, msg: Message, **_: object) -> None:
         """How much fits, a list of the files and their sizes, or a piece of one."""
@@ -133,16 +158,15 @@ class Away:
     def _note_taken(self, msg: Message, **_: object) -> None:
         """The leader has the history, or wants none of it: then this worker still works on it, and is told to quit."""
         if msg.data:
-            logger.warning(msg.data["why"])
-            self._wanted = False
-            self._runner.environment.process_exit_code = EnvironmentNotReadyError.exit_code
+            self._unwanted = str(msg.data["why"])
+            self._taken.set()
         else:
             self._remove()
 
     def _remove(self) -> None:
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder = None
+        guard, self._guard, self._folder = self._guard, None, None
+        if guard is not None:
+            guard.close()
         self._taken.set()
 
 

@@ -2,8 +2,9 @@
 
 Rules: when all users run, every worker gets the same origin and its part of the schedule; a planned run ends by itself.
 Before Locust stops a distributed run every worker is asked to finish and its last report awaited: quitting drops
-reports. The first fault of any worker ends the run with its sentence and its exit code. A run that no plan ends has a
-judge beside it. Source: locust.runners, locust.main (shutdown).
+reports (ending.py has the states of that end). Once the end has begun nothing but its own steps ends it: whoever wants
+Locust to quit waits until it is over. The first fault of any worker ends the run with its sentence and its exit code. A
+run that no plan ends has a judge beside it. Source: locust.runners, locust.main (shutdown).
 """
 
 import logging
@@ -11,21 +12,25 @@ import os
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby, zip_longest
 from pathlib import Path
 
 import gevent
+from gevent import getcurrent
+from gevent.event import Event
 from locust.env import Environment
 from locust.rpc.protocol import Message
-from locust.runners import STATE_INIT, STATE_MISSING, STATE_STOPPING, LocalRunner, MasterRunner, WorkerNode
+from locust.runners import STATE_INIT, STATE_MISSING, STATE_STOPPING, LocalRunner, MasterRunner
 
 from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.measure.environment import versions
 from bench.measure.verdict import VIOLATED
+from bench.measure.workers import note_ending
 from bench.workloads.beside import JUDGE_S, JudgeBeside, ToldVerdict
+from bench.workloads.ending import Ending, Progress
 from bench.workloads.hosts import Hosts
 from bench.workloads.launch import WORKERS_S, error_of, is_alive, note_failure, note_of
 from bench.workloads.member import BEGIN, FAILED, FINISH, FINISHED, HERE, THERE, end_within
@@ -53,7 +58,9 @@ class Conductor:
 
     def __init__(self, environment: Environment, runner: LocalRunner | MasterRunner) -> None:
         self._environment, self._runner = environment, runner
-        self._running = self._begun = self._finishing = self._failed = False
+        self._running = self._begun = self._failed = False
+        self._ending: Ending | None = None  # of this run, once it has begun
+        self._over = Event()  # that end
         self._plan: Plan | None = None  # of the run: a form may change Locust's options while it lasts
         self._finished: set[str] = set()
         self._pids: dict[str, int] = {}
@@ -74,25 +81,55 @@ class Conductor:
         self._series = series_of(os.environ, runner)
         if isinstance(runner, MasterRunner):
             events.test_stopping.add_listener(self._finish)
+            self._apart(runner)
             if planned(os.environ) and environment.parsed_options is not None:
                 gevent.spawn_later(WORKERS_S, self._give_up, runner, environment.parsed_options.expect_workers)
 
-    @staticmethod
-    def _give_up(runner: MasterRunner, wanted: int) -> None:
-        """Workers of other hosts that have not come by now are not waited for."""
-        came = sorted(client.id.split("_")[0] for client in runner.clients.values())
-        if runner.state == STATE_INIT and len(came) < wanted:
-            error = EnvironmentNotReadyError(
-                f"{len(came)} of {wanted} workers came within {WORKERS_S:.0f} s ({', '.join(came) or 'none'}); "
-                "start lockbench worker --master with this host's address on the others"
-            )
-            note_failure(error)
-            runner.quit()
-            sys.exit(error.exit_code)  # of the process, by gevent
+    def _apart(self, runner: MasterRunner) -> None:
+        """Have Locust stop and quit in a greenlet of their own, and quit only when an end that has begun is over.
+
+        Locust quits from many places: at a signal, when the last worker has left, when a worker has failed. Its quit
+        tells all workers to leave and then hears nothing any more, so in the middle of an end it lost the histories of
+        all. From the greenlet that reads messages it would wait for messages that nobody reads.
+        """
+        stop, quit_now = runner.stop, runner.quit
+
+        def quit_when_over() -> None:
+            if self._ending is not None:
+                self._over.wait()
+            quit_now()
+
+        def elsewhere(call: Callable[..., None]) -> Callable[..., None]:
+            def called(*args: object, **kwargs: object) -> None:
+                if getcurrent() in runner.greenlet:
+                    gevent.spawn(call, *args, **kwargs)
+                else:
+                    call(*args, **kwargs)
+
+            return called
+
+        runner.stop = elsewhere(stop)  # type: ignore[method-assign]
+        runner.quit = elsewhere(quit_when_over)  # type: ignore[method-assign]
+
+    def _give_up(self, runner: MasterRunner, wanted: int) -> None:
+        """Workers of other hosts that have not come by now are not waited for. One that came and is lost has not."""
+        came = sorted(client.id.split("_")[0] for client in runner.clients.ready)
+        if runner.state != STATE_INIT or len(came) >= wanted:
+            return
+        error = EnvironmentNotReadyError(
+            f"{len(came)} of {wanted} workers came within {WORKERS_S:.0f} s ({', '.join(came) or 'none'}); "
+            "start lockbench worker --master with this host's address on the others"
+        )
+        note_failure(error)
+        if self._hosts is not None:
+            self._hosts.dismiss(runner.clients, f"the leader waits no longer: {error}")
+        runner.quit()
+        sys.exit(error.exit_code)  # of the process, by gevent
 
     def _start(self, **_: object) -> None:
         """A new run begins: workers get its plan with Locust's options."""
-        self._running, self._begun, self._finishing, self._failed = True, False, False, False
+        self._running, self._begun, self._failed, self._ending = True, False, False, None
+        self._over.clear()
         self._finished, self._there = set(), {}
         environment = self._environment
         setattr(environment.parsed_options, PLAN, None)
@@ -133,7 +170,7 @@ class Conductor:
     def _begin_when_there(self, plan: Plan, users: int) -> None:
         hosts, deadline_s = self._hosts, time.monotonic() + THERE_S
         while sum(self._there.values()) < users or (hosts is not None and not hosts.ready()):
-            if self._failed or self._finishing:
+            if self._failed or self._ending is not None:
                 return
             if time.monotonic() >= deadline_s:
                 break
@@ -163,32 +200,50 @@ class Conductor:
             self._series.go_on()
 
     def _finish(self, **_: object) -> None:
-        """The run is to stop: wait until every worker has sent its last report, or is gone."""
-        runner = self._runner
-        if self._finishing or not isinstance(runner, MasterRunner):
+        """The run is to stop: take the steps of its end (ending.py)."""
+        runner, plan = self._runner, self._plan
+        if self._ending is not None or not isinstance(runner, MasterRunner):
             return
-        self._finishing = True
-        runner.update_state(STATE_STOPPING)  # else a worker that leaves now has its users spawned on the others
-        asked = list(runner.clients.values())  # not who joins from now on, for the next run
-        for client in asked:
-            runner.send_message(FINISH, None, client.id)
+        known, sent_away = ((), ()) if self._hosts is None else (self._hosts.known, self._hosts.sent_away)
+        ending = self._ending = Ending(sorted({*runner.clients, *known}.difference(sent_away)))
+        try:
+            if plan is not None and plan.workdir is not None:
+                note_ending(plan.workdir)
+            runner.update_state(STATE_STOPPING)  # else a worker that leaves now has its users spawned on the others
+            self._await_reports(runner, ending)
+            if self._hosts is not None and plan is not None:
+                self._hosts.fetch(ending, plan, self._stop_ns)
+            self._end()
+        finally:
+            self._over.set()
+
+    def _await_reports(self, runner: MasterRunner, ending: Ending) -> None:
+        """Ask every worker to finish, and wait until each has sent its last report or is lost."""
+        for node in ending.at(Progress.WORKING):
+            runner.send_message(FINISH, None, node)
         grace_s = 0.0 if self._failed else self._environment.stop_timeout or (self._plan.grace_s if self._plan else 0.0)
         deadline_s = time.monotonic() + grace_s + 5.0
-        while time.monotonic() < deadline_s:
-            if all(client.id in self._finished or self._is_gone(client) for client in asked):
-                break
+        while True:
+            for node in ending.at(Progress.WORKING):
+                if node in self._finished:
+                    ending.note(node, Progress.FINISHED)
+                elif self._is_gone(runner, node):
+                    ending.note(node, Progress.LOST)
+            working = ending.at(Progress.WORKING)
+            if not working:
+                return
+            if time.monotonic() >= deadline_s:
+                logger.error("a worker did not finish in time; its last operations are missing from this table")
+                ending.lose(working)
+                return
             gevent.sleep(LOOK_S)
-        else:
-            logger.error("a worker did not finish in time; its last operations are missing from this table")
-        if self._hosts is not None and self._plan is not None:
-            self._hosts.fetch(self._finished, self._plan, self._stop_ns)
-        self._end()
 
-    def _is_gone(self, client: WorkerNode) -> bool:
+    def _is_gone(self, runner: MasterRunner, node: str) -> bool:
         """Whether it will never finish. Locust finds that out after 4 s; of a process of this host the kernel knows."""
-        pid = self._pids.get(client.id)
+        client, pid = runner.clients.get(node), self._pids.get(node)
         all_here = self._plan is not None and self._plan.workdir is not None and self._plan.bind is None
-        return client.state == STATE_MISSING or (all_here and pid is not None and not is_alive(pid))
+        gone = client is None or client.state == STATE_MISSING
+        return gone or (all_here and pid is not None and not is_alive(pid))
 
     def _note_here(self, msg: Message, **_: object) -> None:
         """A worker has come, or begins its part of the run."""

@@ -1,20 +1,23 @@
 """Workers on other hosts, seen by who leads: *Locust's messages → their clocks, notes and history in the run's folder*.
 
-Rules: thirty round trips a second bound a worker's clock (measure/clocks.py) until its history is here; one whose clock
-has our name is exact while every round trip agrees. Notes stand in the folder as if written here, in times of our
-clock. When all have ended every worker is asked how much of its history fits, then for its fold and the records of as
-many resources as fit for the busiest host (measure/share.py), piece by piece, and again where one is lost. What comes
-from elsewhere names files only of the worker that sends it.
+Rules: round trips bound a worker's clock (measure/clocks.py), thirty a second until the shortest of them gets no
+shorter, then six; one whose clock has our name is exact while every round trip agrees. Notes stand in the folder as if
+written here, in times of our clock. When all have ended (ending.py) every worker is asked how much of its history fits,
+then for its fold and the records of as many resources as fit for the busiest host (measure/share.py), piece by piece,
+and again where one is lost. Of one that is lost on the way nothing is taken but its notes, the last of which says
+"lost". What comes from elsewhere names files only of the worker that sends it.
 """
 
 import logging
 import re
+import shutil
 import struct
 import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +39,16 @@ from bench.measure.section import decoded
 from bench.measure.share import BUCKETS, FOLD, Led, budget_per_s, chosen, read_fold, unpack_here, write_led
 from bench.measure.workers import WorkerNote, note_late, write_note
 from bench.workloads.away import CLOCK, FOLDED, NOTE, PACKED, PIECE, TAKEN, WANT
+from bench.workloads.ending import Ending, Progress
 from bench.workloads.plan import Plan
 from lockcore.clock import NS_PER_S, monotonic_ns
 
 ASK_S = 0.1
+SETTLED_EVERY = 5  # times as rarely, once the bound on a clock has settled
+SHORTER = 0.9  # of the shortest round trip: one that is shorter unsettles the bound
 BURST = 3  # round trips one behind the other, as whoever has just been woken answers soonest
 ENOUGH = 5  # round trips before a run begins
-RECENT = 50  # round trips that place a note
+RECENT = 50  # round trips that place a note, or settle a bound
 AGAIN_S = 3.0  # without a piece: it was lost on the way
 WORK_S = 600.0  # for the longest history
 _ROW = struct.Struct("<4q")
@@ -61,12 +67,26 @@ class Host:
     theirs_ns: int = 0  # the origin of the run on its clock
     worker: int = 0
     trips: list[tuple[int, int, int, int]] = field(default_factory=list)
+    shortest_ns: int = 1 << 62  # of the trips, but for those that are hardly shorter than the one before
+    shortest_at: int = 0  # its number
     written: int = 0  # of the trips
     again: int = 0  # how often it is asked once more when it has answered
     note: WorkerNote | None = None
-    here: bool = False
+    closed: bool = False  # its history is here or lost, and nothing that it says changes its note any more
     wanted: Answer = field(default_factory=dict)  # what it was asked for last
     piece: AsyncResult | None = None  # its answer
+
+    def add_trip(self, asked_ns: int, there_ns: int, back_ns: int, slewed_ns: int) -> None:
+        """One more round trip. `slewed_ns`: how much further NTP has moved our clock."""
+        self.trips.append((asked_ns, there_ns, back_ns, slewed_ns))
+        if back_ns - asked_ns < SHORTER * self.shortest_ns:
+            self.shortest_ns = back_ns - asked_ns
+            self.shortest_at = len(self.trips)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the bound on its clock gets no better by asking often."""
+        return len(self.trips) - self.shortest_at >= RECENT
 
     def ahead_ns(self) -> int:
         """Ours − theirs, most likely, as of now."""
@@ -84,7 +104,7 @@ class Hosts:
         self._folder: Path | None = None
         self._origin_ns = 0
         self.known: dict[str, Host] = {}
-        self._sent: set[str] = set()  # away
+        self.sent_away: set[str] = set()
         runner.register_message(CLOCK, self._note_clock)
         runner.register_message(NOTE, self._note_note)
         runner.register_message(PIECE, self._note_piece)
@@ -92,7 +112,7 @@ class Hosts:
 
     def begin(self, folder: Path | None) -> None:
         """A run begins. `folder`: where its files belong; None: nobody judges it."""
-        self._folder, self.known, self._sent, self._origin_ns = folder, {}, set(), 0
+        self._folder, self.known, self.sent_away, self._origin_ns = folder, {}, set(), 0
 
     def note_here(self, node: str, facts: dict[str, object]) -> None:
         """A worker has said what it is."""
@@ -102,14 +122,19 @@ class Hosts:
 
     def send_away(self, node: str, name: str) -> bool:
         """Let a worker go that has no part in the run, and name it. Whether it was not on its way already."""
-        if node in self._sent:
+        if node in self.sent_away:
             return False
-        self._sent.add(node)
+        self.sent_away.add(node)
         if self._folder is not None:
             note_late(self._folder, name)
-        self._runner.send_message(TAKEN, {"why": "the run had begun when this worker came, so it goes"}, node)
+        self.dismiss([node], "the run had begun when this worker came, so it goes")
         self._runner.send_message("quit", None, node)  # Locust's own: its users go back to the others
         return True
+
+    def dismiss(self, nodes: Iterable[str], why: str) -> None:
+        """Tell workers that nothing of theirs is wanted, for them to log when they leave."""
+        for node in list(nodes):
+            self._runner.send_message(TAKEN, {"why": why}, node)
 
     def ready(self) -> bool:
         """Whether the clock of every worker is known well enough to begin."""
@@ -132,10 +157,11 @@ class Hosts:
     # -- clocks and notes --------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        while True:
+        for turn in count():
             for node, host in list(self.known.items()):
-                host.again = BURST - 1
-                self._ask_clock(node)
+                if not host.is_settled or turn % SETTLED_EVERY == 0:
+                    host.again = BURST - 1
+                    self._ask_clock(node)
                 if host.note is not None and host.note.phase == "running" and self.is_gone(node):
                     host.note = msgspec.structs.replace(host.note, phase="lost")
                     self._write(host)
@@ -157,7 +183,7 @@ class Hosts:
         asked, there = msg.data["asked"], msg.data["there"]
         ours, theirs = slewed_ns(), msg.data["slewed"]
         if ours is not None and theirs is not None:
-            host.trips.append((asked, there, back, ours - theirs))
+            host.add_trip(asked, there, back, ours - theirs)
         if host.same_clock and not asked <= there <= back:
             host.same_clock = False  # another machine with our name, as of a copied image
         if self._folder is not None and host.pid and not host.same_clock:
@@ -170,7 +196,7 @@ class Hosts:
 
     def _note_note(self, msg: Message, **_: object) -> None:
         host = self.known.get(msg.node_id)
-        if host is not None and not host.here:
+        if host is not None and not host.closed:
             self._take_note(host, msg.data["note"])
 
     def _take_note(self, host: Host, text: bytes) -> None:
@@ -196,59 +222,93 @@ class Hosts:
 
     # -- histories ---------------------------------------------------------------------------------------------------
 
-    def fetch(self, nodes: Collection[str], plan: Plan, ended_ns: int) -> None:
-        """Bring here what these workers left, which they may then remove; who does not answer is gone. `ended_ns`: when
-        the load was asked to end. Of a run that never came to its measured time no history is wanted."""
+    def fetch(self, ending: Ending, plan: Plan, ended_ns: int) -> None:
+        """Bring here what the finished workers left, which they may then remove. `ended_ns`: when the load was asked
+        to end. Of a run that never came to its measured time no history is wanted."""
         if (folder := self._folder) is None:
             return
         start_ns, stop_ns = plan.window_ns
         until_ns = ended_ns if stop_ns is None else min(self._origin_ns + stop_ns, ended_ns)
-        window = Window(self._origin_ns + start_ns, until_ns)
-        here, buckets = [node for node in self.known if node in nodes], 0
+        window, buckets = Window(self._origin_ns + start_ns, until_ns), 0
+        ending.lose([node for node in ending.at(Progress.FINISHED) if node not in self.known])
         if self._origin_ns and window.stop_ns > window.start_ns:
             write_led(folder, Led((window.start_ns, window.stop_ns), 0))
-            told = self._told(here, window)
-            here = list(told)
-            buckets = chosen([one["fits"] for one in told.values()], [one["counts"] for one in told.values()])
+            told = self._fold(ending, window)
+            buckets = chosen([one["fits"] for one in told], [one["counts"] for one in told])
             write_led(folder, Led((window.start_ns, window.stop_ns), buckets))
-        gevent.joinall([gevent.spawn(self._bring, node, buckets, Fold(plan.scenario, window)) for node in here])
+        else:
+            for node in ending.at(Progress.FINISHED):
+                ending.note(node, Progress.FOLDED)  # there is nothing to fold
+        folds = {node: Fold(plan.scenario, window) for node in ending.at(Progress.FOLDED)}
+        gevent.joinall([gevent.spawn(self._bring, ending, node, buckets, fold) for node, fold in folds.items()])
+        for node in ending.at(Progress.LOST):
+            self._give_up(node)
 
-    def _told(self, nodes: Collection[str], window: Window) -> dict[str, Answer]:
+    def _give_up(self, node: str) -> None:
+        """Nothing more is taken from a worker that was lost; should it come back, it is told."""
+        host = self.known.get(node)
+        if host is not None:
+            host.closed = True
+            if host.note is not None:
+                host.note = msgspec.structs.replace(host.note, phase="lost")
+                self._write(host)
+        self.dismiss([node], "the leader lost this worker at the end of the run, and ended without it")
+
+    def _fold(self, ending: Ending, window: Window) -> list[Answer]:
+        """Have every finished worker fold its history; what they say of it."""
         window_ns = [edge_ns - self._origin_ns for edge_ns in (window.start_ns, window.stop_ns)]
         beside = Counter(host.name for host in self.known.values())
         budget = budget_per_s() * window_ns[1] / NS_PER_S
-        what = {"name": FOLDED, "at": 0, "window_ns": window_ns}
-        asked = {
-            node: gevent.spawn(self._ask, node, {**what, "budget": budget / beside[self.known[node].name]})
-            for node in nodes
-        }
-        gevent.joinall(list(asked.values()))
-        return {node: answer.value for node, answer in asked.items() if answer.value}
+        told: list[Answer] = []
 
-    def _bring(self, node: str, buckets: int, fold: Fold) -> None:
-        """Bring the files of one worker here. `fold`: one that its fold must fit."""
+        def ask(node: str) -> None:
+            what = {"name": FOLDED, "at": 0, "window_ns": window_ns, "budget": budget / beside[self.known[node].name]}
+            answer = self._ask(node, what)
+            if ending.note(node, Progress.LOST if answer is None else Progress.FOLDED) and answer is not None:
+                told.append(answer)
+
+        gevent.joinall([gevent.spawn(ask, node) for node in ending.at(Progress.FINISHED)])
+        return told
+
+    def _bring(self, ending: Ending, node: str, buckets: int, fold: Fold) -> None:
+        """Bring the files of one worker here, all or none. `fold`: one that its fold must fit."""
         host, folder = self.known[node], self._folder
+        assert folder is not None
+        arriving = folder / f"arriving-{host.worker}-{host.pid}"
+        arriving.mkdir(exist_ok=True)
+        notes = self._arrived(node, arriving, buckets, fold)
+        if notes is None:
+            ending.note(node, Progress.LOST)
+        elif ending.note(node, Progress.HERE):
+            for path in arriving.iterdir():
+                path.rename(folder / path.name)
+            for text in notes:
+                self._take_note(host, text)
+            host.closed = True
+            self._runner.send_message(TAKEN, None, node)
+        shutil.rmtree(arriving, ignore_errors=True)
+
+    def _arrived(self, node: str, arriving: Path, buckets: int, fold: Fold) -> list[bytes] | None:
+        """The last notes of a worker whose files are in the folder `arriving` now; None when one is missing or torn."""
+        host = self.known[node]
         answer = self._ask(node, {"name": PACKED, "at": buckets})
-        if answer is None or folder is None:
-            return
+        if answer is None:
+            return None
         who = f"{host.worker}-{host.pid}"
         own = re.compile(rf"(?:(?:{BEGUN}|{GAPS})-{who}\.bin|{FOLD}-{who}\.json|(?:history|{LOST})-{who}\.pack)")
         for name, size in answer["files"].items():
-            if not own.fullmatch(name) or not self._fetch_file(node, folder / name, size):
-                return
+            if not own.fullmatch(name) or not self._fetch_file(node, arriving / name, size):
+                return None
             try:
                 if name.endswith(".pack"):
-                    get_hub().threadpool.apply(unpack_here, (folder / name,), {"whole": buckets == BUCKETS})
+                    get_hub().threadpool.apply(unpack_here, (arriving / name,), {"whole": buckets == BUCKETS})
                 elif name.endswith(".json"):
-                    fold.sums.merge(read_fold(folder / name))
+                    fold.sums.merge(read_fold(arriving / name))
             except (ValueError, OverflowError) as error:
                 logger.error("%s of %s cannot be used: %s", name, host.name, error)
-                (folder / name).unlink(missing_ok=True)
-                return
-        for text in answer["notes"]:
-            self._take_note(host, text)
-        host.here = True
-        self._runner.send_message(TAKEN, None, node)
+                return None
+        notes: list[bytes] = answer["notes"]
+        return notes
 
     def _fetch_file(self, node: str, path: Path, size: int) -> bool:
         with path.open("wb") as file:

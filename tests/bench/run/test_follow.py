@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench.errors import BenchError, EnvironmentNotReadyError, InconclusiveError
+from bench.measure.workers import note_ending
 from bench.run import follow as module
 from bench.run.faults import FaultTimeline
 from bench.run.follow import Course, Follower, Progress, follow
@@ -161,6 +162,30 @@ def test_a_dead_worker_ends_the_run_and_is_named(follower: Follower) -> None:
     assert course.deaths == (f"worker 0 (pid {pid}) died in the middle of the run",)
     assert course.window is not None
     assert 3.9 < course.window.duration_s < 6.0
+
+
+def test_a_death_in_an_end_that_has_begun_is_named_and_ends_nothing_else(follower: Follower) -> None:
+    """Asked to end once more, the load would lose what the others still hand over."""
+    pid = ended_process()
+    load = ScriptedLoad(note(20.0, pid), lambda: None, 0)
+    note_ending(follower.workdir)
+    course = course_of(load, follower)
+    assert (load.asked, load.closed, course.interrupted) == (False, False, False)
+    assert course.deaths == (f"worker 0 (pid {pid}) did not report its end: what it did last may have no record",)
+    assert course.window is not None
+    assert course.window.duration_s == 10.0
+
+
+def test_a_worker_that_leaves_just_before_the_end_is_named_though_nobody_looked(follower: Follower) -> None:
+    follower.scenario = replace(SCENARIO, processes=2)
+    first, second = os.getpid(), os.getppid()
+    both = [note(11.5, pid) for pid in (first, second)]
+    note_ending(follower.workdir)
+    ends = stopped(second, 1.0), stopped(first)
+    load = ScriptedLoad(lambda: [write() for write in (*both, *ends)], 0)  # type: ignore[arg-type, return-value]
+    course = course_of(load, follower)
+    assert not load.asked
+    assert [f"(pid {second}) ended " in death for death in course.deaths] == [True]
 
 
 def test_a_locust_that_does_not_end_when_its_time_is_over_is_stopped(follower: Follower) -> None:

@@ -12,11 +12,12 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from gevent.pool import Group
 from locust import argument_parser
 from locust.dispatch import UsersDispatcher
 from locust.env import Environment
 from locust.event import EventHook, Events
-from locust.runners import STATE_INIT, STATE_RUNNING, MasterRunner, WorkerNode, WorkerNodes
+from locust.runners import STATE_INIT, STATE_MISSING, STATE_RUNNING, MasterRunner, WorkerNode, WorkerNodes
 from locust.stats import RequestStats, StatsEntry
 from locust.user.task import LOCUST_STATE_RUNNING, LOCUST_STATE_STOPPING
 
@@ -143,7 +144,7 @@ def test_stock_rows_fire_one_event_per_operation_and_leave_the_table_alone() -> 
 def unbound_master() -> MasterRunner:
     """One without its socket."""
     master = MasterRunner.__new__(MasterRunner)
-    master.custom_messages, master.clients = {}, WorkerNodes()
+    master.custom_messages, master.clients, master.greenlet = {}, WorkerNodes(), Group()
     master.worker_indexes, master.worker_index_max = {}, 0
     return master
 
@@ -156,10 +157,15 @@ def test_workers_that_have_not_come_are_counted_and_those_that_have_are_named(
     master = unbound_master()
     master.state, master.quit = STATE_INIT, lambda: None  # type: ignore[method-assign]
     master.clients["atlas_0f"] = WorkerNode("atlas_0f")
-    Conductor._give_up(master, 1)
+    master.clients["lost_1e"] = WorkerNode("lost_1e", STATE_MISSING)
+    dismissed: list[str] = []
+    conductor = SimpleNamespace(_hosts=SimpleNamespace(dismiss=lambda _nodes, why: dismissed.append(why)))
+    Conductor._give_up(conductor, master, 1)  # type: ignore[arg-type]
     with pytest.raises(SystemExit, match="3"):
-        Conductor._give_up(master, 2)
-    assert "1 of 2 workers came within 300 s (atlas); start" in (tmp_path / FAILURE_FILE).read_text("utf-8")
+        Conductor._give_up(conductor, master, 2)  # type: ignore[arg-type]
+    sentence = "1 of 2 workers came within 300 s (atlas); start"
+    assert sentence in (tmp_path / FAILURE_FILE).read_text("utf-8")
+    assert [sentence in why for why in dismissed] == [True], "those that came learn why they end"
 
 
 def test_a_worker_whose_process_is_gone_is_not_waited_for() -> None:
@@ -173,9 +179,10 @@ def test_a_worker_whose_process_is_gone_is_not_waited_for() -> None:
         conductor._note_here(
             SimpleNamespace(node_id=name, data={"pid": pid, "host": "", "clock": "", "about": versions()})
         )
-    assert [conductor._is_gone(client) for client in master.clients.values()] == [True, False]
+    assert [conductor._is_gone(master, name) for name in pids] == [True, False]
     conductor._plan.workdir = None  # by itself, workers may be on other hosts, where pids mean nothing
-    assert not any(conductor._is_gone(client) for client in master.clients.values())
+    assert not any(conductor._is_gone(master, name) for name in pids)
+    assert conductor._is_gone(master, "one that has left")
 
 
 def test_every_field_of_a_status_is_told() -> None:
