@@ -122,7 +122,7 @@ class Acquisition:
                 if again_ns is None:
                     return Denied(
                         self.resource, ended, last.tally, self.attempts, self.split_votes, self.started_ns, now_ns,
-                        self.lost_ns,
+                        self.lost_ns, last,
                     )  # fmt: skip
                 start_ns = again_ns
             now_ns = yield from self._my_turn(ended, start_ns, now_ns)

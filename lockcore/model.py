@@ -140,6 +140,7 @@ class Denied:
     """An operation that did not get (or keep) the lock, and why. False in a boolean test, as a `Lease` is true.
 
     `started_ns`, `ended_ns`: of the whole operation. `lost_ns`: when each of its attempts that was sent was begun.
+    `round`: the last attempt, some of whose votes may still be out; None where a recipe has no rounds.
 
     >>> bool(Denied("stock:42", Outcome.CONTENDED, Tally(refused=3), 1, 0, 0, 400_000))
     False
@@ -153,6 +154,7 @@ class Denied:
     started_ns: int
     ended_ns: int
     lost_ns: Sequence[int] = ()
+    round: Counted | None = field(default=None, compare=False, repr=False)
 
     def __bool__(self) -> bool:
         return False

@@ -42,7 +42,13 @@ class OperationFacts(Section, frozen=True, kw_only=True):
     resource: Annotated[int, says("index of the resource")]
     caller: Annotated[int, says("index of the user over all workers")]
     outcome: Annotated[str, says("of the acquire")]
-    votes: Annotated[int, says("granted, refused, errored, silent, absent, undecided: a byte each, lowest first")] = 0
+    votes: Annotated[
+        int,
+        says(
+            "granted, refused, errored, silent, absent, undecided: a byte each, lowest first; then 1 where some came "
+            "after the record was written"
+        ),
+    ] = 0
     attempts: Annotated[int, says("rounds; those that were split votes × 2^32")] = 0
     owner: Annotated[int, says("64-bit digest of the owner token, as a signed integer")] = 0
     sequence: Annotated[int, says("its place in the history of its worker, from 1")]
@@ -104,6 +110,9 @@ class History:
         return History(
             records[good], torn, self.missing_segments, self.lost, self.counts, bounds[0], bounds[1], self.unsealed
         )
+
+
+LATE_VOTES = 1 << 48  # in `votes`: some came after the record was written
 
 
 def sound(records: Records) -> NDArray[np.bool_]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from bench.measure.clocks import LOST_NS, Integers, Timeline
 from bench.measure.facts import Window
 from bench.measure.outcomes import acquired, attempts_of, votes_of
-from bench.measure.record import OUTCOME_CODES, Records, ends_ns
+from bench.measure.record import LATE_VOTES, OUTCOME_CODES, Records, ends_ns
 from bench.measure.run_result import BrokenRule, Holder
 
 CLEANUP_NS = 50_000_000  # how long the releases after a lost round may take to arrive
@@ -103,7 +103,8 @@ def trace_end_ns(records: Records, ttl_ms: int) -> Integers:
     """Until when each operation may have kept a quorum of keys, generously: after a confirmed release, or a single lost
     round in which every instance answered, until its clean-up has arrived; else a key may live on for a whole TTL."""
     released = ((records["outcome"] >> 8) & 0xFF) == OUTCOME_CODES["released"]
-    unsure = votes_of(records, "silent") + votes_of(records, "undecided") > 0
+    late = (records["votes"] & LATE_VOTES) != 0  # a key that was set late is cleaned up late
+    unsure = late | (votes_of(records, "silent") + votes_of(records, "undecided") > 0)
     answered = ~acquired(records) & (attempts_of(records) <= 1) & ~unsure
     lasting = np.where(released | answered, 0, ttl_ms * 1_000_000)
     held_until = np.where(acquired(records) & ~released, records["valid_until_ns"], 0)

@@ -45,7 +45,7 @@ RUN_ID = Attribute("redlock.run.id", "which run; on the resource", origin="drawn
 ACQUIRED_AS = Attribute("redlock.outcome", "how an acquire ended", ACQUIRE_OUTCOMES)
 RELEASED_AS = Attribute("redlock.outcome", "how a release ended", RELEASE_OUTCOMES)
 EXTENDED_AS = Attribute("redlock.outcome", "how an extension ended", EXTEND_OUTCOMES)
-VOTE = Attribute("redlock.vote", "what one instance said; undecided: a denied acquire did not wait for it", VOTES)
+VOTE = Attribute("redlock.vote", "what one instance said; undecided: it had not when the load ended", VOTES)
 VIOLATION = Attribute("redlock.violation.kind", "which rule of the oracle was broken", VIOLATIONS)
 FAULT = Attribute("redlock.fault.kind", "what was injected", origin="the scenario's [[faults]]")
 FAULT_TARGET = Attribute("redlock.fault.target", "into what", origin="instance:<index> or worker:<index>")

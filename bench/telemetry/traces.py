@@ -14,7 +14,7 @@ Rules
 - An operation that had to wait brings along the one that held the lock until its grant or end, and links to it.
 - Made of settled records only: by then the round has closed, late replies are patched in and its attempts have been
   written. A margin is said only where no vote is open. Votes are those of the last round's children, where it was
-  observed; else `undecided` says how many a denied acquire did not wait for. What is remembered is bounded.
+  observed; else `undecided` says how many were out when the load ended. What is remembered is bounded.
 - Times are CLOCK_MONOTONIC here; the exporter moves them to the wall clock by one offset for the whole run.
 """
 
@@ -240,8 +240,8 @@ class Tracing:
 def _votes_of(record: Records, attempts: Sequence[ObservedAttempt]) -> dict[str, int]:
     """The votes of an acquire's last round, by kind.
 
-    A denied acquire returns once its name is certain, and nobody patches its record: late votes stay undecided there.
-    Where its last round was observed, they are those that the trace's children show.
+    Where its last round was observed, they are those that the trace's children show: a record keeps the votes that were
+    out when the load ended as undecided, and so do recipes without rounds.
     """
     if attempts and attempts[-1].number == int(outcomes.attempts_of(record)[0]):
         votes = [ask.vote for ask in attempts[-1].asks]

@@ -19,7 +19,7 @@ from typing import Final, Protocol, SupportsInt, cast
 
 import gevent
 
-from bench.measure.record import OUTCOME_CODES
+from bench.measure.record import LATE_VOTES, OUTCOME_CODES
 from bench.measure.recorder import Recorder
 from lockcore import Denied, Lease, Outcome, Tally
 from lockcore.clock import monotonic_ns
@@ -38,7 +38,8 @@ class PackedVotes(dict[Tally, int]):
 
 
 class OpenVotes:
-    """Records whose rounds were open as they were written: *slots and rounds → their votes, patched once closed*.
+    """Records whose rounds were open as they were written: *slots and rounds → their votes, patched once closed*. The
+    patch says that it is one (`LATE`): until then a key of a denied acquire may have been there.
 
     They are looked at as others come, the oldest first: kept for a mere second they were 50,000 leases, and each
     garbage collection stopped everybody for 26 to 56 ms. `patch`: see `Recorder.patch_votes`.
@@ -72,7 +73,7 @@ class OpenVotes:
                 if tally is not self._tally:
                     self._packed = self._votes[tally]
                     self._tally = tally
-                self._patch(slot, self._packed)
+                self._patch(slot, self._packed | LATE)
             except Exception:  # noqa: BLE001, S112 - a round of another package: its votes stay undecided
                 continue
 
@@ -90,6 +91,7 @@ class LocustUser(Protocol):
     _state: str | None
 
 
+LATE: Final = LATE_VOTES
 KEPT: Final = 256  # open votes, before the oldest are looked at
 LAST_NS: Final = 1 << 62  # no time is later
 NO_ROUND: Final = Closed(Tally())
@@ -345,11 +347,13 @@ class Caller:
             self.tell(ended_ns - intended_ns, outcome)
         if len(lost_ns) > 1:
             self.lost(resource, lost_ns[:-1])
-        self.recorder.write(
+        slot = self.recorder.write(
             intended_ns, start_ns, lost_ns[-1] if lost_ns else 0, 0, 0, 0, 0, 0, ended_ns, resource, self.number,
             OUTCOME_CODES[outcome], self.votes[denied.tally], denied.attempts | denied.split_votes << 32, 0,
         )  # fmt: skip
         self.begun[self.place] = 0
+        if denied.tally.undecided and denied.round is not None:
+            self.pending((slot, denied.round))
         return None
 
     def _failed(self, resource: int, intended_ns: int, start_ns: int, ended_ns: int) -> None:

@@ -38,7 +38,9 @@ def test_a_closed_loop_of_eight_is_valid_within_five_percent(records, at_work, v
 def test_missing_data_is_no_evidence_that_callers_were_missing(records, report):
     """Of a lost worker nothing is known, whether the loop is open or closed."""
     for scenario, due in ((scenario_of(32), 0), (OPEN, 100)):
-        generator = values_of(records(cycle(1_100)), scenario, [report(phase="lost"), report(worker=1)], due)["generator"]
+        generator = values_of(records(cycle(1_100)), scenario, [report(phase="lost"), report(worker=1)], due)[
+            "generator"
+        ]
         assert (generator["verdict"], generator["littles_law_ratio"]) == ("INVALID", None)
         assert generator["reason"].startswith("how many callers were at work is not known, as the history of worker 0")
 

@@ -5,9 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, History
+from bench.measure.record import LATE_VOTES, OUTCOME_CODES, RECORD_DTYPE, History
 from bench.safety import judge as judge_module
 from bench.safety.judge import Circumstances, Judge, judge
+from bench.safety.rules import trace_end_ns
 from tests.doubles.records import granted_earlier
 
 MS = 1_000_000
@@ -326,3 +327,12 @@ def test_parts_by_resource_are_judged_as_the_whole(legal):
         **counts_of(whole),
         "contested": whole.contested_leases,
     }
+
+
+def test_a_denied_acquire_whose_vote_came_late_may_have_kept_its_key_for_a_whole_ttl():
+    """Such a vote is in its record, once it is patched, and so is that it came late: nobody knows when the key went."""
+    records = np.zeros(3, RECORD_DTYPE)
+    records["ended_ns"], records["attempts"], records["outcome"] = 10 * MS, 1, OUTCOME_CODES["contended"]
+    records["votes"] = [1 | 2 << 8, 1 | 2 << 8 | LATE_VOTES, 2 << 8 | 1 << 40]  # in time, late, still out
+    early, *lasting = (trace_end_ns(records, TTL_MS) // MS).tolist()
+    assert lasting == [early + TTL_MS] * 2

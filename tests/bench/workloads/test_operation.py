@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bench.measure.record import OUTCOME_CODES, RECORD_FIELDS
+from bench.measure.record import LATE_VOTES, OUTCOME_CODES, RECORD_FIELDS
 from bench.measure.recorder import Recorder
 from bench.workloads.operation import KEPT, Caller, OpenVotes, PackedVotes
 from lockcore import Denied, Lease, Outcome, Tally
@@ -178,6 +178,17 @@ def test_a_denied_operation_is_recorded_and_releases_nothing(outcome: Outcome) -
     assert [name for name, *_ in scene.calls] == ["acquire"]
 
 
+def test_votes_that_a_denied_acquire_did_not_wait_for_are_patched_too() -> None:
+    """It returns once its name is certain, before the slowest instance has answered."""
+    round_ = Closed(Tally(refused=3))
+    answers = [Tally(refused=2, undecided=1), Tally(refused=3)]
+    scene = Scene(lambda: Denied("r2", Outcome.CONTENDED, answers.pop(0), 1, 0, 0, 0, (), round_))
+    scene.run()
+    assert scene.pending == [(0, round_)]
+    scene.run()
+    assert len(scene.pending) == 1, "all votes of the second were in"
+
+
 def test_the_turn_of_the_hub_after_a_failure_is_no_part_of_the_acquire(monkeypatch: pytest.MonkeyPatch) -> None:
     turns: list[int] = []
 
@@ -241,14 +252,14 @@ def test_open_votes_are_patched_as_they_close_and_few_are_kept() -> None:
     for slot in range(1000):
         kept.add((slot, Closed(SOME if slot % 100 == 0 else ALL)))
         assert len(kept) <= KEPT + 10 + 1
-    assert {packed for _, packed in patched} == {votes[ALL]}
+    assert {packed for _, packed in patched} == {votes[ALL] | LATE_VOTES}
     assert not [slot for slot, _ in patched if slot % 100 == 0]
     kept.look(len(kept))
     assert len(kept) == 10, "still out"
     kept.look(len(kept), last=True)
     assert len(kept) == 0
     assert sorted(slot for slot, _ in patched) == list(range(1000))
-    assert sorted(slot for slot, packed in patched if packed == votes[SOME]) == list(range(0, 1000, 100))
+    assert sorted(slot for slot, packed in patched if packed == votes[SOME] | LATE_VOTES) == list(range(0, 1000, 100))
 
 
 # -- what a recipe reports and cannot be: a finding about the recipe, never a crash or a figure
