@@ -35,6 +35,7 @@ REPORT_NAME = "report.html"
 
 
 _ALARMS = ("because", "warning")  # labels of what stands before everything else
+_ROOM = 1700  # characters of sentences that the space beside one picture takes
 
 
 def page_of(result: Document, place: str = "") -> Page:
@@ -84,7 +85,9 @@ def _lines_of(sheet: Sheet) -> dict[str, object]:
         elif line.label:  # a line without a label goes on with the one before
             place = alarms if line.label in _ALARMS else notes
         place.append(line)
-    return {"alarms": alarms, "advice": advice, "notes": notes}
+    beside = [*notes, *(line for of_group in advice.values() for line in of_group)]
+    room = not advice or sum(len(line.text) for line in beside) < _ROOM
+    return {"alarms": alarms, "advice": advice, "notes": notes, "room": room}
 
 
 def write_page(page: Page, path: Path) -> Path:
