@@ -4,7 +4,8 @@
         with lock.hold("stock:42", ttl_ms=10_000, wait_ms=500) as lease:
             ...
 
-`AsyncRedlock` is the same for asyncio. Errors are in `lockcore.errors`, telemetry is in `lockcore.otel`.
+`AsyncRedlock` is the same for asyncio. Errors are in `lockcore.errors`, telemetry is in
+`lockcore.otel`.
 """
 
 from lockcore.keeper import KeepAlive

@@ -1,7 +1,8 @@
-"""What callers pass, checked before anything is sent: *a name and a value → nothing, or one sentence*. Pure.
+"""What callers pass, checked before anything is sent: *a name and a value → nothing, or one
+sentence*. Pure.
 
-Rules: the wrong kind of thing is a TypeError, a value out of range (nan and infinity are) a ValueError; each names the
-argument, what it may be, and what it was. True is not 1.
+Rules: the wrong kind of thing is a TypeError, a value out of range (nan and infinity are) a
+ValueError; each names the argument, what it may be, and what it was. True is not 1.
 """
 
 from typing import Final
@@ -11,7 +12,9 @@ from lockcore.model import Lease
 A_DAY_MS = 86_400_000
 LONGEST_KEY: Final = 1 << 17  # bytes of a key: key prefix and resource
 LONGEST_PREFIX: Final = 1 << 10  # bytes
-NO_WAIT: Final[object] = 0  # the default of `wait_ms`, told apart by identity: whatever else is passed is looked at
+NO_WAIT: Final[object] = (
+    0  # the default of `wait_ms`, told apart by identity: whatever else is passed is looked at
+)
 
 
 def check_whole(name: str, value: object, low: int, high: int) -> None:
@@ -24,7 +27,9 @@ def check_whole(name: str, value: object, low: int, high: int) -> None:
 
 def check_number(name: str, value: object, low: float, high: float) -> None:
     """Raises TypeError unless `value` is a number, ValueError unless it is `low` … `high`."""
-    if not isinstance(value, (int, float)) or isinstance(value, bool):  # a union would be made each time
+    if not isinstance(value, (int, float)) or isinstance(
+        value, bool
+    ):  # a union would be made each time
         raise TypeError(f"{name} must be a number, not {value!r}")
     if not low <= value <= high:
         raise ValueError(f"{name} must be {low:.12g} … {high:.12g}, not {value}")
@@ -40,7 +45,8 @@ def check_acquire(resource: object, ttl_ms: object, wait_ms: object) -> None:
 
 
 def check_key(key_bytes: int) -> None:
-    """Raises ValueError unless the key of a resource, its key prefix included, has at most LONGEST_KEY bytes."""
+    """Raises ValueError unless the key of a resource, its key prefix included, has at most
+    LONGEST_KEY bytes."""
     if key_bytes > LONGEST_KEY:
         raise ValueError(
             f"resource must make a key of at most {LONGEST_KEY:,} bytes (UTF-8) together with the key prefix, not "
@@ -52,7 +58,9 @@ def check_prefix(key_prefix: str) -> None:
     """Raises ValueError unless `key_prefix` leaves enough of a key for resources."""
     size = len(key_prefix.encode())
     if size > LONGEST_PREFIX:
-        raise ValueError(f"key_prefix must have at most {LONGEST_PREFIX:,} bytes (UTF-8), not {size:,}")
+        raise ValueError(
+            f"key_prefix must have at most {LONGEST_PREFIX:,} bytes (UTF-8), not {size:,}"
+        )
 
 
 def check_lease(lease: object) -> Lease:

@@ -1,12 +1,15 @@
-"""What one operation does next: *(event, now, random) → send a round, wait until a time, or done*. Pure.
+"""What one operation does next: *(event, now, random) → send a round, wait until a time, or done*.
+Pure.
 
-Each operation is a generator. It yields a `Round` ("send this, wake me when it is settled"), a `Turn` ("send nothing,
-wake me when it is settled"), an int ("wake me at that time, ns") or an `Offer` ("is it taken?"), is sent the time (ns)
-at which it runs again (its caller, for an offer), and returns its value. Where its caller is cancelled the shell throws
-into it, and the round it waited for is abandoned.
+Each operation is a generator. It yields a `Round` ("send this, wake me when it is settled"), a
+`Turn` ("send nothing, wake me when it is settled"), an int ("wake me at that time, ns") or an
+`Offer` ("is it taken?"), is sent the time (ns) at which it runs again (its caller, for an offer),
+and returns its value. Where its caller is cancelled the shell throws into it, and the round it
+waited for is abandoned.
 
-Rules: a lease is somebody's only by a clock reading of its own thread, taken when it runs again with the lease in its
-hands. Every attempt has its own start and owner token. Source: the Redlock text.
+Rules: a lease is somebody's only by a clock reading of its own thread, taken when it runs again
+with the lease in its hands. Every attempt has its own start and owner token. Source: the Redlock
+text.
 """
 
 from collections.abc import Generator
@@ -25,9 +28,11 @@ from lockcore.turns import Offer, Turn, Wanted
 Steps = Generator[Wanted, int, "Lease | Denied"]
 
 
-def lease_of(round_: SetRound, now_ns: int, attempts: int = 1, split_votes: int = 0) -> Lease | None:
-    """The lease a won round gives at `now_ns`; None: its validity is used up. Who decides by it tells a `watched` round
-    (`decided`)."""
+def lease_of(
+    round_: SetRound, now_ns: int, attempts: int = 1, split_votes: int = 0
+) -> Lease | None:
+    """The lease a won round gives at `now_ns`; None: its validity is used up. Who decides by it
+    tells a `watched` round (`decided`)."""
     terms = round_.terms
     started_ns = round_.started_ns
     valid_until_ns = started_ns + terms.usable_ns
@@ -35,7 +40,15 @@ def lease_of(round_: SetRound, now_ns: int, attempts: int = 1, split_votes: int 
         return None
     owner_token = round_.claim[OWNER_TOKEN_START:-2]
     return Lease(
-        round_.resource, owner_token, terms.ttl_ms, started_ns, now_ns, valid_until_ns, round_, attempts, split_votes
+        round_.resource,
+        owner_token,
+        terms.ttl_ms,
+        started_ns,
+        now_ns,
+        valid_until_ns,
+        round_,
+        attempts,
+        split_votes,
     )
 
 
@@ -59,9 +72,18 @@ class Acquisition:
     """One acquire: the rounds it takes until it is won, given up, or out of time."""
 
     def __init__(  # noqa: PLR0917 - made in one place per shell
-        self, engine: Engine, resource: str, terms: Terms, wait_ms: float, now_ns: int, random: Random
+        self,
+        engine: Engine,
+        resource: str,
+        terms: Terms,
+        wait_ms: float,
+        now_ns: int,
+        random: Random,
     ) -> None:
-        self.engine, self.resource, self.terms, self.random = engine, resource, terms, random
+        self.engine = engine
+        self.resource = resource
+        self.terms = terms
+        self.random = random
         self.started_ns = now_ns
         self.deadline_ns = now_ns + int(wait_ms * NS_PER_MS)
         self.attempts = self.split_votes = 0
@@ -70,7 +92,8 @@ class Acquisition:
         self.turn: Turn | None = None
 
     def steps(self, now_ns: int) -> Steps:
-        """From the first attempt on; behind whoever has it or waits for it here, that is made when its turn comes."""
+        """From the first attempt on; behind whoever has it or waits for it here, that is made when
+        its turn comes."""
         if self.engine.turns.is_taken(self.resource) and now_ns < self.deadline_ns:
             return self._in_line(now_ns)
         return self._from_first(now_ns)
@@ -82,11 +105,13 @@ class Acquisition:
 
     def after(self, round_: SetRound, now_ns: int) -> Steps:
         """From the end of the first attempt on: the hot path sends that one itself."""
-        self.round, self.attempts = round_, 1
+        self.round = round_
+        self.attempts = 1
         return self._in_line(now_ns)
 
     def _in_line(self, now_ns: int) -> Steps:
-        """Whoever is cancelled where it waits is not woken by that later, and its attempt is cleaned up."""
+        """Whoever is cancelled where it waits is not woken by that later, and its attempt is
+        cleaned up."""
         try:
             try:
                 return (yield from self._attempts(now_ns))
@@ -111,7 +136,8 @@ class Acquisition:
         while True:
             if self.engine.retired:
                 raise InstanceClosedError("all instances", "this Redlock is closed")
-            last, start_ns = self.round, now_ns
+            last = self.round
+            start_ns = now_ns
             ended: Outcome | None = None
             if last is not None:
                 result = yield from self._ended(last, now_ns)
@@ -121,9 +147,16 @@ class Acquisition:
                 again_ns = self._next_start_ns(ended, now_ns)
                 if again_ns is None:
                     return Denied(
-                        self.resource, ended, last.tally, self.attempts, self.split_votes, self.started_ns, now_ns,
-                        self.lost_ns, last,
-                    )  # fmt: skip
+                        self.resource,
+                        ended,
+                        last.tally,
+                        self.attempts,
+                        self.split_votes,
+                        self.started_ns,
+                        now_ns,
+                        self.lost_ns,
+                        last,
+                    )
                 start_ns = again_ns
             now_ns = yield from self._my_turn(ended, start_ns, now_ns)
             self.attempts += 1
@@ -157,12 +190,18 @@ class Acquisition:
         self.split_votes += outcome is Outcome.SPLIT_VOTE
         return outcome
 
-    def _my_turn(self, ended: Outcome | None, start_ns: int, now_ns: int) -> Generator[Wanted, int, int]:
-        """Wait until its turn has come; then, after one that `ended`, until it is free, or `start_ns`, or the end."""
-        turn, handoff = self.turn, self.engine.handoff
+    def _my_turn(
+        self, ended: Outcome | None, start_ns: int, now_ns: int
+    ) -> Generator[Wanted, int, int]:
+        """Wait until its turn has come; then, after one that `ended`, until it is free, or
+        `start_ns`, or the end."""
+        turn = self.turn
+        handoff = self.engine.handoff
         if turn is None:
             turns = self.engine.turns
-            self.turn = turn = Turn(turns, self.resource, self.started_ns)  # known first: an interrupt may come
+            self.turn = turn = Turn(
+                turns, self.resource, self.started_ns
+            )  # known first: an interrupt may come
             turns.join(turn)
         waits = not turn.has_come or turn.turns.held_until_ns(self.resource) > now_ns
         if not turn.has_come:
@@ -175,7 +214,9 @@ class Acquisition:
             again_ns = self._next_start_ns(Outcome.CONTENDED, now_ns)
             start_ns = self.deadline_ns if again_ns is None else again_ns
             ended = None
-        heard = handoff is not None and handoff.hears and handoff.gets_through(self.resource, now_ns)
+        heard = (
+            handoff is not None and handoff.hears and handoff.gets_through(self.resource, now_ns)
+        )
         if heard and (ended is None or ended is Outcome.CONTENDED):
             now_ns = yield from self._until_released(turn, now_ns)
         elif now_ns < start_ns and not (turn.poked or self.engine.retired):
@@ -184,16 +225,22 @@ class Acquisition:
         return now_ns
 
     def _held_until_ns(self, turn: Turn) -> int:
-        """Until when its head waits for somebody here who has it; 0: it does not. Never beyond the deadline."""
+        """Until when its head waits for somebody here who has it; 0: it does not. Never beyond the
+        deadline."""
         if turn.poked or self.engine.retired:
             return 0
         return min(turn.turns.held_until_ns(self.resource), self.deadline_ns)
 
     def _until_released(self, turn: Turn, now_ns: int) -> Generator[Wanted, int, int]:
-        """Wait for word that it is free; look now and then whether that was lost. Never beyond the deadline."""
-        engine, pause_ns, again = self.engine, FIRST_LOOK_NS, False
+        """Wait for word that it is free; look now and then whether that was lost. Never beyond the
+        deadline."""
+        engine = self.engine
+        pause_ns = FIRST_LOOK_NS
+        again = False
         handoff = engine.handoff
-        while handoff is not None and not (turn.poked or engine.retired) and now_ns < self.deadline_ns:
+        while (
+            handoff is not None and not (turn.poked or engine.retired) and now_ns < self.deadline_ns
+        ):
             if not handoff.gets_through(self.resource, now_ns):
                 break
             if not turn.follows:
@@ -208,11 +255,14 @@ class Acquisition:
     def _next_start_ns(self, outcome: Outcome, now_ns: int) -> int | None:
         retry = self.engine.settings.retry
         age_ns = now_ns - self.started_ns
-        return retry.next_start_ns(outcome, self.attempts, now_ns, self.deadline_ns, self.random.random(), age_ns)
+        return retry.next_start_ns(
+            outcome, self.attempts, now_ns, self.deadline_ns, self.random.random(), age_ns
+        )
 
 
 def _settled(round_: Round | Turn) -> Generator[Wanted, int, int]:
-    """Wait for a round or a turn. A caller cancelled there is not woken by it later; its attempt is cleaned up."""
+    """Wait for a round or a turn. A caller cancelled there is not woken by it later; its attempt is
+    cleaned up."""
     try:
         return (yield round_)
     except BaseException:
@@ -232,12 +282,15 @@ def release_steps(engine: Engine, lease: Lease, now_ns: int) -> Generator[Wanted
 
 
 def extend_steps(engine: Engine, lease: Lease, ttl_ms: int, now_ns: int) -> Steps:
-    """One extension to `ttl_ms` from now: a new lease, or GONE or UNREACHABLE (the old lease then ends as before).
+    """One extension to `ttl_ms` from now: a new lease, or GONE or UNREACHABLE (the old lease then
+    ends as before).
 
-    One that has not been answered when the lease ends is GONE at that moment: it ends no later than the lease.
+    One that has not been answered when the lease ends is GONE at that moment: it ends no later than
+    the lease.
 
-    Raises ValueError when the extension would end before the present `valid_until_ns` (that of the newest lease, if
-    this one has been extended before), or before an extension that is on its way: instances keep the last one.
+    Raises ValueError when the extension would end before the present `valid_until_ns` (that of the
+    newest lease, if this one has been extended before), or before an extension that is on its way:
+    instances keep the last one.
     """
     terms = engine.terms(ttl_ms)
     round_ = engine.extend_round(lease, terms, now_ns)
@@ -255,18 +308,29 @@ def extend_steps(engine: Engine, lease: Lease, ttl_ms: int, now_ns: int) -> Step
     if outcome is not Outcome.RELEASED:
         if outcome is Outcome.UNREACHABLE and now_ns >= newest_of(lease).valid_until_ns:
             outcome = Outcome.GONE
-            engine.clean_up(round_.won)  # it may yet be executed somewhere, and nobody believes in it any more
+            engine.clean_up(
+                round_.won
+            )  # it may yet be executed somewhere, and nobody believes in it any more
         return _denied(lease, round_, outcome, now_ns)
     extended = Lease(
-        lease.resource, lease.owner_token, ttl_ms, round_.started_ns, now_ns, valid_until_ns, lease.round,
-        lease.attempts, lease.split_votes,
-    )  # fmt: skip
+        lease.resource,
+        lease.owner_token,
+        ttl_ms,
+        round_.started_ns,
+        now_ns,
+        valid_until_ns,
+        lease.round,
+        lease.attempts,
+        lease.split_votes,
+    )
     end_ns = newest_of(lease).valid_until_ns  # another extension of it may have come meanwhile
     if now_ns < min(end_ns, valid_until_ns):
         now_ns = yield Offer(extended, min(end_ns, valid_until_ns))
     if now_ns >= min(end_ns, valid_until_ns):
         if now_ns >= end_ns:
-            engine.clean_up(round_.won)  # nobody believes in it any more, and its keys have been made to last
+            engine.clean_up(
+                round_.won
+            )  # nobody believes in it any more, and its keys have been made to last
         return _denied(lease, round_, Outcome.GONE, now_ns)
     extended.granted_ns = now_ns
     if valid_until_ns > end_ns:

@@ -1,7 +1,8 @@
 """What replies are given to: *a connection's next reply → whoever awaits it*. Pure.
 
-Rules: a connection (pipeline.py) carries whatever is `Awaited` and knows no round; a round counts and knows no
-connection but as an `InstancePipe`. Each side names here what it needs of the other, so that neither imports the other.
+Rules: a connection (pipeline.py) carries whatever is `Awaited` and knows no round; a round counts
+and knows no connection but as an `InstancePipe`. Each side names here what it needs of the other,
+so that neither imports the other.
 """
 
 from __future__ import annotations
@@ -47,10 +48,11 @@ class InstancePipe(Protocol):
 class Awaited(Protocol):
     """Something with one reply to come per connection that it was sent on.
 
-    The trick of the hot path, *counting inline*: while `undecided` is > 0, the connection itself compares a reply with
-    `success_reply`, takes one off `undecided` and one off `missing`, and calls `carried` when `missing` is 0: no call
-    into the round. Otherwise (0: closed; **negative**: as many undecided as its absolute value, but even a success may
-    settle another name) every reply goes through `reply`. The sign is a flag that costs the hot path no comparison.
+    The trick of the hot path, *counting inline*: while `undecided` is > 0, the connection itself
+    compares a reply with `success_reply`, takes one off `undecided` and one off `missing`, and
+    calls `carried` when `missing` is 0: no call into the round. Otherwise (0: closed; **negative**:
+    as many undecided as its absolute value, but even a success may settle another name) every reply
+    goes through `reply`. The sign is a flag that costs the hot path no comparison.
     """
 
     undecided: int
@@ -71,8 +73,8 @@ class Awaited(Protocol):
 
 
 class Settled(Counted):
-    """What a shell wakes somebody for. `outcome`: None until it is settled. `waiter`: whatever it wakes by; None when
-    nobody waits (any more)."""
+    """What a shell wakes somebody for. `outcome`: None until it is settled. `waiter`: whatever it
+    wakes by; None when nobody waits (any more)."""
 
     __slots__ = ("outcome", "waiter")
     outcome: Outcome | None
@@ -80,10 +82,11 @@ class Settled(Counted):
 
 
 class StandIn:
-    """A waiter in the place of a caller that has parked: no stack is switched, as long as nothing unusual happens.
+    """A waiter in the place of a caller that has parked: no stack is switched, as long as nothing
+    unusual happens.
 
-    `step` is called when what it waits for has come, in whatever greenlet that is noticed. It must neither wait nor
-    raise. It returns True where the `caller` itself is to be woken.
+    `step` is called when what it waits for has come, in whatever greenlet that is noticed. It must
+    neither wait nor raise. It returns True where the `caller` itself is to be woken.
     """
 
     __slots__ = ("caller", "step")
@@ -94,13 +97,13 @@ class StandIn:
 
 
 class Core:
-    """The engine as its parts, and who is woken, see it: `woken` of the `ready` have been; `voters`, of so many
-    `instances`: the Pipelines that batches are sent on; `followed`: what is queued leaves with the SET of who has just
-    been woken; `retired`: no attempt is begun any more.
+    """The engine as its parts, and who is woken, see it: `woken` of the `ready` have been;
+    `voters`, of so many `instances`: the Pipelines that batches are sent on; `followed`: what is
+    queued leaves with the SET of who has just been woken; `retired`: no attempt is begun any more.
 
-    A base class, no Protocol: machine code would look up each attribute by its name. An attribute is declared once: of
-    one that a subclass declares again, machine code has the garbage collector count the reference twice, so whoever
-    has it is never freed."""
+    A base class, no Protocol: machine code would look up each attribute by its name. An attribute
+    is declared once: of one that a subclass declares again, machine code has the garbage collector
+    count the reference twice, so whoever has it is never freed."""
 
     ready: list[Settled]
     woken: int
@@ -116,15 +119,18 @@ class Core:
 
 
 def next_waiter(engine: Core) -> Any:
-    """Who is to be woken next, and at once, in order, also of what was added meanwhile; None: nobody. Stand-ins are
-    stepped on the way."""
-    ready, woken = engine.ready, engine.woken
+    """Who is to be woken next, and at once, in order, also of what was added meanwhile; None:
+    nobody. Stand-ins are stepped on the way."""
+    ready = engine.ready
+    woken = engine.woken
     while woken < len(ready):
         settled = ready[woken]
         woken += 1
         waiter = settled.waiter
         if waiter is not None:
-            stand_in = waiter if isinstance(waiter, StandIn) else None  # before it is taken: an interrupt may come
+            stand_in = (
+                waiter if isinstance(waiter, StandIn) else None
+            )  # before it is taken: an interrupt may come
             settled.waiter = None
             engine.woken = woken
             if stand_in is None:
@@ -163,7 +169,8 @@ class Ignored:
 
 
 class Asked(Ignored):
-    """A question that is no round's: its reply is `heard`; one that breaks with its connection is none."""
+    """A question that is no round's: its reply is `heard`; one that breaks with its connection is
+    none."""
 
     __slots__ = ("_heard",)
 
@@ -188,7 +195,8 @@ class Scripted(Awaited, Protocol):
 
 
 class SentAgain:
-    """A script sent again with its source, which also teaches it, on behalf of `awaited`: once, else it is an error."""
+    """A script sent again with its source, which also teaches it, on behalf of `awaited`: once,
+    else it is an error."""
 
     __slots__ = ("awaited", "started_ns")
     undecided = 0

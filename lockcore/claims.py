@@ -1,8 +1,9 @@
-"""What is encoded of a resource and of a TTL: *a resource and a number → its claim; a TTL → its terms*. Pure.
+"""What is encoded of a resource and of a TTL: *a resource and a number → its claim; a TTL → its
+terms*. Pure.
 
-Rules: a claim is made anew each time, of parts that are there: looking a name up among many costs more, as they are in
-no cache of the processor. Terms are kept, a bounded number of them: at its bound it is emptied, and what is in use
-comes back.
+Rules: a claim is made anew each time, of parts that are there: looking a name up among many costs
+more, as they are in no cache of the processor. Terms are kept, a bounded number of them: at its
+bound it is emptied, and what is in use comes back.
 """
 
 import secrets
@@ -15,20 +16,25 @@ from lockcore.settings import Settings
 
 _LENGTHS: Final = 256  # of resources, in bytes, whose head is there
 _LAST: Final = 1_000
-_ENDINGS: Final = [b"%03d\r\n" % last for last in range(_LAST)]  # formatting a number costs five times as much
+_ENDINGS: Final = [
+    b"%03d\r\n" % last for last in range(_LAST)
+]  # formatting a number costs five times as much
 TERMS_KEPT = 1 << 10
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 class Terms:
-    """What one TTL implies, computed once: `usable_ns` = TTL − drift, the per-instance timeout, the tail of its SET."""
+    """What one TTL implies, computed once: `usable_ns` = TTL − drift, the per-instance timeout, the
+    tail of its SET."""
 
     __slots__ = ("set_head", "set_tail", "timeout_ns", "ttl_ms", "usable_ns")
 
     def __init__(self, ttl_ms: int, drift_factor: float, timeout_ns: int) -> None:
         self.ttl_ms = ttl_ms
-        self.usable_ns = ttl_ms * NS_PER_MS - drift_ns(ttl_ms, drift_factor)  # the Redlock text, step 4
+        self.usable_ns = ttl_ms * NS_PER_MS - drift_ns(
+            ttl_ms, drift_factor
+        )  # the Redlock text, step 4
         self.timeout_ns = timeout_ns
         self.set_head, self.set_tail = set_nx_px(ttl_ms)
 
@@ -49,7 +55,8 @@ class Recent(dict[K, V]):
 
 
 class Claims:
-    """Of one Redlock. An owner token is 132 random bits, drawn here, and a number of 15 digits, another per attempt."""
+    """Of one Redlock. An owner token is 132 random bits, drawn here, and a number of 15 digits,
+    another per attempt."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -60,7 +67,8 @@ class Claims:
         self._middle = (-1, b"")  # between key and ending, and for which thousand
 
     def terms(self, ttl_ms: int) -> Terms:
-        """The terms of a TTL, checked once. Raises ValueError or TypeError when the fleet does not grant it."""
+        """The terms of a TTL, checked once. Raises ValueError or TypeError when the fleet does not
+        grant it."""
         terms = self._terms_of.get(ttl_ms)
         if terms is None:
             settings = self.settings
@@ -70,13 +78,16 @@ class Claims:
         return terms
 
     def claim(self, resource: str, number: int) -> bytes:
-        """Key and owner token of attempt `number` on `resource`, as every command has them (commands.py)."""
+        """Key and owner token of attempt `number` on `resource`, as every command has them
+        (commands.py)."""
         if not isinstance(resource, str) or not resource:
             raise ValueError(f"resource must be a text that is not empty, not {resource!r}")
         try:
             key = resource.encode()
         except UnicodeEncodeError:  # half of a surrogate pair
-            raise ValueError(f"resource must be a text that UTF-8 can carry, not {resource!r}") from None
+            raise ValueError(
+                f"resource must be a text that UTF-8 can carry, not {resource!r}"
+            ) from None
         length = len(key)
         head = self._heads[length] if length < _LENGTHS else self._head(length)
         thousand, middle = self._middle  # at once: other threads make claims, too
@@ -89,6 +100,7 @@ class Claims:
     def _head(self, length: int) -> bytes:
         """What comes before a resource of so many bytes. Raises ValueError when they are too many.
 
-        Only a resource whose head is not there yet can have too many, so the check costs the others nothing."""
+        Only a resource whose head is not there yet can have too many, so the check costs the others
+        nothing."""
         check_key(len(self.prefix) + length)
         return b"$%d\r\n%b" % (len(self.prefix) + length, self.prefix)

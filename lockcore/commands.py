@@ -16,7 +16,9 @@ from typing import Final
 from lockcore.resp import bulk
 
 OWNER_TOKEN_BYTES: Final = 37  # 22 random characters (132 bits) + 15 digits of a counter
-FIRST_NUMBER: Final = 10**14  # of that counter: always 15 digits, for 285 years at 100,000 attempts/s
+FIRST_NUMBER: Final = (
+    10**14
+)  # of that counter: always 15 digits, for 285 years at 100,000 attempts/s
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +53,17 @@ def set_nx_px(ttl_ms: int) -> tuple[bytes, bytes]:
 
 
 def _evalsha_head(script: Script, keys: int, arguments: int) -> bytes:
-    return b"*%d\r\n" % (3 + keys + arguments) + bulk(b"EVALSHA") + bulk(script.sha) + bulk(b"%d" % keys)
+    return (
+        b"*%d\r\n" % (3 + keys + arguments)
+        + bulk(b"EVALSHA")
+        + bulk(script.sha)
+        + bulk(b"%d" % keys)
+    )
 
 
 def eval_of(script: Script, claim: bytes, *arguments: bytes) -> bytes:
-    """EVAL with the whole source: what is sent when EVALSHA said NOSCRIPT; it also loads the script again."""
+    """EVAL with the whole source: what is sent when EVALSHA said NOSCRIPT; it also loads the script
+    again."""
     head = b"*%d\r\n" % (5 + len(arguments)) + bulk(b"EVAL") + bulk(script.source) + bulk(b"1")
     return head + claim + b"".join(map(bulk, arguments))
 
@@ -73,7 +81,8 @@ _ENCODE_RELEASE: dict[str, Encode] = {
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How an instance takes releases (delex, delifeq or evalsha), and extensions (by SET … IFEQ, or by script)."""
+    """How an instance takes releases (delex, delifeq or evalsha), and extensions (by SET … IFEQ, or
+    by script)."""
 
     release_command: str
     native_extend: bool
@@ -87,7 +96,15 @@ class Dialect:
         """claim → the compare-and-extend this instance understands, to `ttl_ms` from now."""
         ttl = bulk(b"%d" % ttl_ms)
         if self.native_extend:
-            return b"*7\r\n" + bulk(b"SET") + claim + _IFEQ + claim[-TOKEN_BULK_BYTES:] + bulk(b"PX") + ttl
+            return (
+                b"*7\r\n"
+                + bulk(b"SET")
+                + claim
+                + _IFEQ
+                + claim[-TOKEN_BULK_BYTES:]
+                + bulk(b"PX")
+                + ttl
+            )
         return _evalsha_head(COMPARE_AND_EXTEND, 1, 2) + claim + ttl
 
 

@@ -1,9 +1,10 @@
-"""lockcore as machine code: *its pure modules and its hot path → extension modules beside them*, by mypyc.
+"""lockcore as machine code: *its pure modules and its hot path → extension modules beside them*, by
+mypyc.
 
-Rules: this happens when a wheel is built, and takes along what the benchmark does for every lease. Where there is no
-compiler, no mypyc or no Python.h, or with LOCKCORE_PURE=1, everything runs from the source, which stays installed. All
-modules are compiled or none. An editable install is never compiled.
-Source: the documentation of mypyc, and of `tool.setuptools.cmdclass`.
+Rules: this happens when a wheel is built, and takes along what the benchmark does for every lease.
+Where there is no compiler, no mypyc or no Python.h, or with LOCKCORE_PURE=1, everything runs from
+the source, which stays installed. All modules are compiled or none. An editable install is never
+compiled. Source: the documentation of mypyc, and of `tool.setuptools.cmdclass`.
 """
 
 import logging
@@ -20,17 +21,42 @@ from setuptools.command.build_ext import build_ext
 MODULES = tuple(
     f"lockcore.{name}"
     for name in (
-        "model", "arguments", "quorum", "claims", "awaited", "rounds", "owed", "flight", "framing", "pipeline",
-        "deadlines", "watched", "turns", "handoff", "membership", "engine", "attempt", "observed", "counted",
-        "shells.wire", "shells.shortcut", "shells.tasks",
+        "model",
+        "arguments",
+        "quorum",
+        "claims",
+        "awaited",
+        "rounds",
+        "owed",
+        "flight",
+        "framing",
+        "pipeline",
+        "deadlines",
+        "watched",
+        "turns",
+        "handoff",
+        "membership",
+        "engine",
+        "attempt",
+        "observed",
+        "counted",
+        "shells.wire",
+        "shells.shortcut",
+        "shells.tasks",
     )
-)  # fmt: skip
-LOAD = ("bench.measure.recorder", "bench.workloads.operation", "bench.workloads.alarm", "bench.workloads.lent")
+)
+LOAD = (
+    "bench.measure.recorder",
+    "bench.workloads.operation",
+    "bench.workloads.alarm",
+    "bench.workloads.lent",
+)
 
-# Modules of one group call each other as C functions and read each other's fields at fixed offsets. A gate runs this
-# load on the lockcore of another revision, which comes as source. So the load is a group of its own. It reaches
-# lockcore by Python's import and by attribute names, as a user's program does. In one group with lockcore the load
-# could not even be imported there (NameError: value for final name "RELEASED" was not set).
+# Modules of one group call each other as C functions and read each other's fields at fixed offsets.
+# A gate runs this load on the lockcore of another revision, which comes as source. So the load is a
+# group of its own. It reaches lockcore by Python's import and by attribute names, as a user's
+# program does. In one group with lockcore the load could not even be imported there (NameError:
+# value for final name "RELEASED" was not set).
 GROUPS = {"lockcore": MODULES, "lockbench_load": LOAD}
 
 
@@ -41,8 +67,8 @@ MOST_REASON = 300  # characters: a build's log is read line by line
 def read_along(lines: list[str]) -> Iterator[None]:
     """Add what this process and its children print meanwhile to `lines`; it is printed afterwards.
 
-    mypyc prints what is wrong and then exits; a compiler is a process of its own. Both are heard only where the
-    descriptors of stdout and stderr lead.
+    mypyc prints what is wrong and then exits; a compiler is a process of its own. Both are heard
+    only where the descriptors of stdout and stderr lead.
     """
     streams = [stream for stream in (sys.stdout, sys.stderr) if stream is not None]
     with TemporaryFile() as printed:
@@ -66,7 +92,8 @@ def read_along(lines: list[str]) -> Iterator[None]:
 
 
 def reason_of(error: BaseException, lines: list[str]) -> str:
-    """Why nothing was compiled, in one line: the error, and the last line that was printed about one."""
+    """Why nothing was compiled, in one line: the error, and the last line that was printed about
+    one."""
     if isinstance(error, ImportError):
         return f"mypyc cannot be imported ({error}); install mypy and build again"
     if isinstance(error, FileNotFoundError):
@@ -77,14 +104,17 @@ def reason_of(error: BaseException, lines: list[str]) -> str:
     elif isinstance(error, CalledProcessError):
         why = f"{error.cmd[0]} ended with exit status {error.returncode}"
     printed = [line.strip() for line in lines if line.strip()]
-    about = [line for line in printed if "error: " in line] or printed  # so does mypy say it, and so do compilers
+    about = [
+        line for line in printed if "error: " in line
+    ] or printed  # so does mypy say it, and so do compilers
     if about:
         why += f": {about[-1]}"
     return " ".join(why.split())[:MOST_REASON]
 
 
 class CompileCore(build_ext):  # type: ignore[misc]
-    """setuptools' `build_ext`, whose extension modules are made here. It raises nothing: what fails is said."""
+    """setuptools' `build_ext`, whose extension modules are made here. It raises nothing: what fails
+    is said."""
 
     def run(self) -> None:
         """Compile all of them, or leave none."""
@@ -97,7 +127,9 @@ class CompileCore(build_ext):  # type: ignore[misc]
             with read_along(lines):
                 self._compile()
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a compiler can fail in any way, and mypyc exits
-            logging.warning("lockcore stays pure Python, which is slower: %s", reason_of(error, lines))
+            logging.warning(
+                "lockcore stays pure Python, which is slower: %s", reason_of(error, lines)
+            )
             for module in Path(self.build_lib).glob("**/*.so"):  # of an earlier build, too
                 module.unlink()
 
@@ -105,7 +137,11 @@ class CompileCore(build_ext):  # type: ignore[misc]
         from mypyc.build import mypycify  # not everybody who builds has it
 
         # The rest of lockcore is judged by `make lint`, where what it imports is installed.
-        options = ["--ignore-missing-imports", "--follow-imports=silent", "--no-warn-unused-ignores"]
+        options = [
+            "--ignore-missing-imports",
+            "--follow-imports=silent",
+            "--no-warn-unused-ignores",
+        ]
         modules = []
         for name, group in GROUPS.items():
             paths = [f"{module.replace('.', '/')}.py" for module in group]

@@ -1,16 +1,18 @@
-"""What a lock did for its application, counted as it happens: *operations → numbers, durations, a few samples*. Pure.
+"""What a lock did for its application, counted as it happens: *operations → numbers, durations, a
+few samples*. Pure.
 
 This file is compiled, so it follows the rules of README.md, "Compiled".
 
-Rules: every operation is counted, and so is how long it took (`Durations`). One in `every` is a sample, about
-`PER_SECOND` cycles a second, by the rate of the interval before (`pace`): the sink records its duration in the caller's
-own context, where an exemplar finds the caller's span, and it is not in `Durations`. Nothing is a sample before
-somebody collects: until then nobody may hear the sink. What failed, was slow or found its lease gone is told to the
-sink at once, in its caller's own context; the sink records a failed release, and of the rest the samples. A lease that
-nobody gives back is forgotten an hour after its end.
-In several threads what is usual takes no lock, which would cost more than the counting: `x += 1` on an attribute
-calls nothing, and threads change at calls and where loops turn only (in machine code not even there). Nor is a
-dictionary's entry set or removed in parts. All else is done by one thread at a time.
+Rules: every operation is counted, and so is how long it took (`Durations`). One in `every` is a
+sample, about `PER_SECOND` cycles a second, by the rate of the interval before (`pace`): the sink
+records its duration in the caller's own context, where an exemplar finds the caller's span, and it
+is not in `Durations`. Nothing is a sample before somebody collects: until then nobody may hear the
+sink. What failed, was slow or found its lease gone is told to the sink at once, in its caller's own
+context; the sink records a failed release, and of the rest the samples. A lease that nobody gives
+back is forgotten an hour after its end. In several threads what is usual takes no lock, which would
+cost more than the counting: `x += 1` on an attribute calls nothing, and threads change at calls and
+where loops turn only (in machine code not even there). Nor is a dictionary's entry set or removed
+in parts. All else is done by one thread at a time.
 """
 
 from bisect import bisect_left
@@ -24,19 +26,25 @@ from lockcore.model import ACQUIRED, CONTENDED, RELEASED, AttemptRecord, Denied,
 from lockcore.observed import Listener
 
 PER_SECOND: Final = 50
-FIRST_EVERY, MOST_EVERY = 64, 1 << 14
+FIRST_EVERY = 64
+MOST_EVERY = 1 << 14
 NEVER: Final = 1 << 60
-CLASSES, OTHERS = 20, "others"
+CLASSES = 20
+OTHERS = "others"
 FORGOTTEN_NS = 3600 * NS_PER_S
 KEPT = 1000  # attempts between two collections; what is more pushes the oldest out
 
 Row = tuple[str, str]  # an instrument and its outcome; "" where it has none
 DENIED: Final = "redlock.acquire.outcomes"
-SLOW, SPLIT, GONE = ("redlock.acquire.slow", ""), ("redlock.split_votes", ""), ("redlock.leases.gone", "")
+SLOW = ("redlock.acquire.slow", "")
+SPLIT = ("redlock.split_votes", "")
+GONE = ("redlock.leases.gone", "")
 _WAYS = (Outcome.CONTENDED, Outcome.SPLIT_VOTE, Outcome.UNREACHABLE, Outcome.TOO_LATE)
 _DENIALS: Final[tuple[Row, ...]] = tuple([(DENIED, way.value) for way in _WAYS])
 ROWS: Final[tuple[Row, ...]] = (*_DENIALS, SLOW, SPLIT, GONE)  # each begins at 0
-ACQUIRE, RELEASE, HOLD = "redlock.acquire.duration", "redlock.release.duration", "redlock.hold.duration"
+ACQUIRE = "redlock.acquire.duration"
+RELEASE = "redlock.release.duration"
+HOLD = "redlock.hold.duration"
 TRIES = "redlock.acquire.attempts"
 
 # Upper bounds of the buckets: six a decade, 10 µs to 100 s. One more bucket takes what is longer.
@@ -45,10 +53,10 @@ BOUNDS_NS: Final[list[int]] = [
     100 * NS_PER_S,
 ]
 
-# The trick: `bisect` needs 0.4 µs for these bounds on the machine where a cycle costs 5, and a cycle has three
-# durations. So times up to 8.4 ms are looked up: a cell of 8 µs knows the first bound that is not below it. At most two
-# bounds lie within a cell, so the loop in `Durations.add` ends after two steps. Without the table all stays right, and
-# each duration costs twice as much.
+# The trick: `bisect` needs 0.4 µs for these bounds on the machine where a cycle costs 5, and a
+# cycle has three durations. So times up to 8.4 ms are looked up: a cell of 8 µs knows the first
+# bound that is not below it. At most two bounds lie within a cell, so the loop in `Durations.add`
+# ends after two steps. Without the table all stays right, and each duration costs twice as much.
 _CELL_BITS: Final = 13
 _CELLS: Final = 1024
 _FIRST: Final[list[int]] = [bisect_left(BOUNDS_NS, cell << _CELL_BITS) for cell in range(_CELLS)]
@@ -57,7 +65,9 @@ _FIRST: Final[list[int]] = [bisect_left(BOUNDS_NS, cell << _CELL_BITS) for cell 
 class Sink(Protocol):
     """Where samples, and what went wrong, go; `name`: the class of the resource."""
 
-    def acquire(self, name: str, result: Lease | Denied, started_ns: int, *, sampled: bool, odd: bool) -> None:
+    def acquire(
+        self, name: str, result: Lease | Denied, started_ns: int, *, sampled: bool, odd: bool
+    ) -> None:
         """An acquire that is a sample, or is `odd`: slow, or failed."""
 
     def release(self, name: str, lease: Lease, outcome: Outcome, started_ns: int) -> None:
@@ -68,8 +78,8 @@ class Sink(Protocol):
 
 
 class Durations:
-    """How long all operations of one kind took: so many in each of the `buckets`, and their sum. Only ever grows, so
-    that whoever adds need not wait for whoever reads."""
+    """How long all operations of one kind took: so many in each of the `buckets`, and their sum.
+    Only ever grows, so that whoever adds need not wait for whoever reads."""
 
     __slots__ = ("_read_buckets", "_read_ns", "buckets", "total_ns")
 
@@ -80,7 +90,8 @@ class Durations:
         self._read_ns = 0
 
     def add(self, took_ns: int) -> None:
-        """One more. The bucket is found before anything is counted: a thread may be held up only until there."""
+        """One more. The bucket is found before anything is counted: a thread may be held up only
+        until there."""
         cell = took_ns >> _CELL_BITS
         if 0 <= cell < _CELLS:
             index = _FIRST[cell]
@@ -97,7 +108,10 @@ class Durations:
         total_ns = self.total_ns
         added = [now - before for now, before in zip(buckets, self._read_buckets, strict=True)]
         if not any(added):
-            return added, 0  # a sum may be there before its count is read, or after: it waits for a count
+            return (
+                added,
+                0,
+            )  # a sum may be there before its count is read, or after: it waits for a count
         added_ns = total_ns - self._read_ns
         self._read_buckets = buckets
         self._read_ns = total_ns
@@ -105,8 +119,9 @@ class Durations:
 
 
 class Counts:
-    """The numbers of one class. `held`: leases not given back, by the round that won them. `first_tries`: leases of the
-    first attempt; `tries`: of more attempts, which are counted like seconds."""
+    """The numbers of one class. `held`: leases not given back, by the round that won them.
+    `first_tries`: leases of the first attempt; `tries`: of more attempts, which are counted like
+    seconds."""
 
     __slots__ = (
         "_read_tries",
@@ -160,7 +175,9 @@ class Counts:
 
     def standing(self, now_ns: int) -> tuple[int, int]:
         """How many leases are held, and how many have run out without being given back."""
-        until = [(round_, newest_of(lease).valid_until_ns) for round_, lease in list(self.held.items())]
+        until = [
+            (round_, newest_of(lease).valid_until_ns) for round_, lease in list(self.held.items())
+        ]
         for round_, until_ns in until:
             if until_ns < now_ns - FORGOTTEN_NS:
                 self.held.pop(round_, None)
@@ -169,9 +186,10 @@ class Counts:
 
 
 class Tallied(Listener):
-    """An `OperationObserver` that counts. `slow_ns`: what takes longer is slow; `class_of`: a resource's class.
-    `told_every` is told of how many cycles one is a sample, when that changes. `contended_is_odd`: the sink hears of
-    every contended acquire; else of samples, because a held lock is an answer."""
+    """An `OperationObserver` that counts. `slow_ns`: what takes longer is slow; `class_of`: a
+    resource's class. `told_every` is told of how many cycles one is a sample, when that changes.
+    `contended_is_odd`: the sink hears of every contended acquire; else of samples, because a held
+    lock is an answer."""
 
     def __init__(
         self,
@@ -187,13 +205,15 @@ class Tallied(Listener):
         self.waiting = 0
         self.every: int = NEVER
         self._only = self.counts.get("")
-        self._sink, self._slow_ns, self._class_of = sink, slow_ns, class_of
+        self._sink = sink
+        self._slow_ns = slow_ns
+        self._class_of = class_of
         self._told_every = told_every
         self._contended_is_odd = contended_is_odd
         self._paced: tuple[int, int] = monotonic_ns(), 0
         self._second_ns = self._samples = 0
 
-    # -- OperationObserver --------------------------------------------------------------------------------------------
+    # -- OperationObserver -------------------------------------------------------------------------
 
     def observe(self, record: AttemptRecord) -> None:
         """Keep an observed attempt until it is collected."""
@@ -260,7 +280,7 @@ class Tallied(Listener):
             with self._alone:
                 counts.numbers[GONE] += 1
 
-    # -- the rare ways ------------------------------------------------------------------------------------------------
+    # -- the rare ways -----------------------------------------------------------------------------
 
     def _denied(self, resource: str, counts: Counts, result: Denied, started_ns: int) -> None:
         row = DENIED, result.outcome.value
@@ -274,7 +294,14 @@ class Tallied(Listener):
             self._noted(resource, counts, result, started_ns, sampled=sampled, odd=odd)
 
     def _noted(
-        self, resource: str, counts: Counts, result: Lease | Denied, started_ns: int, *, sampled: bool, odd: bool
+        self,
+        resource: str,
+        counts: Counts,
+        result: Lease | Denied,
+        started_ns: int,
+        *,
+        sampled: bool,
+        odd: bool,
     ) -> None:
         with self._alone:
             counts.numbers[SPLIT] += result.split_votes
@@ -282,17 +309,26 @@ class Tallied(Listener):
             if sampled:
                 self._one_more(result.granted_ns if isinstance(result, Lease) else result.ended_ns)
             if sampled or odd:
-                self._sink.acquire(self._class(resource), result, started_ns, sampled=sampled, odd=odd)
+                self._sink.acquire(
+                    self._class(resource), result, started_ns, sampled=sampled, odd=odd
+                )
 
-    # -- classes and samples ------------------------------------------------------------------------------------------
+    # -- classes and samples -----------------------------------------------------------------------
 
     def pace(self, now_ns: int) -> int:
         """Of how many cycles one is a sample from now on, by the rate since this was asked last."""
         since_ns, before = self._paced
-        done = sum(of.acquired + sum(of.numbers[row] for row in _DENIALS) for of in list(self.counts.values()))
+        done = sum(
+            of.acquired + sum(of.numbers[row] for row in _DENIALS)
+            for of in list(self.counts.values())
+        )
         if now_ns - since_ns > NS_PER_S // 2:
             a_second = (done - before) * NS_PER_S // (now_ns - since_ns)
-            self._adopt(min(1 << (a_second // PER_SECOND).bit_length(), MOST_EVERY) if a_second > PER_SECOND else 1)
+            self._adopt(
+                min(1 << (a_second // PER_SECOND).bit_length(), MOST_EVERY)
+                if a_second > PER_SECOND
+                else 1
+            )
             self._paced = now_ns, done
         return self.every
 
@@ -302,7 +338,8 @@ class Tallied(Listener):
         if self._samples == PER_SECOND or now_ns - self._second_ns > NS_PER_S:
             if now_ns - self._second_ns <= NS_PER_S:
                 self._adopt(min(2 * self.every, MOST_EVERY))
-            self._second_ns, self._samples = now_ns, 0
+            self._second_ns = now_ns
+            self._samples = 0
 
     def _adopt(self, every: int) -> None:
         self.every = every

@@ -1,9 +1,9 @@
 """Which rounds wait for whom, and until when: *rounds sent, now → the ones to expire*. Pure.
 
-Rules: a round's timeout counts from its own start, before its first byte was queued; what leaves late because this
-process was held up still gets a tenth of it on the wire. Batches are kept whole and looked at only when one of their
-rounds may be due; a batch whose last round is answered is answered (one order per connection), so it is dropped without
-a look. Single things stand in a heap.
+Rules: a round's timeout counts from its own start, before its first byte was queued; what leaves
+late because this process was held up still gets a tenth of it on the wire. Batches are kept whole
+and looked at only when one of their rounds may be due; a batch whose last round is answered is
+answered (one order per connection), so it is dropped without a look. Single things stand in a heap.
 """
 
 from collections import deque
@@ -22,8 +22,9 @@ FEWEST: Final = 64
 
 
 class Timetable(Generic[T]):
-    """Things by their times. `is_open(due_ns, thing)`: it is not over, and that is still its time. At most half of what
-    is kept (and 64) is over. An interrupt loses nothing: a thing leaves after it was acted upon."""
+    """Things by their times. `is_open(due_ns, thing)`: it is not over, and that is still its time.
+    At most half of what is kept (and 64) is over. An interrupt loses nothing: a thing leaves after
+    it was acted upon."""
 
     __slots__ = ("_entries", "_is_open", "_numbers", "_room")
 
@@ -47,7 +48,8 @@ class Timetable(Generic[T]):
         if len(self._entries) >= self._room:
             kept = [entry for entry in self._entries if self._is_open(entry[0], entry[2])]
             heapify(kept)
-            self._entries, self._room = kept, 2 * len(kept) + FEWEST
+            self._entries = kept
+            self._room = 2 * len(kept) + FEWEST
         heappush(self._entries, (due_ns, next(self._numbers), thing))
 
     def run(self, now_ns: int, act: Callable[[T], object]) -> None:
@@ -85,7 +87,9 @@ class Deadlines:
     def watch(self, round_: Round, sent_ns: int) -> None:
         """A round was sent to some instances only."""
         due_ns = _due_ns(sent_ns, round_.started_ns, round_.terms.timeout_ns)
-        if isinstance(round_, ExtendRound):  # an answer after the lease's end extends nothing, so nobody waits for it
+        if isinstance(
+            round_, ExtendRound
+        ):  # an answer after the lease's end extends nothing, so nobody waits for it
             round_.timeout_due_ns = due_ns
             due_ns = round_.due_ns
         self._singles.add(due_ns, round_)
@@ -134,5 +138,6 @@ def _is_open(round_: Part) -> bool:
 
 
 def _due_ns(sent_ns: int, started_ns: int, timeout_ns: int) -> int:
-    timely_ns, due_ns = sent_ns + timeout_ns // GRACE, started_ns + timeout_ns
+    timely_ns = sent_ns + timeout_ns // GRACE
+    due_ns = started_ns + timeout_ns
     return due_ns if due_ns > timely_ns else timely_ns

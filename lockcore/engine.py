@@ -1,8 +1,10 @@
-"""All instances at once: *rounds in, bytes out; bytes in, settled rounds out; time in, what expired out*. Pure.
+"""All instances at once: *rounds in, bytes out; bytes in, settled rounds out; time in, what expired
+out*. Pure.
 
-Rules: a command for all voters is encoded once, appended once (`batch`), and sent once per turn to each of them
-(`flush`); what concerns only some instances goes to their own queues; both keep one order per connection. Shells feed
-`received`, `flush`, `tick`, `attach`, `detach`, and wake what `take_ready` returns.
+Rules: a command for all voters is encoded once, appended once (`batch`), and sent once per turn to
+each of them (`flush`); what concerns only some instances goes to their own queues; both keep one
+order per connection. Shells feed `received`, `flush`, `tick`, `attach`, `detach`, and wake what
+`take_ready` returns.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +18,16 @@ from lockcore.deadlines import Deadlines
 from lockcore.errors import ProtocolError
 from lockcore.flight import EARLY, LARGEST, SMALLEST, Flight, MergedReply
 from lockcore.handoff import Handoff
-from lockcore.membership import SWAPS, VOTING, Amnesia, Hello, Membership, State, abstention_ns, forgotten_ns
+from lockcore.membership import (
+    SWAPS,
+    VOTING,
+    Amnesia,
+    Hello,
+    Membership,
+    State,
+    abstention_ns,
+    forgotten_ns,
+)
 from lockcore.model import InstanceStatus, Lease, Outcome, Tally
 from lockcore.observed import Listener
 from lockcore.owed import Debts
@@ -29,54 +40,88 @@ from lockcore.turns import Turns
 from lockcore.watched import WatchedSetRound
 
 VOTER_SETS_KEPT = 64
-LOOK_NS = 500 * NS_PER_MS  # how often an instance that does not vote, and has not answered, is looked at
+LOOK_NS = (
+    500 * NS_PER_MS
+)  # how often an instance that does not vote, and has not answered, is looked at
 
 
 class Engine(RoundEngine):
-    """The state of one Redlock. `want_flush` is called when a batch begins; the shell then calls `flush` soon."""
+    """The state of one Redlock. `want_flush` is called when a batch begins; the shell then calls
+    `flush` soon."""
 
-    def __init__(self, addresses: Sequence[str], settings: Settings, want_flush: Callable[[], None]) -> None:
+    def __init__(
+        self, addresses: Sequence[str], settings: Settings, want_flush: Callable[[], None]
+    ) -> None:
         self.settings = settings
         self.instances = len(addresses)
-        self.quorum, self.unanimous = quorum_of(self.instances), Tally(granted=self.instances)
+        self.quorum = quorum_of(self.instances)
+        self.unanimous = Tally(granted=self.instances)
         self.members = [Membership() for _ in addresses]
         forgotten = forgotten_ns(settings.rejoin, settings.max_ttl_ms, settings.drift_factor)
         self.amnesia = amnesia = Amnesia(self, self.members, forgotten, self.recount)
         cap = settings.lag_cap
-        self.pipes = [Pipeline(index, address, cap, amnesia.noticed) for index, address in enumerate(addresses)]
-        self.voters, self.ready, self.woken, self.early = (), [], 0, LARGEST
-        self.turns, self.deadlines = Turns(self, wait_for_own=settings.wait_for_own), Deadlines()
-        self.batch, self.batch_rounds = list[bytes](), list[Part]()
-        self.want_flush, self._counter = want_flush, count(FIRST_NUMBER)
-        self.dirty = self.followed = self._flushing = self.foreign = self.retired = self._merges = False
+        self.pipes = [
+            Pipeline(index, address, cap, amnesia.noticed)
+            for index, address in enumerate(addresses)
+        ]
+        self.voters = ()
+        self.ready = []
+        self.woken = 0
+        self.early = LARGEST
+        self.turns = Turns(self, wait_for_own=settings.wait_for_own)
+        self.deadlines = Deadlines()
+        self.batch = list[bytes]()
+        self.batch_rounds = list[Part]()
+        self.want_flush = want_flush
+        self._counter = count(FIRST_NUMBER)
+        self.dirty = self.followed = self._flushing = self.foreign = self.retired = self._merges = (
+            False
+        )
         claims = Claims(settings)
-        self.terms, self._claims = claims.terms, claims
+        self.terms = claims.terms
+        self._claims = claims
         push = settings.retry.policy == "push"
-        self.handoff = handoff = Handoff(self, self.turns, self.pipes, self.members, claims) if push else None
+        self.handoff = handoff = (
+            Handoff(self, self.turns, self.pipes, self.members, claims) if push else None
+        )
         self._crowds = {} if handoff is None else handoff.crowds
         self._released = self.turns.poke if handoff is None else handoff.released
         self._uniform_release: Encode | None = None
-        self._to_merge, self._merge_keys = list[ReleaseRound](), set[str]()
-        self.observer, self.observe_every = settings.observer, settings.observe_every
+        self._to_merge = list[ReleaseRound]()
+        self._merge_keys = set[str]()
+        self.observer = settings.observer
+        self.observe_every = settings.observe_every
         self.listener: Listener | None = None
-        self._watched, self._unstamped = list[WatchedSetRound](), list[WatchedSetRound]()
-        self.now_ns = self.asked = self.given_back = 0  # attempts sent, and those of them whose release was queued
+        self._watched = list[WatchedSetRound]()
+        self._unstamped = list[WatchedSetRound]()
+        self.now_ns = self.asked = self.given_back = (
+            0  # attempts sent, and those of them whose release was queued
+        )
         self._batch_terms = terms = claims.terms(settings.max_ttl_ms)  # of what was added last
         self._shortest_ns = terms.timeout_ns  # timeout in the batch
         self.debts = [Debts(self, pipe, settings, self.deadlines.wake) for pipe in self.pipes]
         self._voter_sets: Recent[tuple[int, ...], tuple[Pipeline, ...]] = Recent(VOTER_SETS_KEPT)
 
-    # -- starting rounds ----------------------------------------------------------------------------------------------
+    # -- starting rounds ---------------------------------------------------------------------------
 
     def set_round(  # noqa: PLR0917 - the hot path calls it
-        self, resource: str, terms: Terms, now_ns: int, attempt: int = 1, acquire_ns: int = 0, observe: bool = False
+        self,
+        resource: str,
+        terms: Terms,
+        now_ns: int,
+        attempt: int = 1,
+        acquire_ns: int = 0,
+        observe: bool = False,
     ) -> SetRound:
-        """A new attempt with an owner token of its own, not yet sent; of the acquire begun at `acquire_ns` (0: now)."""
+        """A new attempt with an owner token of its own, not yet sent; of the acquire begun at
+        `acquire_ns` (0: now)."""
         number = next(self._counter)
         claim = self._claims.claim(resource, number)
         if self.observer is None or (number % self.observe_every and not observe):
             return SetRound(self, resource, claim, terms, now_ns)
-        return WatchedSetRound(self, resource, claim, terms, now_ns, self.observer, attempt, acquire_ns or now_ns)
+        return WatchedSetRound(
+            self, resource, claim, terms, now_ns, self.observer, attempt, acquire_ns or now_ns
+        )
 
     def release_round(self, lease: object, now_ns: int) -> ReleaseRound:
         """A release of `lease`, not yet sent."""
@@ -87,14 +132,19 @@ class Engine(RoundEngine):
         return ExtendRound(round_of(lease, self), terms, now_ns)
 
     def submit(self, round_: SetRound) -> None:
-        """Queue the SET of a round on all voters; too few of them settle it as UNREACHABLE without a byte sent."""
+        """Queue the SET of a round on all voters; too few of them settle it as UNREACHABLE without
+        a byte sent."""
         if len(round_.voters) < self.quorum:
-            round_.undecided, round_.voters, round_.outcome = 0, (), Outcome.UNREACHABLE
+            round_.undecided = 0
+            round_.voters = ()
+            round_.outcome = Outcome.UNREACHABLE
             return
         if round_.resource in self._merge_keys:
             self._merge()  # the release of a key goes before the next SET on it
         if round_.started_ns >= self.amnesia.swaps_due_ns:
-            self._read_swaps(round_.started_ns)  # ends the batch so far, to which this round does not belong
+            self._read_swaps(
+                round_.started_ns
+            )  # ends the batch so far, to which this round does not belong
         if round_.watched:
             self._watched.append(round_)  # type: ignore[arg-type]
         self.asked += 1
@@ -109,9 +159,11 @@ class Engine(RoundEngine):
             self._want()
 
     def _read_swaps(self, now_ns: int) -> None:
-        """Ask the voters whether they have swapped databases, ahead of the SET that is being queued (membership.py).
+        """Ask the voters whether they have swapped databases, ahead of the SET that is being queued
+        (membership.py).
 
-        Not by `unicast`, which may send at once: a connection that breaks then changes the voters under this SET.
+        Not by `unicast`, which may send at once: a connection that breaks then changes the voters
+        under this SET.
         """
         if self.batch or self._to_merge:
             self._spill()
@@ -122,8 +174,10 @@ class Engine(RoundEngine):
             pipe.set_aside(1, len(SWAPS), 0)
 
     def submit_release(self, round_: ReleaseRound) -> None:
-        """Queue a release on every instance that was sent the SET: at once if it is connected, else owed to it."""
-        won, targets = round_.won, round_.won.voters
+        """Queue a release on every instance that was sent the SET: at once if it is connected, else
+        owed to it."""
+        won = round_.won
+        targets = round_.won.voters
         if not won.cleaned:  # a lease's, not a lost attempt's
             won.cleaned = True
             self.given_back += 1
@@ -151,12 +205,16 @@ class Engine(RoundEngine):
     def submit_extend(self, round_: ExtendRound) -> None:
         """Queue an extension on every instance that is connected and not lagging."""
         members = zip(self.pipes, self.members, strict=True)
-        reached = [pipe for pipe, member in members if pipe.is_open and member.state is not State.LAGGING]
+        reached = [
+            pipe for pipe, member in members if pipe.is_open and member.state is not State.LAGGING
+        ]
         self._submit_to(reached, round_)
 
     def _submit_to(self, reached: Sequence[InstancePipe], round_: ReleaseRound) -> None:
         round_.undecided = -len(reached)  # not all: successes alone do not settle it
-        self.deadlines.watch(round_, self.now_ns)  # before it is sent: a quiet shell sends, and sets its timer, at once
+        self.deadlines.watch(
+            round_, self.now_ns
+        )  # before it is sent: a quiet shell sends, and sets its timer, at once
         for pipe in reached:
             self.unicast(pipe, round_.encode(pipe.dialect), round_)
         round_.judge()
@@ -164,7 +222,9 @@ class Engine(RoundEngine):
     def clean_up(self, round_: SetRound) -> None:
         """Release a lost or abandoned attempt everywhere it was sent; nobody waits for it."""
         if round_.voters:
-            self.submit_release(ReleaseRound(round_, max(round_.started_ns, self.now_ns)))  # its own age, not the SET's
+            self.submit_release(
+                ReleaseRound(round_, max(round_.started_ns, self.now_ns))
+            )  # its own age, not the SET's
 
     def send_again(self, round_: ReleaseRound, pipe: InstancePipe, *, whole: bool) -> None:
         """To one instance: `whole`, or by itself because what it was sent together with failed."""
@@ -178,7 +238,7 @@ class Engine(RoundEngine):
         """Remember a release that an instance did not take (owed.py), until its key has expired."""
         self.debts[pipe.index].add(round_.won.claim, max(round_.started_ns, self.now_ns))
 
-    # -- bytes --------------------------------------------------------------------------------------------------------
+    # -- bytes -------------------------------------------------------------------------------------
 
     def _want(self) -> None:
         self.dirty = True
@@ -216,8 +276,11 @@ class Engine(RoundEngine):
     def _take_batch(self) -> tuple[bytes, int]:
         if self._to_merge:
             self._merge()
-        data, commands, rounds = b"".join(self.batch), len(self.batch), self.batch_rounds
-        watched, self._watched = self._watched, []
+        data = b"".join(self.batch)
+        commands = len(self.batch)
+        rounds = self.batch_rounds
+        watched = self._watched
+        self._watched = []
         self._unstamped += watched
         flight = Flight(self, rounds, watched) if len(rounds) >= SMALLEST else None
         if rounds:  # an interrupt may have come before the first
@@ -226,7 +289,9 @@ class Engine(RoundEngine):
         for pipe in self.voters:
             pipe.expect_batch(flight, rounds)
         self._shortest_ns = self._batch_terms.timeout_ns
-        self.batch, self.batch_rounds = [], []  # last: an interrupted turn loses nothing
+        # last: an interrupted turn loses nothing
+        self.batch = []
+        self.batch_rounds = []
         return data, commands
 
     def _spill(self) -> None:
@@ -237,7 +302,8 @@ class Engine(RoundEngine):
             pipe.commands += commands - 1  # the queue counts it as one
 
     def flush(self, now_ns: int) -> None:
-        """Send everything queued, one write per connection; what a breaking connection adds is sent too."""
+        """Send everything queued, one write per connection; what a breaking connection adds is sent
+        too."""
         if self._flushing:
             return
         self.now_ns = now_ns
@@ -264,7 +330,8 @@ class Engine(RoundEngine):
         self._stamp(now_ns)
         for pipe in self.pipes:
             if pipe.queue:
-                queued, pipe.queue = pipe.queue, []
+                queued = pipe.queue
+                pipe.queue = []
                 pipe.send(b"".join(queued), len(queued))
         if [pipe for pipe in self.pipes if pipe.over_size()]:
             self._leave_out(Pipeline.over_size)
@@ -276,13 +343,15 @@ class Engine(RoundEngine):
             self._unstamped = []
 
     def interrupted(self) -> None:
-        """A call into the engine was left in the middle, and does not go on. The shell breaks off every connection."""
+        """A call into the engine was left in the middle, and does not go on. The shell breaks off
+        every connection."""
         self.dirty = self._flushing = False
 
     def received(self, index: int, data: bytes, now_ns: int) -> None:
-        """Bytes of one instance. Raises ProtocolError when they are no replies to what was sent, or cannot be handled:
-        whatever one instance says ends its own connection and nothing else."""
-        self.now_ns, pipe = now_ns, self.pipes[index]
+        """Bytes of one instance. Raises ProtocolError when they are no replies to what was sent, or
+        cannot be handled: whatever one instance says ends its own connection and nothing else."""
+        self.now_ns = now_ns
+        pipe = self.pipes[index]
         try:
             pipe.receive(data)
         except ProtocolError:
@@ -299,19 +368,24 @@ class Engine(RoundEngine):
 
     def take_ready(self) -> list[Settled]:
         """What was settled since the last call."""
-        ready, self.ready, self.woken = self.ready, [], 0
+        ready = self.ready
+        self.ready = []
+        self.woken = 0
         return ready
 
-    # -- time ---------------------------------------------------------------------------------------------------------
+    # -- time --------------------------------------------------------------------------------------
 
     def tick(self, now_ns: int) -> int:
-        """Expire rounds, notice lag, end abstentions. Returns when to call it next (ns), or FAR_FUTURE_NS."""
+        """Expire rounds, notice lag, end abstentions. Returns when to call it next (ns), or
+        FAR_FUTURE_NS."""
         self.now_ns = now_ns
         self.deadlines.expire(now_ns)
         self.turns.expire(now_ns)
         for debts in self.debts:
             debts.tick(now_ns)
-        if len(self.voters) < self.instances and [member for member in self.members if member.abstained(now_ns)]:
+        if len(self.voters) < self.instances and [
+            member for member in self.members if member.abstained(now_ns)
+        ]:
             self.recount()
         if [pipe for pipe in self.voters if pipe.pending]:
             self._leave_out(lambda pipe: pipe.over_age(now_ns))
@@ -321,7 +395,8 @@ class Engine(RoundEngine):
         return self.next_tick_ns(now_ns)
 
     def _leave_out(self, reason_of: Callable[[Pipeline], str]) -> None:
-        """Send no more SETs to the voters that have a reason against it, until they have answered everything."""
+        """Send no more SETs to the voters that have a reason against it, until they have answered
+        everything."""
         reasons = [(pipe, reason) for pipe in self.voters if (reason := reason_of(pipe))]
         for pipe, reason in reasons:
             self.members[pipe.index].lagged(reason)
@@ -330,40 +405,60 @@ class Engine(RoundEngine):
 
     def next_tick_ns(self, now_ns: int, slack_ns: int = 0) -> int:
         """When `tick` is needed next, so much later for a turn's sake, or FAR_FUTURE_NS."""
-        due = [self.deadlines.next_ns(), self.turns.parked.next_ns + slack_ns, *[debts.due_ns for debts in self.debts]]
+        due = [
+            self.deadlines.next_ns(),
+            self.turns.parked.next_ns + slack_ns,
+            *[debts.due_ns for debts in self.debts],
+        ]
         due += [member.next_ns for member in self.members]
         if waiting := [pipe for pipe in self.pipes if pipe.pending]:
             due += [now_ns + (pipe.lag_ns if pipe in self.voters else LOOK_NS) for pipe in waiting]
         return min(due)
 
     def silent(self, now_ns: int) -> list[int]:
-        """The instances to break off, and to connect anew: asked, and nothing answered for `silence_ns`."""
-        return [pipe.index for pipe in self.pipes if pipe.is_silent(now_ns, self.settings.silence_ns)]
+        """The instances to break off, and to connect anew: asked, and nothing answered for
+        `silence_ns`."""
+        return [
+            pipe.index for pipe in self.pipes if pipe.is_silent(now_ns, self.settings.silence_ns)
+        ]
 
     def due_connects(self, now_ns: int) -> list[int]:
         """The instances to connect now; each is asked for once until `attach` or `detach` answers."""
         return [index for index, member in enumerate(self.members) if member.is_taken_up(now_ns)]
 
-    # -- members ------------------------------------------------------------------------------------------------------
+    # -- members -----------------------------------------------------------------------------------
 
-    def attach(self, index: int, hello: Hello, dialect: Dialect, transmit: Transmit, now_ns: int) -> None:
-        """A connection is ready: the instance votes, or abstains (membership.py). What is owed to it goes out."""
+    def attach(
+        self, index: int, hello: Hello, dialect: Dialect, transmit: Transmit, now_ns: int
+    ) -> None:
+        """A connection is ready: the instance votes, or abstains (membership.py). What is owed to
+        it goes out."""
         self.now_ns = now_ns
-        pipe, member, settings = self.pipes[index], self.members[index], self.settings
+        pipe = self.pipes[index]
+        member = self.members[index]
+        settings = self.settings
         known = member.hello
-        abstention = abstention_ns(hello, known, settings.rejoin, settings.max_ttl_ms, settings.drift_factor)
+        abstention = abstention_ns(
+            hello, known, settings.rejoin, settings.max_ttl_ms, settings.drift_factor
+        )
         member.joined(hello, abstention, now_ns)
         pipe.open(transmit, dialect)
         if known is not None:
             pipe.reconnects += 1
             if known.run_id == hello.run_id and known.client_id:
-                self.unicast(pipe, request(b"CLIENT", b"KILL", b"ID", b"%d" % known.client_id), Ignored(now_ns))
+                self.unicast(
+                    pipe,
+                    request(b"CLIENT", b"KILL", b"ID", b"%d" % known.client_id),
+                    Ignored(now_ns),
+                )
         self.debts[index].connected(now_ns)
         self.recount()
 
     def detach(self, index: int, reason: str, now_ns: int, *, refused: bool = False) -> None:
-        """The connection ended or could not be made: votes still out are SILENT, releases still out are owed."""
-        self.now_ns, pipe = now_ns, self.pipes[index]
+        """The connection ended or could not be made: votes still out are SILENT, releases still out
+        are owed."""
+        self.now_ns = now_ns
+        pipe = self.pipes[index]
         self.members[index].lost(reason, now_ns, refused=refused)
         if pipe.is_open:
             if self.batch or self._to_merge:
@@ -379,7 +474,13 @@ class Engine(RoundEngine):
         """The voters anew: what is batched for the old ones goes to them first."""
         if self.batch or self._to_merge:
             self._spill()
-        voting = tuple([i for i, member in enumerate(self.members) if member.state is VOTING and not self.retired])
+        voting = tuple(
+            [
+                i
+                for i, member in enumerate(self.members)
+                if member.state is VOTING and not self.retired
+            ]
+        )
         if (voters := self._voter_sets.get(voting)) is None:
             voters = self._voter_sets.keep(voting, tuple([self.pipes[index] for index in voting]))
         self.voters = voters

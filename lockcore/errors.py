@@ -1,4 +1,5 @@
-"""Every way a lock operation fails, as data: *a failed operation → an exception that says what happened*.
+"""Every way a lock operation fails, as data: *a failed operation → an exception that says what
+happened*.
 
     LockcoreError                       .definite: no instance can have changed
       AcquireError                      resource, tally, attempts
@@ -17,7 +18,8 @@ from lockcore.model import Denied, Lease, Outcome, Tally
 
 
 class LockcoreError(Exception):
-    """Anything this package raises on purpose. `tally`: the votes of its last round, where there was one."""
+    """Anything this package raises on purpose. `tally`: the votes of its last round, where there
+    was one."""
 
     tally = Tally()
 
@@ -34,7 +36,9 @@ class AcquireError(LockcoreError):
 
     def __init__(self, resource: str, tally: Tally, attempts: int) -> None:
         super().__init__(resource, tally, attempts)
-        self.resource, self.tally, self.attempts = resource, tally, attempts
+        self.resource = resource
+        self.tally = tally
+        self.attempts = attempts
 
     def __str__(self) -> str:
         rounds = "1 attempt" if self.attempts == 1 else f"{self.attempts} attempts"
@@ -70,7 +74,8 @@ class LeaseGoneError(LockcoreError):
 
     def __init__(self, lease: Lease, tally: Tally) -> None:
         super().__init__(lease, tally)
-        self.lease, self.tally = lease, tally
+        self.lease = lease
+        self.tally = tally
 
     def __str__(self) -> str:
         return f"{self.lease.resource!r}: the lease is no longer ours ({self.tally})"
@@ -83,7 +88,8 @@ class InstanceError(LockcoreError):
 
     def __init__(self, instance: str, detail: str = "") -> None:
         super().__init__(instance, detail)
-        self.instance, self.detail = instance, detail
+        self.instance = instance
+        self.detail = detail
 
     def __str__(self) -> str:
         return f"{self.instance}: {self.reason}" + (f": {self.detail}" if self.detail else "")
@@ -108,7 +114,8 @@ class InstanceReplyError(InstanceError):
 
 
 class InstanceRefusedError(InstanceError):
-    """The instance must not take part in a quorum: cluster node, replica, twice the same server, unusable commands."""
+    """The instance must not take part in a quorum: cluster node, replica, twice the same server,
+    unusable commands."""
 
     reason = "cannot take part"
 
@@ -118,7 +125,8 @@ class ProtocolError(LockcoreError):
 
 
 class CannotWaitError(LockcoreError):
-    """A Redlock was used where it cannot wait (its own I/O, gevent's hub, another event loop): nothing was sent."""
+    """A Redlock was used where it cannot wait (its own I/O, gevent's hub, another event loop):
+    nothing was sent."""
 
     def __init__(self, where: str) -> None:
         super().__init__(where)
@@ -144,7 +152,8 @@ _BY_OUTCOME: dict[Outcome, type[AcquireError]] = {
 
 
 def error_of(denied: Denied, lease: Lease | None = None) -> LockcoreError:
-    """The exception that says what `denied` says; `lease` is the one that was to be extended or released."""
+    """The exception that says what `denied` says; `lease` is the one that was to be extended or
+    released."""
     if denied.outcome is Outcome.GONE and lease is not None:
         return LeaseGoneError(lease, denied.tally)
     return _BY_OUTCOME[denied.outcome](denied.resource, denied.tally, denied.attempts)

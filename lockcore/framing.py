@@ -1,12 +1,14 @@
-"""Where a reply ends in a connection's bytes: *bytes from the beginning of a reply on → the place behind it*. Pure.
+"""Where a reply ends in a connection's bytes: *bytes from the beginning of a reply on → the place
+behind it*. Pure.
 
 This file is compiled, so it follows the rules of README.md, "Compiled".
 
-Rules: bytes are read, never changed. A reply is given to the parser (hiredis) only once it is whole. So the parser
-never makes room for what a header merely announces: a list of 10⁹ is refused when its header has come, which is 13
-bytes. The same holds for everything else that no reply to this library can be: streamed types, attributes, signs and
-leading zeros in a length, and lists nested too deeply. Only one kind of reply may be too long without ending its
-connection: a message that another client published. It is passed over. Source: the specification of RESP2 and RESP3.
+Rules: bytes are read, never changed. A reply is given to the parser (hiredis) only once it is
+whole. So the parser never makes room for what a header merely announces: a list of 10⁹ is refused
+when its header has come, which is 13 bytes. The same holds for everything else that no reply to
+this library can be: streamed types, attributes, signs and leading zeros in a length, and lists
+nested too deeply. Only one kind of reply may be too long without ending its connection: a message
+that another client published. It is passed over. Source: the specification of RESP2 and RESP3.
 """
 
 from typing import Final
@@ -14,7 +16,9 @@ from typing import Final
 from lockcore.errors import ProtocolError
 
 LONGEST_REPLY: Final = 1 << 16  # bytes; the longest of a sane server is an error's line
-LONGEST_MESSAGE: Final = 1 << 25  # bytes; a server gives up a subscriber for whom it has to keep more (Redis: 32 MiB)
+LONGEST_MESSAGE: Final = (
+    1 << 25
+)  # bytes; a server gives up a subscriber for whom it has to keep more (Redis: 32 MiB)
 SHORTEST_REPLY: Final = 3  # bytes: `_\r\n`
 DEEPEST: Final = 8  # lists within lists
 MOST_DIGITS: Final = 9  # of a length: more are refused without being read as a number
@@ -27,8 +31,9 @@ _LISTS: Final = b"*~>%"  # of replies with so many others behind their line, of 
 
 
 class Framing:
-    """The replies of one connection. `_read`: bytes of the reply under way whose place is known already; `_open`: how
-    many replies are still to come in each list that has begun, from the outermost on."""
+    """The replies of one connection. `_read`: bytes of the reply under way whose place is known
+    already; `_open`: how many replies are still to come in each list that has begun, from the
+    outermost on."""
 
     __slots__ = ("_address", "_open", "_read")
 
@@ -46,9 +51,9 @@ class Framing:
     def end_of(self, data: bytes, start: int) -> int:
         """Where the reply ends that begins at `start`; NOT_WHOLE while bytes of it are missing.
 
-        Until then, the next call must bring the same reply from its beginning, with more behind it. The end of a
-        message longer than LONGEST_REPLY is returned as soon as its length is known: it may lie behind the data.
-        Raises ProtocolError.
+        Until then, the next call must bring the same reply from its beginning, with more behind it.
+        The end of a message longer than LONGEST_REPLY is returned as soon as its length is known:
+        it may lie behind the data. Raises ProtocolError.
         """
         at = start + self._read
         while self._open:
@@ -100,15 +105,23 @@ class Framing:
             opened.pop()
 
     def _check_text(self, data: bytes, start: int, stop: int) -> None:
-        """A text ends at `stop`: that must be near, or it is the last part of a message, which may be passed over."""
+        """A text ends at `stop`: that must be near, or it is the last part of a message, which may
+        be passed over."""
         left = sum(self._open) - 1
-        if left == 0 and data[start] == PUSH and len(self._open) == 2 and stop - start <= LONGEST_MESSAGE:
+        if (
+            left == 0
+            and data[start] == PUSH
+            and len(self._open) == 2
+            and stop - start <= LONGEST_MESSAGE
+        ):
             return
         self._check_room(stop - start + SHORTEST_REPLY * left)
 
     def _check_room(self, size: int) -> None:
         if size > LONGEST_REPLY:
-            raise ProtocolError(f"{self._address} sent a reply of more than {LONGEST_REPLY:,} bytes")
+            raise ProtocolError(
+                f"{self._address} sent a reply of more than {LONGEST_REPLY:,} bytes"
+            )
 
     def _length(self, digits: bytes) -> int:
         if not digits.isdigit() or (digits[0] == _ZERO and len(digits) > 1):

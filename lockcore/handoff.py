@@ -1,16 +1,19 @@
-r"""Who waits elsewhere for a resource: *messages from other processes, releases → who tries next*. Pure.
+r"""Who waits elsewhere for a resource: *messages from other processes, releases → who tries next*.
+Pure.
 
 This file is compiled, so it follows the rules of README.md, "Compiled".
 
-A head that is refused reads the beginning of the key's value (GETRANGE). That is an owner token, which names the
-holder's process. The head then publishes "I wait" to that process. The process that releases passes the turn, behind
-its release, to the process that came first, together with the list of the others (README, "Hand-off").
+A head that is refused reads the beginning of the key's value (GETRANGE). That is an owner token,
+which names the holder's process. The head then publishes "I wait" to that process. The process that
+releases passes the turn, behind its release, to the process that came first, together with the list
+of the others (README, "Hand-off").
 
-Rules: messages grant nothing. A lost message costs time, a false one an attempt. A message counts when a quorum of
-instances has brought it, each counted once; a turn that has come that way finds the key free there. A message carries
-no text that a user chose: it names a resource by a hash of fixed length, which only a process that knows the resource
-can turn back into its name. Everything that is kept is bounded, and so is what is done for messages in a stretch of
-time. What exceeds a bound is as lost as a message can be.
+Rules: messages grant nothing. A lost message costs time, a false one an attempt. A message counts
+when a quorum of instances has brought it, each counted once; a turn that has come that way finds
+the key free there. A message carries no text that a user chose: it names a resource by a hash of
+fixed length, which only a process that knows the resource can turn back into its name. Everything
+that is kept is bounded, and so is what is done for messages in a stretch of time. What exceeds a
+bound is as lost as a message can be.
 """
 
 from __future__ import annotations
@@ -62,8 +65,8 @@ Holders = Callable[
 
 
 class Crowd:
-    """Processes that wait for one resource, in order, and how many callers here go before them. `news_ns`: when a
-    message about it came last."""
+    """Processes that wait for one resource, in order, and how many callers here go before them.
+    `news_ns`: when a message about it came last."""
 
     __slots__ = ("left", "news_ns", "others")
 
@@ -99,8 +102,9 @@ class Generations:
 
 
 class Arrivals:
-    """Which messages each instance has brought. An instance counts once, however often it brings one. A flood from one
-    instance makes it forget what that instance has brought, and nothing else."""
+    """Which messages each instance has brought. An instance counts once, however often it brings
+    one. A flood from one instance makes it forget what that instance has brought, and nothing
+    else."""
 
     def __init__(self, instances: int, quorum: int) -> None:
         self._quorum = quorum
@@ -108,7 +112,8 @@ class Arrivals:
         self._complete = Generations(MOST_ARRIVALS)
 
     def completes(self, message: bytes, index: int) -> bool:
-        """Whether it makes a quorum of instances that this one has brought it, too; True once for a message."""
+        """Whether it makes a quorum of instances that this one has brought it, too; True once for a
+        message."""
         own = self._of[index]
         if own.has(message) or self._complete.has(message):
             return False
@@ -126,7 +131,8 @@ class Arrivals:
 
 
 class Allowance:
-    """For how many messages anything is done in a window of time: so many in all, fewer of one resource."""
+    """For how many messages anything is done in a window of time: so many in all, fewer of one
+    resource."""
 
     def __init__(self) -> None:
         self._end_ns = 0
@@ -148,11 +154,17 @@ class Allowance:
 
 
 class Handoff:
-    """Of one Redlock, whose owner tokens begin with `me`. `passing`: released here, to be passed on. `crowds`: by the
-    hash of a resource. `wakeups`: turns that came from elsewhere; `polls`: looks at who holds a key."""
+    """Of one Redlock, whose owner tokens begin with `me`. `passing`: released here, to be passed
+    on. `crowds`: by the hash of a resource. `wakeups`: turns that came from elsewhere; `polls`:
+    looks at who holds a key."""
 
     def __init__(
-        self, engine: Core, turns: Turns, pipes: Sequence[Pipeline], members: Sequence[Membership], claims: Claims
+        self,
+        engine: Core,
+        turns: Turns,
+        pipes: Sequence[Pipeline],
+        members: Sequence[Membership],
+        claims: Claims,
     ) -> None:
         self.engine = engine
         self.me = claims.process
@@ -170,9 +182,15 @@ class Handoff:
         self._allowance = Allowance()
         self._digests: Recent[str, bytes] = Recent(MOST_KEPT)
         self._names: dict[bytes, str] = {}  # of the resources that callers here wait for, by hash
-        self._holders: Recent[str, dict[bytes, int]] = Recent(MOST_KEPT)  # by resource: to whose process was sent, when
-        self._unanswered: Recent[str, int] = Recent(MOST_KEPT)  # by resource: since when nothing sent was answered
-        self._found_free: Recent[str, tuple[int, int]] = Recent(MOST_KEPT)  # by resource: looks in a row, the last one
+        self._holders: Recent[str, dict[bytes, int]] = Recent(
+            MOST_KEPT
+        )  # by resource: to whose process was sent, when
+        self._unanswered: Recent[str, int] = Recent(
+            MOST_KEPT
+        )  # by resource: since when nothing sent was answered
+        self._found_free: Recent[str, tuple[int, int]] = Recent(
+            MOST_KEPT
+        )  # by resource: looks in a row, the last one
         self._swept_ns = 0
         turns.emptied = self._emptied
         for pipe in pipes:
@@ -195,18 +213,21 @@ class Handoff:
             del self._unanswered[resource]
         return not ANSWER_NS < since_ns <= MISTRUST_NS
 
-    # -- names ---------------------------------------------------------------------------------------------------------
+    # -- names -------------------------------------------------------------------------------------
 
     def digest_of(self, resource: str) -> bytes:
         """The hash by which messages name a resource: of its whole key, 32 hexadecimal digits."""
         digest = self._digests.get(resource)
         if digest is None:
             key = self._prefix + resource.encode()
-            digest = self._digests.keep(resource, blake2s(key, digest_size=DIGEST_BYTES // 2).hexdigest().encode())
+            digest = self._digests.keep(
+                resource, blake2s(key, digest_size=DIGEST_BYTES // 2).hexdigest().encode()
+            )
         return digest
 
     def _note_name(self, resource: str) -> None:
-        """Callers here wait for it, so that messages about it concern them. Kept as long as anybody waits."""
+        """Callers here wait for it, so that messages about it concern them. Kept as long as anybody
+        waits."""
         names = self._names
         lines = self._turns.lines
         names[self.digest_of(resource)] = resource
@@ -214,10 +235,11 @@ class Handoff:
             self._names = {digest: name for digest, name in names.items() if name in lines}
             self._names[self.digest_of(resource)] = resource
 
-    # -- here ----------------------------------------------------------------------------------------------------------
+    # -- here --------------------------------------------------------------------------------------
 
     def released(self, resource: str) -> None:
-        """A lease is about to be released: the next one here tries at once, or, behind the release, one elsewhere."""
+        """A lease is about to be released: the next one here tries at once, or, behind the release,
+        one elsewhere."""
         turns = self._turns
         self._found_free.pop(resource, None)
         crowd = self.crowds.get(self.digest_of(resource)) if self.crowds else None
@@ -226,7 +248,9 @@ class Handoff:
         elif crowd.left > 0 and resource in turns.lines:
             crowd.left -= 1
             turns.poke(resource)
-            self.engine.followed = True  # other processes have been heard: no gap between is needed for them
+            self.engine.followed = (
+                True  # other processes have been heard: no gap between is needed for them
+            )
         else:
             self.passing.append(resource)
             if resource not in turns.lines and not self.engine.retired:
@@ -235,7 +259,8 @@ class Handoff:
 
     def pass_all(self) -> None:
         """What was released has been queued: the messages follow it on every connection."""
-        passing, self.passing = self.passing, []
+        passing = self.passing
+        self.passing = []
         for resource in passing:
             self._pass_on(self.digest_of(resource), () if self.engine.retired else (self.me,))
 
@@ -253,8 +278,8 @@ class Handoff:
         self._ask(resource, self.looked)
 
     def _ask(self, resource: str, answered: Holders) -> None:
-        """Read the beginning of its value on every instance, however long that is. A quorum of answers is enough; an
-        error is no answer."""
+        """Read the beginning of its value on every instance, however long that is. A quorum of
+        answers is enough; an error is no answer."""
         engine = self.engine
         values = list[bytes]()
 
@@ -266,7 +291,9 @@ class Handoff:
 
         look = Asked(engine.now_ns, read)
         key = self._prefix + resource.encode()
-        data = request(b"GETRANGE", key, b"0", b"%d" % (OWNER_TOKEN_BYTES - 1))  # both ends are included
+        data = request(
+            b"GETRANGE", key, b"0", b"%d" % (OWNER_TOKEN_BYTES - 1)
+        )  # both ends are included
         for pipe in engine.voters:
             engine.unicast(pipe, data, look)
 
@@ -276,23 +303,35 @@ class Handoff:
             self._is_free(resource)
             return
         self._found_free.pop(resource, None)
-        holders, now_ns = self._holders.get(resource), self.engine.now_ns
+        holders = self._holders.get(resource)
+        now_ns = self.engine.now_ns
         if holders is None:
             holders = self._holders.keep(resource, {})
         unheard = self._is_anothers if holders else self._is_nobodys
         for token in dict.fromkeys(values):
-            if not token or token.startswith(self.me) or now_ns < holders.get(token, -TELL_AGAIN_NS) + TELL_AGAIN_NS:
+            if (
+                not token
+                or token.startswith(self.me)
+                or now_ns < holders.get(token, -TELL_AGAIN_NS) + TELL_AGAIN_NS
+            ):
                 continue
             if len(holders) >= MOST_HOLDERS:
                 holders.clear()
             holders[token] = now_ns
             if resource not in self._unanswered:
                 self._unanswered.keep(resource, now_ns)
-            self._send(token[:PROCESS_BYTES], WAITS, self.digest_of(resource), b"", partial(unheard, resource))
+            self._send(
+                token[:PROCESS_BYTES],
+                WAITS,
+                self.digest_of(resource),
+                b"",
+                partial(unheard, resource),
+            )
 
     def _is_free(self, resource: str) -> None:
-        """The head tries at once. An empty text that somebody else keeps there looks like no key at all. So after
-        SOON_FREE looks in quick succession the head waits until it looks again by itself, or it would never rest."""
+        """The head tries at once. An empty text that somebody else keeps there looks like no key at
+        all. So after SOON_FREE looks in quick succession the head waits until it looks again by
+        itself, or it would never rest."""
         now_ns = self.engine.now_ns
         times, last_ns = self._found_free.get(resource, (0, now_ns))
         if now_ns - last_ns > SUCCESSION_NS:
@@ -306,16 +345,16 @@ class Handoff:
         self._unanswered.pop(resource, None)
 
     def _is_anothers(self, resource: str) -> None:
-        """Its new holder hears nothing either: these are clients with another policy, as they do not die so fast. The
-        head polls."""
+        """Its new holder hears nothing either: these are clients with another policy, as they do
+        not die so fast. The head polls."""
         self._unanswered.keep(resource, self.engine.now_ns - ANSWER_NS - 1)
         self._turns.poke(resource)
 
-    # -- from elsewhere ------------------------------------------------------------------------------------------------
+    # -- from elsewhere ----------------------------------------------------------------------------
 
     def heard(self, message: object, index: int) -> None:
-        """A message of the inbox, brought by one instance. Everything that is none of ours does nothing, as do those of
-        other versions."""
+        """A message of the inbox, brought by one instance. Everything that is none of ours does
+        nothing, as do those of other versions."""
         if not isinstance(message, bytes) or len(message) > LONGEST_MESSAGE:
             return
         parts = message.split(b":")
@@ -325,7 +364,9 @@ class Handoff:
         if len(number) != NUMBER_BYTES or len(digest) != DIGEST_BYTES:
             return
         content = message if len(message) <= LONGEST_KEPT else blake2s(message).digest()
-        if not self._arrivals.completes(content, index) or not self._allowance.admits(digest, self.engine.now_ns):
+        if not self._arrivals.completes(content, index) or not self._allowance.admits(
+            digest, self.engine.now_ns
+        ):
             return
         if kind == TURN:
             self.wakeups += 1
@@ -336,11 +377,13 @@ class Handoff:
             self._answered(digest, look=kind == LOOK)
 
     def _waits(self, digest: bytes, process: bytes) -> None:
-        """A process waits for it. If nobody does here, it may have been released before this was heard: then the
-        process is to look again."""
+        """A process waits for it. If nobody does here, it may have been released before this was
+        heard: then the process is to look again."""
         name = self._names.get(digest)
         line = None if name is None else self._turns.lines.get(name)
-        self._send(process, HEARD if line else LOOK, digest, b"", partial(self._is_gone, digest, process))
+        self._send(
+            process, HEARD if line else LOOK, digest, b"", partial(self._is_gone, digest, process)
+        )
         self._crowd(digest, len(line or ()), (process,))
 
     def _is_gone(self, digest: bytes, process: bytes) -> None:
@@ -395,15 +438,18 @@ class Handoff:
             del crowds[digest]
 
     def sweep(self, now_ns: int) -> None:
-        """Forget, once a second, the processes that wait for what was released before they were heard: they have asked
-        somebody else since. One that still waits for what is held here has said so again."""
+        """Forget, once a second, the processes that wait for what was released before they were
+        heard: they have asked somebody else since. One that still waits for what is held here has
+        said so again."""
         if not self.crowds or now_ns < self._swept_ns + NS_PER_S:
             return
         self._swept_ns = now_ns
-        for digest in [digest for digest, crowd in self.crowds.items() if crowd.news_ns + FORGET_NS < now_ns]:
+        for digest in [
+            digest for digest, crowd in self.crowds.items() if crowd.news_ns + FORGET_NS < now_ns
+        ]:
             del self.crowds[digest]
 
-    # -- messages ------------------------------------------------------------------------------------------------------
+    # -- messages ----------------------------------------------------------------------------------
 
     def _pass_on(self, digest: bytes, last: Sequence[bytes]) -> None:
         crowd = self.crowds.pop(digest, None)
@@ -420,8 +466,16 @@ class Handoff:
             return
         self._send(others[0], TURN, digest, b",".join(rest), partial(self.give, digest, rest))
 
-    def _send(self, process: bytes, kind: bytes, digest: bytes, others: bytes, unheard: Callable[[], object]) -> None:
-        """Publish a message to a process. `unheard`: what to do where a quorum says that nobody listens."""
+    def _send(
+        self,
+        process: bytes,
+        kind: bytes,
+        digest: bytes,
+        others: bytes,
+        unheard: Callable[[], object],
+    ) -> None:
+        """Publish a message to a process. `unheard`: what to do where a quorum says that nobody
+        listens."""
         engine = self.engine
         silent = list[InstancePipe]()
 

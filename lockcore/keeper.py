@@ -1,8 +1,10 @@
-"""A lease kept alive in the background: *a lease → a handle with the newest one, or why it is gone*. Pure.
+"""A lease kept alive in the background: *a lease → a handle with the newest one, or why it is
+gone*. Pure.
 
-Rules: whatever ends it but `stop` is told at once, to its holder before anybody else: the lease's end, a closed
-Redlock, a cancelled task, our own fault. What a holder's callback raises ends there. In a forked child nothing is
-called: the lease is still the parent's, and a handle there says so (`forked`).
+Rules: whatever ends it but `stop` is told at once, to its holder before anybody else: the lease's
+end, a closed Redlock, a cancelled task, our own fault. What a holder's callback raises ends there.
+In a forked child nothing is called: the lease is still the parent's, and a handle there says so
+(`forked`).
 """
 
 from collections.abc import Callable, Generator
@@ -24,17 +26,22 @@ def nothing(*_: object) -> None:
 
 
 class KeepAlive:
-    """`lease`: the newest one, whoever extended it. `gone`: None while it is kept, else why it is not. `renewals`:
-    extensions so far.
+    """`lease`: the newest one, whoever extended it. `gone`: None while it is kept, else why it is
+    not. `renewals`: extensions so far.
 
-    `stopped`: it is over: it was told so, or the lease was released, or is gone (also as no extension was left).
-    `error`: what ended it, when that was no answer of the instances; `gone` is UNREACHABLE then, and the lease lasts
-    until `lease.valid_until_ns`. In a forked child that is a ForeignProcessError: only the parent extends it.
-    `tell_extended` and `tell_gone`: how its Redlock tells an observer.
+    `stopped`: it is over: it was told so, or the lease was released, or is gone (also as no
+    extension was left). `error`: what ended it, when that was no answer of the instances; `gone` is
+    UNREACHABLE then, and the lease lasts until `lease.valid_until_ns`. In a forked child that is a
+    ForeignProcessError: only the parent extends it. `tell_extended` and `tell_gone`: how its
+    Redlock tells an observer.
     """
 
     def __init__(
-        self, lease: Lease, every_ms: float | None, extensions: int, on_gone: Callable[[Denied], None] | None
+        self,
+        lease: Lease,
+        every_ms: float | None,
+        extensions: int,
+        on_gone: Callable[[Denied], None] | None,
     ) -> None:
         check_lease(lease)
         check_whole("extensions", extensions, 1, MOST_EXTENSIONS)
@@ -42,7 +49,9 @@ class KeepAlive:
         validity_ms = (lease.valid_until_ns - lease.started_ns) / NS_PER_MS
         check_number("every_ms", self.every_ms, 1, A_DAY_MS)
         if self.every_ms >= validity_ms:
-            raise ValueError(f"every_ms must be below the validity of {validity_ms:g} ms, not {self.every_ms:g}")
+            raise ValueError(
+                f"every_ms must be below the validity of {validity_ms:g} ms, not {self.every_ms:g}"
+            )
         if on_gone is not None and not callable(on_gone):
             raise TypeError(f"on_gone must be a function, not {on_gone!r}")
         self._lease = lease
@@ -67,7 +76,8 @@ class KeepAlive:
         self.renewals += 1
 
     def ended(self, denied: Denied) -> None:
-        """It is over, as `denied` says: the lease is gone, or nobody can extend it from here any more. Told once."""
+        """It is over, as `denied` says: the lease is gone, or nobody can extend it from here any
+        more. Told once."""
         self.cancel = None  # a holder that releases in `on_gone` must not stop what is telling it
         if self.stopped:
             return
@@ -84,7 +94,8 @@ class KeepAlive:
             self.tell_gone(self.lease)
 
     def forked(self, denied: Denied) -> None:
-        """This is the copy of a forked child: nobody extends it here, and nobody is told. The parent's goes on."""
+        """This is the copy of a forked child: nobody extends it here, and nobody is told. The
+        parent's goes on."""
         self.cancel = None
         if not self.stopped:
             self.stopped = True
@@ -94,14 +105,16 @@ class KeepAlive:
     def stop(self) -> None:
         """Extend no more; the lease lasts until `lease.valid_until_ns` unless released."""
         self.stopped = True
-        cancel, self.cancel = self.cancel, None
+        cancel = self.cancel
+        self.cancel = None
         if cancel is not None:
             cancel()
 
 
 def keeper_steps(keeper: KeepAlive, engine: Engine) -> Generator[Wanted, int, Denied]:
-    """Extend the keeper's lease every `every_ms`, `extensions` times, until it is gone; they end with a `Denied`
-    whatever happens to them. Raises ValueError at once when the lease was not made by `engine`.
+    """Extend the keeper's lease every `every_ms`, `extensions` times, until it is gone; they end
+    with a `Denied` whatever happens to them. Raises ValueError at once when the lease was not made
+    by `engine`.
     """
     engine.extend_round(keeper.lease, engine.terms(keeper.lease.ttl_ms), keeper.lease.started_ns)
 
@@ -123,10 +136,12 @@ def keeper_steps(keeper: KeepAlive, engine: Engine) -> Generator[Wanted, int, De
 
 
 def _extensions(keeper: KeepAlive, engine: Engine) -> Generator[Wanted, int, Denied]:
-    """An extension that reached too few instances is tried again after a tenth of the period, while the lease is still
-    valid; after its end nothing is sent. Whoever else extends it only moves the plan.
+    """An extension that reached too few instances is tried again after a tenth of the period, while
+    the lease is still valid; after its end nothing is sent. Whoever else extends it only moves the
+    plan.
     """
-    lease, every_ns = keeper.lease, int(keeper.every_ms * NS_PER_MS)
+    lease = keeper.lease
+    every_ns = int(keeper.every_ms * NS_PER_MS)
     ttl_ms = lease.ttl_ms
     usable_ns = engine.terms(ttl_ms).usable_ns
     again_ns = now_ns = 0
@@ -157,4 +172,6 @@ def _extensions(keeper: KeepAlive, engine: Engine) -> Generator[Wanted, int, Den
 
 def over(lease: Lease, outcome: Outcome, engine: Engine, now_ns: int) -> Denied:
     """Why a lease is not kept any more, where no answer of the instances says it."""
-    return Denied(lease.resource, outcome, Tally(absent=engine.instances), 1, 0, lease.started_ns, now_ns)
+    return Denied(
+        lease.resource, outcome, Tally(absent=engine.instances), 1, 0, lease.started_ns, now_ns
+    )

@@ -1,9 +1,10 @@
 """What is secret, and texts without it: *URLs, any text → the text with `***` in its place*. Pure.
 
-Rules: the only mask of the project; every text that a library, a server or a user has a part in passes through it
-before anybody reads it. Secret is the password of a URL, a lone word before its @, whatever stands where a port or a
-database number should, and every option not known to be harmless; in each form in which it may be quoted (as written,
-decoded, escaped by Python, JSON or HTML, cut off). Where a URL can be read in two ways, more is hidden, not less.
+Rules: the only mask of the project; every text that a library, a server or a user has a part in
+passes through it before anybody reads it. Secret is the password of a URL, a lone word before its
+@, whatever stands where a port or a database number should, and every option not known to be
+harmless; in each form in which it may be quoted (as written, decoded, escaped by Python, JSON or
+HTML, cut off). Where a URL can be read in two ways, more is hidden, not less.
 """
 
 import html
@@ -24,9 +25,12 @@ class Transport(Enum):
 
 SCHEMES: Mapping[str, Transport] = {  # of instances, in lower case
     **dict.fromkeys(("redis", "valkey", "redis+tcp", "valkey+tcp"), Transport.TCP),
-    **dict.fromkeys(("rediss", "valkeys", "redis+tls", "valkey+tls", "redis+ssl", "valkey+ssl"), Transport.TLS),
     **dict.fromkeys(
-        ("unix", "redis+unix", "valkey+unix", "redis-socket", "redis+socket", "valkey-socket"), Transport.UNIX
+        ("rediss", "valkeys", "redis+tls", "valkey+tls", "redis+ssl", "valkey+ssl"), Transport.TLS
+    ),
+    **dict.fromkeys(
+        ("unix", "redis+unix", "valkey+unix", "redis-socket", "redis+socket", "valkey-socket"),
+        Transport.UNIX,
     ),
 }
 HIDDEN = "***"
@@ -40,14 +44,19 @@ _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^\s'\"<>`]*")
 _EXAMPLE = "user:password@"  # as our own sentences spell the form of a URL
 _USER = re.compile(r"[^\s/@'\"(]*:[^\s/@'\"]*@")
 _MASKED = re.compile(r"[\w.%-]*:\*\*\*@")  # as `shown` leaves it: a text may be masked again
-_PLACE = re.compile(r"(?P<host>\[[0-9a-fA-F:.]*(?:%[\w.%-]*)?\]|[\w.%-]*)(?P<port>:(?:\d{1,5}|port))?")
+_PLACE = re.compile(
+    r"(?P<host>\[[0-9a-fA-F:.]*(?:%[\w.%-]*)?\]|[\w.%-]*)(?P<port>:(?:\d{1,5}|port))?"
+)
 _HOST = re.compile(r"[\w.%-]*")
-_ORDINARY = re.compile(r"[a-zA-Z_.:-]+|[\d.:]+")  # a word or a number of a sentence may look like it
+_ORDINARY = re.compile(
+    r"[a-zA-Z_.:-]+|[\d.:]+"
+)  # a word or a number of a sentence may look like it
 _SECRET_OPTION = re.compile(r"^(--?[a-z-]*(?:pass|secret|token)[a-z-]*)(=.*)?$", re.IGNORECASE)
 
 
 def shown(url: object) -> str:
-    """A URL for people: scheme, user, host, port, database or path, and the options that are harmless.
+    """A URL for people: scheme, user, host, port, database or path, and the options that are
+    harmless.
 
     >>> shown("redis://ann:hunter2@db:7000/3?ssl_password=x&db=1")
     'redis://ann:***@db:7000/3?ssl_password=***&db=1'
@@ -88,7 +97,10 @@ def _path_of(scheme: str, path: str) -> str:
 
 def _options_of(query: str) -> str:
     options = [option.partition("=") for option in query.split("&") if query]
-    told = [f"{name}{equals}{value if _HARMLESS.fullmatch(name) else HIDDEN}" for name, equals, value in options]
+    told = [
+        f"{name}{equals}{value if _HARMLESS.fullmatch(name) else HIDDEN}"
+        for name, equals, value in options
+    ]
     return "?" + "&".join(told) if told else ""
 
 
@@ -122,7 +134,12 @@ def secrets_of(url: str) -> set[str]:
 def _forms(secret: str) -> set[str]:
     """How a secret may be quoted."""
     plain = unquote(secret)
-    escaped = {repr(plain)[1:-1], ascii(plain)[1:-1], repr(plain.encode())[2:-1], json.dumps(plain)[1:-1]}
+    escaped = {
+        repr(plain)[1:-1],
+        ascii(plain)[1:-1],
+        repr(plain.encode())[2:-1],
+        json.dumps(plain)[1:-1],
+    }
     return {secret, plain, quote(plain, safe=""), quote(plain), html.escape(plain), *escaped}
 
 
@@ -136,7 +153,8 @@ class Mask:
             self.learn(url)
 
     def learn(self, urls: object) -> None:
-        """From now on hide the secrets of these URLs: one, or several with spaces or commas between them."""
+        """From now on hide the secrets of these URLs: one, or several with spaces or commas between
+        them."""
         if not isinstance(urls, str):
             return
         found = [secrets_of(url) for url in re.split(r"[\s,]+(?=[\w+.-]+://)", urls)]
@@ -153,19 +171,28 @@ class Mask:
         return _urls_shown(told)
 
     def sentence(self, text: str) -> str:
-        """One of our own sentences, in which a URL may stand. A password may be a word ("or"), a number, a host: to
-        hide it in a sentence would destroy the sentence, and show what the password is. Texts of others go through
-        the whole mask before they are quoted; here a secret is hidden by accident only, if no word can look like it."""
+        """One of our own sentences, in which a URL may stand. A password may be a word ("or"), a
+        number, a host: to hide it in a sentence would destroy the sentence, and show what the
+        password is. Texts of others go through the whole mask before they are quoted; here a secret
+        is hidden by accident only, if no word can look like it."""
         told = _urls_shown(text)
         for secret in self._secrets:
-            if not (len(secret) < SHORT or _ORDINARY.fullmatch(secret) or any(secret in part for part in self._public)):
+            if not (
+                len(secret) < SHORT
+                or _ORDINARY.fullmatch(secret)
+                or any(secret in part for part in self._public)
+            ):
                 told = _without(told, secret)
         return told
 
 
 def _urls_shown(text: str) -> str:
     """The text with the secrets of all URLs in it hidden, those that nobody has told of, too."""
-    return _USER.sub(_user_hidden, _URL.sub(_url_shown, text)) if "@" in text or "://" in text else text
+    return (
+        _USER.sub(_user_hidden, _URL.sub(_url_shown, text))
+        if "@" in text or "://" in text
+        else text
+    )
 
 
 def _without(text: str, secret: str) -> str:
@@ -173,9 +200,13 @@ def _without(text: str, secret: str) -> str:
     if len(secret) < SHORT:
         return re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", HIDDEN, text)
     text = text.replace(secret, HIDDEN)
-    start, at = secret[:CUT_OFF], -1
+    start = secret[:CUT_OFF]
+    at = -1
     while len(secret) > CUT_OFF and (at := text.find(start, at + 1)) >= 0:
-        end = at + next((n for n, (a, b) in enumerate(zip(text[at:], secret, strict=False)) if a != b), len(secret))
+        end = at + next(
+            (n for n, (a, b) in enumerate(zip(text[at:], secret, strict=False)) if a != b),
+            len(secret),
+        )
         end = min(end, len(text))
         if not text[end : end + 1].isalnum():
             text = text[:at] + HIDDEN + text[end:]
@@ -195,12 +226,15 @@ def _user_hidden(found: re.Match[str]) -> str:
 
 
 def masked_command(arguments: Sequence[str]) -> list[str]:
-    """The command line without secrets: what is secret in URLs, and the values of password options, become `***`."""
+    """The command line without secrets: what is secret in URLs, and the values of password options,
+    become `***`."""
     masked: list[str] = []
     hide_next = False
     for argument in arguments:
         option = _SECRET_OPTION.match(argument)
-        name, equals, value = argument.partition("=") if argument.startswith("-") else ("", "", argument)
+        name, equals, value = (
+            argument.partition("=") if argument.startswith("-") else ("", "", argument)
+        )
         if hide_next:
             masked.append(HIDDEN)
         elif option and option[2]:

@@ -1,10 +1,11 @@
 """Which instances may vote: *hello, loss, lag, time → a member's state*. Pure.
 
-Rules (the Redlock text's *delayed restart*, done by the client): an instance that may have forgotten locks abstains
-until all of them have expired: for max_ttl + drift from the moment it is noticed, by another identity in the handshake,
-by -READONLY, and by what the server tells or is asked on a connection that stays. No server tells of SWAPDB: its
-counter is read ahead of SETs, ten times a second at most. The README's table has how long by `rejoin`. Abstaining stops
-SETs only. An instance over its lag cap is left alone until it has caught up. One that is down is tried again with
+Rules (the Redlock text's *delayed restart*, done by the client): an instance that may have
+forgotten locks abstains until all of them have expired: for max_ttl + drift from the moment it is
+noticed, by another identity in the handshake, by -READONLY, and by what the server tells or is
+asked on a connection that stays. No server tells of SWAPDB: its counter is read ahead of SETs, ten
+times a second at most. The README's table has how long by `rejoin`. Abstaining stops SETs only. An
+instance over its lag cap is left alone until it has caught up. One that is down is tried again with
 back-off.
 """
 
@@ -23,9 +24,12 @@ Rejoin = Literal["delay", "trust-first", "trust"]
 FIRST_BACKOFF_NS = 50 * NS_PER_MS
 LONGEST_BACKOFF_NS = 2 * NS_PER_S
 ASK_EVERY_NS = NS_PER_S
-# A reading takes a server about 10 µs. So 1,000 busy clients take 4 % of its core, where 100 ms would take 10 %.
+# A reading takes a server about 10 µs. So 1,000 busy clients take 4 % of its core, where 100 ms
+# would take 10 %.
 SWAPS_EVERY_NS: Final = NS_PER_S // 4
-NOT_COUNTED: Final = -1  # a server whose INFO has no statistics of commands, or too many to read them on and on
+NOT_COUNTED: Final = (
+    -1
+)  # a server whose INFO has no statistics of commands, or too many to read them on and on
 LONGEST_STATISTICS: Final = 1 << 15  # bytes; a reply of twice as many ends a connection
 SAME_START_S = 1.0  # uptime comes in whole seconds
 SWAPPED = "databases were swapped"
@@ -55,9 +59,7 @@ class IdentityKind(Enum):
     PROCESS = "process_id and start time"
 
 
-NO_IDENTITY = (
-    "neither run_id nor master_replid nor process_id with uptime_in_seconds, so a restart could not be noticed"
-)
+NO_IDENTITY = "neither run_id nor master_replid nor process_id with uptime_in_seconds, so a restart could not be noticed"
 MEANINGS = {
     IdentityKind.RUN_ID: "every restart is noticed",
     IdentityKind.REPLICATION_ID: "no run_id: a restart is noticed by the new master_replid; a first replica changes "
@@ -69,13 +71,15 @@ MEANINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """What an instance said of itself when it was connected: `uptime_s` ≥ 0 in s, `server` such as `valkey 9.1.2`.
+    """What an instance said of itself when it was connected: `uptime_s` ≥ 0 in s, `server` such as
+    `valkey 9.1.2`.
 
-    `run_id`: by what it is told apart, of the kind `identity`. `replid`: its replication id, "" where it has none.
-    `started_s`: when it started on some clock, in s; compared only where the identity is the process. `was_replica`:
-    since it started. `tells`: it says on the connection when its memory is emptied; else it is asked every second.
-    `hears`: words of other processes come on it (handoff.py). `swaps`: how often it has swapped databases since it
-    started, or since its statistics were reset; NOT_COUNTED where it does not count.
+    `run_id`: by what it is told apart, of the kind `identity`. `replid`: its replication id, ""
+    where it has none. `started_s`: when it started on some clock, in s; compared only where the
+    identity is the process. `was_replica`: since it started. `tells`: it says on the connection
+    when its memory is emptied; else it is asked every second. `hears`: words of other processes
+    come on it (handoff.py). `swaps`: how often it has swapped databases since it started, or since
+    its statistics were reset; NOT_COUNTED where it does not count.
     """
 
     run_id: str
@@ -92,14 +96,18 @@ class Hello:
 
     def is_run_of(self, known: Hello) -> bool:
         """True when this is the server of `known`, neither restarted nor a replica since."""
-        same = (self.run_id, self.replid, self.identity) == (known.run_id, known.replid, known.identity)
+        same = (self.run_id, self.replid, self.identity) == (
+            known.run_id,
+            known.replid,
+            known.identity,
+        )
         return same and abs(self.started_s - known.started_s) <= SAME_START_S
 
     def has_swapped_since(self, known: Hello) -> bool:
         """True when this server has swapped databases since it was `known`.
 
-        The count falls to 0 when somebody resets the statistics (CONFIG RESETSTAT). So a smaller count above 0 is
-        a swap, too.
+        The count falls to 0 when somebody resets the statistics (CONFIG RESETSTAT). So a smaller
+        count above 0 is a swap, too.
         """
         return known.swaps != NOT_COUNTED and 0 < self.swaps != known.swaps
 
@@ -111,7 +119,8 @@ def fields_of(info: bytes | str) -> dict[str, str]:
 
 
 def swaps_of(info: bytes | str) -> int:
-    """How often the server has swapped databases, from its INFO commandstats; NOT_COUNTED where it counts nothing.
+    """How often the server has swapped databases, from its INFO commandstats; NOT_COUNTED where it
+    counts nothing.
 
     A call that failed swapped nothing. A server lists a command only after the first call.
     """
@@ -120,19 +129,26 @@ def swaps_of(info: bytes | str) -> int:
     fields = fields_of(info)
     if not any(name.startswith("cmdstat_") for name in fields):
         return NOT_COUNTED
-    counts = dict(part.partition("=")[::2] for part in fields.get("cmdstat_swapdb", "calls=0").split(","))
+    counts = dict(
+        part.partition("=")[::2] for part in fields.get("cmdstat_swapdb", "calls=0").split(",")
+    )
     return int(counts.get("calls", "0")) - int(counts.get("failed_calls", "0"))
 
 
 def identity_of(fields: Mapping[str, str], now_s: float) -> tuple[IdentityKind, str, float] | None:
-    """By what to tell a server apart, from its INFO: kind, value, start (s); None if by nothing. `now_s`: any clock."""
+    """By what to tell a server apart, from its INFO: kind, value, start (s); None if by nothing.
+    `now_s`: any clock."""
     for kind in (IdentityKind.RUN_ID, IdentityKind.REPLICATION_ID):
         if value := fields.get(kind.value):
             return kind, value, 0.0
     if not fields.get("process_id") or "uptime_in_seconds" not in fields:
         return None
     its_now_s = int(fields.get("server_time_usec", "0")) / 1e6 or now_s
-    return IdentityKind.PROCESS, f"process {fields['process_id']}", its_now_s - int(fields["uptime_in_seconds"])
+    return (
+        IdentityKind.PROCESS,
+        f"process {fields['process_id']}",
+        its_now_s - int(fields["uptime_in_seconds"]),
+    )
 
 
 def forgotten_ns(rejoin: Rejoin, max_ttl_ms: int, drift_factor: float) -> int:
@@ -140,8 +156,11 @@ def forgotten_ns(rejoin: Rejoin, max_ttl_ms: int, drift_factor: float) -> int:
     return 0 if rejoin == "trust" else max_ttl_ms * NS_PER_MS + drift_ns(max_ttl_ms, drift_factor)
 
 
-def abstention_ns(hello: Hello, known: Hello | None, rejoin: Rejoin, max_ttl_ms: int, drift_factor: float) -> int:
-    """How long, in ns from now, an instance that just connected must not grant votes; 0 for not at all."""
+def abstention_ns(
+    hello: Hello, known: Hello | None, rejoin: Rejoin, max_ttl_ms: int, drift_factor: float
+) -> int:
+    """How long, in ns from now, an instance that just connected must not grant votes; 0 for not at
+    all."""
     whole = forgotten_ns(rejoin, max_ttl_ms, drift_factor)
     if known is not None:
         return 0 if hello.is_run_of(known) and not hello.has_swapped_since(known) else whole
@@ -151,23 +170,35 @@ def abstention_ns(hello: Hello, known: Hello | None, rejoin: Rejoin, max_ttl_ms:
 
 
 class Membership:
-    """The standing of one instance: `until_ns` ends an abstention, `retry_ns` is when a lost one is tried again,
-    `ask_ns` when one that is connected and does not tell is asked whether it is still the same."""
+    """The standing of one instance: `until_ns` ends an abstention, `retry_ns` is when a lost one is
+    tried again, `ask_ns` when one that is connected and does not tell is asked whether it is still
+    the same."""
 
-    __slots__ = ("ask_ns", "backoff_ns", "connecting", "hello", "reason", "retry_ns", "state", "until_ns")
+    __slots__ = (
+        "ask_ns",
+        "backoff_ns",
+        "connecting",
+        "hello",
+        "reason",
+        "retry_ns",
+        "state",
+        "until_ns",
+    )
 
     def __init__(self) -> None:
         self.state = State.DOWN
         self.reason = "not connected yet"
         self.hello: Hello | None = None
         self.until_ns = 0
-        self.retry_ns, self.ask_ns = 0, FAR_FUTURE_NS
+        self.retry_ns = 0
+        self.ask_ns = FAR_FUTURE_NS
         self.backoff_ns = FIRST_BACKOFF_NS
         self.connecting = False
 
     def joined(self, hello: Hello, abstention: int, now_ns: int) -> None:
         """Connected: it votes at once, or after `abstention` ns."""
-        known, self.hello = self.hello, hello
+        known = self.hello
+        self.hello = hello
         self.ask_ns = FAR_FUTURE_NS if hello.tells else now_ns + ASK_EVERY_NS
         self.connecting = False
         self.backoff_ns = FIRST_BACKOFF_NS
@@ -183,16 +214,19 @@ class Membership:
         self.reason = f"{why}: {MUST_EXPIRE}" if still_abstaining > now_ns else ""
 
     def lost(self, reason: str, now_ns: int, *, refused: bool = False) -> None:
-        """Not connected (any more), or must not take part: tried again after a back-off that doubles to 2 s."""
+        """Not connected (any more), or must not take part: tried again after a back-off that
+        doubles to 2 s."""
         self.state = State.REFUSED if refused else State.DOWN
         self.reason = reason
         self.connecting = False
-        self.retry_ns, self.ask_ns = now_ns + self.backoff_ns, FAR_FUTURE_NS
+        self.retry_ns = now_ns + self.backoff_ns
+        self.ask_ns = FAR_FUTURE_NS
         self.backoff_ns = min(2 * self.backoff_ns, LONGEST_BACKOFF_NS)
 
     def forgot(self, why: str, abstention: int, now_ns: int) -> None:
         """It may have forgotten locks while it was connected."""
-        self.state, self.until_ns = State.ABSTAINING, max(self.until_ns, now_ns + abstention)
+        self.state = State.ABSTAINING
+        self.until_ns = max(self.until_ns, now_ns + abstention)
         self.reason = f"{why}: {MUST_EXPIRE}"
 
     @property
@@ -203,18 +237,21 @@ class Membership:
     def lagged(self, reason: str) -> None:
         """Over the lag cap: its votes are ABSENT until it has caught up."""
         if self.state is State.VOTING:
-            self.state, self.reason = State.LAGGING, reason
+            self.state = State.LAGGING
+            self.reason = reason
 
     def caught_up(self) -> None:
         """Everything sent has been answered."""
         if self.state is State.LAGGING:
-            self.state, self.reason = State.VOTING, ""
+            self.state = State.VOTING
+            self.reason = ""
 
     def abstained(self, now_ns: int) -> bool:
         """True when its abstention has just ended and it votes again."""
         if self.state is not State.ABSTAINING or now_ns < self.until_ns:
             return False
-        self.state, self.reason = State.VOTING, ""
+        self.state = State.VOTING
+        self.reason = ""
         return True
 
     def is_taken_up(self, now_ns: int) -> bool:
@@ -236,34 +273,51 @@ class Membership:
 
 
 def twin_of(members: Sequence[Membership], index: int, hello: Hello) -> int | None:
-    """The other connected instance that is the very server of `hello`, if any: one server must not vote twice."""
+    """The other connected instance that is the very server of `hello`, if any: one server must not
+    vote twice."""
     if hello.identity is IdentityKind.PROCESS:  # two machines may number alike
         return None
     for other, member in enumerate(members):
-        if other != index and member.is_connected and member.hello and member.hello.run_id == hello.run_id:
+        if (
+            other != index
+            and member.is_connected
+            and member.hello
+            and member.hello.run_id == hello.run_id
+        ):
             return other
     return None
 
 
 class Amnesia:
-    """What is noticed, on connections that stay, of instances that forgot their locks (flushed, or once replicas).
+    """What is noticed, on connections that stay, of instances that forgot their locks (flushed, or
+    once replicas).
 
-    Such a server says so itself (a push between two replies), answers -READONLY, or, where it tells nothing, is asked
-    for its replication id once a second. From then on it abstains for `whole_ns` (0: not at all) as after a restart,
-    and what it was asked before does not count. `recount` counts the voters anew.
+    Such a server says so itself (a push between two replies), answers -READONLY, or, where it tells
+    nothing, is asked for its replication id once a second. From then on it abstains for `whole_ns`
+    (0: not at all) as after a restart, and what it was asked before does not count. `recount`
+    counts the voters anew.
 
-    No server says that SWAPDB was called, and no client can be told: SWAPDB invalidates no tracked key. But INFO counts
-    the calls. The engine reads this count ahead of the first SET that starts at `swaps_due_ns` or later, on the same
-    connection. So the reading is answered before the SET, and a swap that it shows voids the SET. An idle client reads
-    nothing. A swap within SWAPS_EVERY_NS after a reading is noticed by the next one only.
+    No server says that SWAPDB was called, and no client can be told: SWAPDB invalidates no tracked
+    key. But INFO counts the calls. The engine reads this count ahead of the first SET that starts
+    at `swaps_due_ns` or later, on the same connection. So the reading is answered before the SET,
+    and a swap that it shows voids the SET. An idle client reads nothing. A swap within
+    SWAPS_EVERY_NS after a reading is noticed by the next one only.
 
-    Source: Redis' CLIENT TRACKING (a flush is told to every tracking client), REPLICAOF, SWAPDB and INFO commandstats.
+    Source: Redis' CLIENT TRACKING (a flush is told to every tracking client), REPLICAOF, SWAPDB and
+    INFO commandstats.
     """
 
     def __init__(
-        self, engine: Core, members: Sequence[Membership], whole_ns: int, recount: Callable[[], object]
+        self,
+        engine: Core,
+        members: Sequence[Membership],
+        whole_ns: int,
+        recount: Callable[[], object],
     ) -> None:
-        self._engine, self._members, self._whole_ns, self._recount = engine, members, whole_ns, recount
+        self._engine = engine
+        self._members = members
+        self._whole_ns = whole_ns
+        self._recount = recount
         self.swaps_due_ns: int = 0 if whole_ns else FAR_FUTURE_NS
 
     def noticed(self, pipe: InstancePipe, why: str) -> None:
@@ -278,10 +332,13 @@ class Amnesia:
         for pipe, member in zip(pipes, self._members, strict=True):
             if member.ask_ns <= now_ns:
                 member.ask_ns = now_ns + ASK_EVERY_NS
-                self._engine.unicast(pipe, request(b"INFO", b"replication"), Asked(now_ns, self._answered))
+                self._engine.unicast(
+                    pipe, request(b"INFO", b"replication"), Asked(now_ns, self._answered)
+                )
 
     def counting_swaps(self, pipes: Sequence[InstancePipe], now_ns: int) -> list[InstancePipe]:
-        """The instances to send `SWAPS` now; each reply goes to `swaps_read`. The next time comes later."""
+        """The instances to send `SWAPS` now; each reply goes to `swaps_read`. The next time comes
+        later."""
         self.swaps_due_ns = now_ns + SWAPS_EVERY_NS
         hellos = [(pipe, self._members[pipe.index].hello) for pipe in pipes]
         return [pipe for pipe, hello in hellos if hello is not None and hello.swaps != NOT_COUNTED]
@@ -302,7 +359,8 @@ class Amnesia:
         """What an instance said of its replication when it was asked; an error says nothing."""
         if not isinstance(info, bytes):
             return
-        member, fields = self._members[pipe.index], fields_of(info)
+        member = self._members[pipe.index]
+        fields = fields_of(info)
         replid = fields.get("master_replid", "")
         if fields.get("role", "master") != "master":
             self.noticed(pipe, "it is a replica")

@@ -1,7 +1,8 @@
 """The facts of a lock as values: *what happened → names and counts*.
 
-Rules: facts are immutable (a `Lease` is slotted and written once: it is made on the hot path, where a frozen dataclass
-costs four times as much). Times are integers in ns of CLOCK_MONOTONIC. Source of the words: the README's vocabulary.
+Rules: facts are immutable (a `Lease` is slotted and written once: it is made on the hot path, where
+a frozen dataclass costs four times as much). Times are integers in ns of CLOCK_MONOTONIC. Source of
+the words: the README's vocabulary.
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,7 +55,10 @@ class Tally(NamedTuple):
     undecided: int = 0
 
     def __str__(self) -> str:
-        return ", ".join(f"{count} {name}" for name, count in self._asdict().items() if count) or "no votes"
+        return (
+            ", ".join(f"{count} {name}" for name, count in self._asdict().items() if count)
+            or "no votes"
+        )
 
 
 class Counted:
@@ -85,17 +89,27 @@ class Closed(Counted):
 
 
 class Lease:
-    """What a successful acquire returns: `resource` is ours until `valid_until_ns` on this host's monotonic clock.
+    """What a successful acquire returns: `resource` is ours until `valid_until_ns` on this host's
+    monotonic clock.
 
-    `owner_token`: unguessable, another per attempt. `ttl_ms`: the PX argument. `started_ns`: before the first byte of
-    the winning attempt was queued. `granted_ns`: the reading the validity check used. `attempts` ≥ 1: rounds it took;
-    `split_votes`: how many of those ended so. `lost_ns`: when each attempt that was sent and lost before was begun.
+    `owner_token`: unguessable, another per attempt. `ttl_ms`: the PX argument. `started_ns`: before
+    the first byte of the winning attempt was queued. `granted_ns`: the reading the validity check
+    used. `attempts` ≥ 1: rounds it took; `split_votes`: how many of those ended so. `lost_ns`: when
+    each attempt that was sent and lost before was begun.
     """
 
     __slots__ = (
-        "attempts", "granted_ns", "lost_ns", "owner_token", "resource", "round", "split_votes", "started_ns", "ttl_ms",
+        "attempts",
+        "granted_ns",
+        "lost_ns",
+        "owner_token",
+        "resource",
+        "round",
+        "split_votes",
+        "started_ns",
+        "ttl_ms",
         "valid_until_ns",
-    )  # fmt: skip
+    )
     outcome = ACQUIRED
 
     def __init__(  # noqa: PLR0917 - one argument per fact, made on the hot path
@@ -137,10 +151,13 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """An operation that did not get (or keep) the lock, and why. False in a boolean test, as a `Lease` is true.
+    """An operation that did not get (or keep) the lock, and why. False in a boolean test, as a
+    `Lease` is true.
 
-    `started_ns`, `ended_ns`: of the whole operation. `lost_ns`: when each of its attempts that was sent was begun.
-    `round`: the last attempt, some of whose votes may still be out; None where a recipe has no rounds.
+    `started_ns`, `ended_ns`: of the whole operation. `lost_ns`: when each of its attempts that was
+    sent was begun.
+    `round`: the last attempt, some of whose votes may still be out; None where a recipe has no
+    rounds.
 
     >>> bool(Denied("stock:42", Outcome.CONTENDED, Tally(refused=3), 1, 0, 0, 400_000))
     False
@@ -162,11 +179,13 @@ class Denied:
 
 @dataclass(frozen=True, slots=True)
 class InstanceStatus:
-    """One instance as the client sees it now: its state, what it runs, and what was exchanged with it so far.
+    """One instance as the client sees it now: its state, what it runs, and what was exchanged with
+    it so far.
 
-    `state`: `voting`, `abstaining` (re-joined, not safe to count yet), `lagging` (over the lag cap: no SETs sent),
-    `down`, `refused` (must not take part: see `reason`). `address` holds no secret. Counts are since `connect`,
-    without the count of swaps that is read by the clock (membership.py).
+    `state`: `voting`, `abstaining` (re-joined, not safe to count yet), `lagging` (over the lag cap:
+    no SETs sent), `down`, `refused` (must not take part: see `reason`). `address` holds no secret.
+    Counts are since `connect`, without the count of swaps that is read by the clock
+    (membership.py).
     """
 
     index: int
@@ -190,12 +209,12 @@ class InstanceStatus:
 
 @dataclass(frozen=True, slots=True)
 class AttemptRecord:
-    """One attempt, seen from outside, once its round has closed and its caller has decided. Times in ns of
-    CLOCK_MONOTONIC; per-instance tuples have one entry per configured instance, 0 = never.
+    """One attempt, seen from outside, once its round has closed and its caller has decided. Times
+    in ns of CLOCK_MONOTONIC; per-instance tuples have one entry per configured instance, 0 = never.
 
-    `attempt`: 1 for the first round of its acquire, which began at `acquire_ns`: attempts on one resource with the same
-    `acquire_ns` are one acquire's. `validity_ns`: what was left when the caller got it (≤ 0: none).
-    `margin`: granted votes − quorum, negative when lost.
+    `attempt`: 1 for the first round of its acquire, which began at `acquire_ns`: attempts on one
+    resource with the same `acquire_ns` are one acquire's. `validity_ns`: what was left when the
+    caller got it (≤ 0: none). `margin`: granted votes − quorum, negative when lost.
     """
 
     resource: str
@@ -214,14 +233,16 @@ class AttemptRecord:
 
 
 class Observer(Protocol):
-    """Gets every observed attempt, in the thread that does the I/O: return fast, never block, never raise."""
+    """Gets every observed attempt, in the thread that does the I/O: return fast, never block, never
+    raise."""
 
     def observe(self, record: AttemptRecord) -> None:
         """Take one record."""
 
 
 class OperationObserver(Observer, Protocol):
-    """An `Observer` that is told of whole operations, too (`Redlock.observe`): where they were asked for, as they end.
+    """An `Observer` that is told of whole operations, too (`Redlock.observe`): where they were
+    asked for, as they end.
 
     Extensions, and releases by `release`, are told where the I/O is done. Never two calls at once.
     """

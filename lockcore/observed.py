@@ -1,14 +1,17 @@
-"""Whom a lock tells what it does: *an observer → a listener, whom the shells tell of every operation as it ends*.
+"""Whom a lock tells what it does: *an observer → a listener, whom the shells tell of every
+operation as it ends*.
 
-Compiled. Rules: told in the caller's own thread, greenlet or task, so that an observer finds the context the operation
-was asked for in; by the shell itself (a coroutine around another costs 6,000 instructions a cycle, a call by name 400).
+Compiled. Rules: told in the caller's own thread, greenlet or task, so that an observer finds the
+context the operation was asked for in; by the shell itself (a coroutine around another costs 6,000
+instructions a cycle, a call by name 400).
 
-An observer costs nobody a lease. What it raises is dropped; Python prints the first such exception of the process.
-An interrupt is not the observer's. Ctrl-C, `sys.exit` in a signal handler, a killed greenlet and a gevent.Timeout may
-come while an observer runs, and nobody can tell them from what it raises itself. So they reach the caller, as anywhere
-else in an operation, and what was granted is given back. Three kinds cannot come from outside, and are dropped:
-CancelledError of asyncio and GeneratorExit, which come only to a task or a generator that is suspended; and everything
-in a thread other than the main one, where no signal is handled.
+An observer costs nobody a lease. What it raises is dropped; Python prints the first such exception
+of the process. An interrupt is not the observer's. Ctrl-C, `sys.exit` in a signal handler, a killed
+greenlet and a gevent.Timeout may come while an observer runs, and nobody can tell them from what it
+raises itself. So they reach the caller, as anywhere else in an operation, and what was granted is
+given back. Three kinds cannot come from outside, and are dropped: CancelledError of asyncio and
+GeneratorExit, which come only to a task or a generator that is suspended; and everything in a
+thread other than the main one, where no signal is handled.
 """
 
 from collections.abc import Callable
@@ -20,14 +23,16 @@ from lockcore.unraised import is_its_own, show_unraised
 
 
 class Listener:
-    """An observer as machine code calls it: the methods of a subclass (counted.py) need not be looked up by name."""
+    """An observer as machine code calls it: the methods of a subclass (counted.py) need not be
+    looked up by name."""
 
     def __init__(self, observer: OperationObserver | Observer | None) -> None:
         self._observer: Any = observer
         self._alone: Any = nullcontext()
 
     def among_threads(self, lock: Any) -> "Listener":
-        """This one, for callers in several threads; `lock`: one that a signal handler may take, too."""
+        """This one, for callers in several threads; `lock`: one that a signal handler may take,
+        too."""
         self._alone = lock
         return self
 
@@ -63,7 +68,9 @@ RAISED = "lockcore: an observer raised; its note of one operation is lost, the l
 def _drop(error: BaseException) -> None:
     """Print the first one, as Python does with what it cannot raise."""
     if not _dropped:
-        _dropped.append(type(error).__name__)  # not the exception: its traceback keeps every frame it went through
+        _dropped.append(
+            type(error).__name__
+        )  # not the exception: its traceback keeps every frame it went through
         show_unraised(error, RAISED)
 
 

@@ -1,12 +1,13 @@
 """A lock's telemetry in the application that uses it: *a lock → OpenTelemetry's metrics and spans*.
 
-Rules: the API is all it needs. Names, units and meanings are those of the bench (bench/telemetry/table.py). No
-attribute ever holds a resource's name, a key or an owner token. Everything is exact, but for what is said to be of
-observed attempts. Counters, gauges and histograms are read from counted.py when somebody collects. Samples are recorded
-where the operation ended, so that exemplars and spans belong to the application's own span. A slow, failed or lost
-operation has a span: each lock makes at most `SPANS` a second of each operation and outcome, so that no outcome uses up
-the spans of another. A contended acquire has a span only if the application asks for it: a held lock is an answer. A
-forked child starts with nothing, whatever the temporality.
+Rules: the API is all it needs. Names, units and meanings are those of the bench
+(bench/telemetry/table.py). No attribute ever holds a resource's name, a key or an owner token.
+Everything is exact, but for what is said to be of observed attempts. Counters, gauges and
+histograms are read from counted.py when somebody collects. Samples are recorded where the operation
+ended, so that exemplars and spans belong to the application's own span. A slow, failed or lost
+operation has a span: each lock makes at most `SPANS` a second of each operation and outcome, so
+that no outcome uses up the spans of another. A contended acquire has a span only if the application
+asks for it: a held lock is an answer. A forked child starts with nothing, whatever the temporality.
 """
 
 import os
@@ -38,14 +39,19 @@ SCOPE = "lockcore"
 SPANS = 10  # a second, of each operation and outcome
 MOST_SLOW_S = 86_400
 LOOK_NS = NS_PER_S // 20  # a collection asks instrument by instrument
-BOUNDS = tuple(bound_ns / NS_PER_S for bound_ns in BOUNDS_NS)  # as of every histogram of the bench: 10 µs … 100 s
+BOUNDS = tuple(
+    bound_ns / NS_PER_S for bound_ns in BOUNDS_NS
+)  # as of every histogram of the bench: 10 µs … 100 s
 HISTOGRAMS = {
     "redlock.acquire.duration": ("s", "from asking until acquire returned"),
     "redlock.acquire.attempts": ("{attempt}", "rounds one acquire took"),
     "redlock.release.duration": ("s", "from sending a release until it returned"),
     "redlock.extend.duration": ("s", "from sending an extension until it returned"),
     "redlock.hold.duration": ("s", "from the grant until the release is sent"),
-    "redlock.vote.margin": ("{vote}", "granted votes − quorum, once the round has closed; of observed attempts"),
+    "redlock.vote.margin": (
+        "{vote}",
+        "granted votes − quorum, once the round has closed; of observed attempts",
+    ),
     "db.client.operation.duration": ("s", "an instance's answer to a SET; of observed attempts"),
 }
 COUNTERS = {
@@ -60,17 +66,26 @@ COUNTERS = {
 }
 GAUGES = {
     "redlock.leases.held": ("{lease}", "leases that are valid and not given back"),
-    "redlock.leases.overdue": ("{lease}", "leases that ran out without being given back, for up to an hour"),
-    "redlock.callers.waiting": ("{caller}", "callers that have asked for a lease and not got it yet"),
+    "redlock.leases.overdue": (
+        "{lease}",
+        "leases that ran out without being given back, for up to an hour",
+    ),
+    "redlock.callers.waiting": (
+        "{caller}",
+        "callers that have asked for a lease and not got it yet",
+    ),
     "redlock.quorum.size": ("{instance}", "votes that win"),
     "redlock.instance.voting": ("{instance}", "1 while it votes, else 0"),
     "redlock.instance.abstaining": ("{instance}", "1 while it must not vote: may have forgotten"),
 }
-_NO_ERRORS = {"TIMEOUT": 0, "CLOSED": 0}  # the usual ones: the first of a series that begins with it is in no rate
+_NO_ERRORS = {
+    "TIMEOUT": 0,
+    "CLOSED": 0,
+}  # the usual ones: the first of a series that begins with it is in no rate
 _NO_VOTE = (Vote.ERRORED, Vote.SILENT)
 _SET = {"db.system.name": "redis", "db.operation.name": "SET"}
-# What stands for each bucket where it is handed to the SDK: the middle of a duration's; of attempts, the largest number
-# in it, which is the only one up to 4.
+# What stands for each bucket where it is handed to the SDK: the middle of a duration's; of
+# attempts, the largest number in it, which is the only one up to 4.
 _MIDDLES = (*(bound_s / 1.21 for bound_s in BOUNDS), 1.21 * BOUNDS[-1])
 _NUMBERS = (*(float(int(bound)) if bound >= 1 else bound for bound in BOUNDS), BOUNDS[-1] + 1)
 _ROUTINE = (Outcome.ACQUIRED, Outcome.CONTENDED, Outcome.RELEASED)
@@ -93,11 +108,12 @@ def instrument(
 ) -> None:
     """Export what `lock` does, from now on, through the providers given (else the global ones).
 
-    An acquire of more than `slow_s` (s) is slow. `class_of` maps a resource to one of a few classes (at most 20, then
-    `others`), the attribute `redlock.resource.class`; it must be quick, and is asked where the caller is, so in several
-    threads at once; what it raises is dropped, with what it was told. `fleet` names the instances (`redlock.fleet`).
-    `contended_spans`: contended acquires have spans, too.
-    Raises TypeError or ValueError for what these cannot be, and ValueError when the lock has an observer already.
+    An acquire of more than `slow_s` (s) is slow. `class_of` maps a resource to one of a few classes
+    (at most 20, then `others`), the attribute `redlock.resource.class`; it must be quick, and is
+    asked where the caller is, so in several threads at once; what it raises is dropped, with what
+    it was told. `fleet` names the instances (`redlock.fleet`). `contended_spans`: contended
+    acquires have spans, too. Raises TypeError or ValueError for what these cannot be, and
+    ValueError when the lock has an observer already.
     """
     if not isinstance(slow_s, int | float) or not 0 <= slow_s <= MOST_SLOW_S:
         raise ValueError(f"slow_s must be a number of seconds, 0 to {MOST_SLOW_S}, not {slow_s!r}")
@@ -105,7 +121,8 @@ def instrument(
         raise TypeError(f"class_of must take a resource and return its class, not {class_of!r}")
     if not isinstance(lock, Redlock | AsyncRedlock):
         raise TypeError(f"lock must be a Redlock or an AsyncRedlock, not {type(lock).__name__}")
-    # The global one by its module: what it was before set_meter_provider becomes what it is after, and is not another.
+    # The global one by its module: what it was before set_meter_provider becomes what it is after,
+    # and is not another.
     provider: Provider = metrics
     if meter_provider is not None and meter_provider is not metrics.get_meter_provider():
         provider = meter_provider
@@ -135,7 +152,9 @@ class _Recording:
         self._second = 0
         self._spans = Counter[tuple[str, Outcome]]()  # of this second
 
-    def acquire(self, name: str, result: Lease | Denied, started_ns: int, *, sampled: bool, odd: bool) -> None:
+    def acquire(
+        self, name: str, result: Lease | Denied, started_ns: int, *, sampled: bool, odd: bool
+    ) -> None:
         """See counted.Sink."""
         times_ns = started_ns, result.granted_ns if isinstance(result, Lease) else result.ended_ns
         if sampled:
@@ -144,7 +163,9 @@ class _Recording:
             self._histograms["redlock.acquire.attempts"].record(result.attempts, how)
         if odd:
             more = {"redlock.attempts": result.attempts, "redlock.split_votes": result.split_votes}
-            votes = {f"redlock.votes.{vote}": count for vote, count in result.tally._asdict().items()}
+            votes = {
+                f"redlock.votes.{vote}": count for vote, count in result.tally._asdict().items()
+            }
             self._span("redlock.acquire", name, result.outcome, times_ns, {**more, **votes})
 
     def release(self, name: str, lease: Lease, outcome: Outcome, started_ns: int) -> None:
@@ -159,16 +180,27 @@ class _Recording:
     def extend(self, name: str, result: Lease | Denied) -> None:
         """See counted.Sink."""
         if isinstance(result, Lease):
-            outcome, times_ns = Outcome.EXTENDED, (result.started_ns, result.granted_ns)
+            outcome = Outcome.EXTENDED
+            times_ns = (result.started_ns, result.granted_ns)
         else:
-            outcome, times_ns = result.outcome, (result.started_ns, result.ended_ns)
+            outcome = result.outcome
+            times_ns = (result.started_ns, result.ended_ns)
             self._span("redlock.extend", name, outcome, times_ns, {})
         self._took("redlock.extend", times_ns, _attributes(name, outcome))
 
     def _took(self, what: str, times_ns: tuple[int, int], attributes: dict[str, str]) -> None:
-        self._histograms[f"{what}.duration"].record((times_ns[1] - times_ns[0]) / NS_PER_S, attributes)
+        self._histograms[f"{what}.duration"].record(
+            (times_ns[1] - times_ns[0]) / NS_PER_S, attributes
+        )
 
-    def _span(self, span: str, name: str, outcome: Outcome, times_ns: tuple[int, int], more: dict[str, int]) -> None:
+    def _span(
+        self,
+        span: str,
+        name: str,
+        outcome: Outcome,
+        times_ns: tuple[int, int],
+        more: dict[str, int],
+    ) -> None:
         second = times_ns[1] // NS_PER_S
         if second != self._second:
             self._second = second
@@ -178,7 +210,9 @@ class _Recording:
             return
         wall_ns = time.time_ns() - monotonic_ns()
         attributes: dict[str, str | int] = {**_attributes(name, outcome), **more}
-        made = self._tracer.start_span(span, start_time=times_ns[0] + wall_ns, attributes=attributes)
+        made = self._tracer.start_span(
+            span, start_time=times_ns[0] + wall_ns, attributes=attributes
+        )
         if outcome not in _ROUTINE:
             made.set_status(trace.StatusCode.ERROR, outcome.value)
         made.end(times_ns[1] + wall_ns)
@@ -186,7 +220,8 @@ class _Recording:
 
 @dataclass(eq=False, slots=True)
 class _Source:
-    """A lock whose numbers are exported; `instances`: what there was to say of its instances at the last look."""
+    """A lock whose numbers are exported; `instances`: what there was to say of its instances at the
+    last look."""
 
     lock: weakref.ref[Lock]
     watch: Tallied
@@ -197,16 +232,22 @@ class _Source:
         """What never falls, also when the lock is closed or collected."""
         for name, counts in list(self.watch.counts.items()):
             named = tuple(_attributes(name).items())
-            yield ("redlock.acquire.outcomes", (*named, ("redlock.outcome", "acquired"))), counts.acquired
+            yield (
+                ("redlock.acquire.outcomes", (*named, ("redlock.outcome", "acquired"))),
+                counts.acquired,
+            )
             for (metric, outcome), number in list(counts.numbers.items()):
                 yield (metric, (*named, ("redlock.outcome", outcome)) if outcome else named), number
-        yield from ((point, number) for point, number in self.instances.items() if point[0] in COUNTERS)
+        yield from (
+            (point, number) for point, number in self.instances.items() if point[0] in COUNTERS
+        )
 
     def standing(self, now_ns: int) -> Iterator[tuple[Point, int]]:
         """How its callers stand."""
         yield ("redlock.callers.waiting", ()), self.watch.waiting
         for name, counts in list(self.watch.counts.items()):
-            named, (held, overdue) = tuple(_attributes(name).items()), counts.standing(now_ns)
+            named = tuple(_attributes(name).items())
+            (held, overdue) = counts.standing(now_ns)
             yield ("redlock.leases.held", named), held
             yield ("redlock.leases.overdue", named), overdue
 
@@ -217,12 +258,17 @@ class _Exported:
     def __init__(self, provider: Provider) -> None:
         meter = provider.get_meter(SCOPE)
         self.histograms = {
-            name: meter.create_histogram(name, unit, meaning, explicit_bucket_boundaries_advisory=BOUNDS)
+            name: meter.create_histogram(
+                name, unit, meaning, explicit_bucket_boundaries_advisory=BOUNDS
+            )
             for name, (unit, meaning) in HISTOGRAMS.items()
         }
         self.locks: list[_Source] = []
-        self._past: Counter[Point] = Counter()  # of locks that are no more, and of collected attempts
-        self._looked_ns, self._seen = 0, dict[Point, int]()
+        self._past: Counter[Point] = (
+            Counter()
+        )  # of locks that are no more, and of collected attempts
+        self._looked_ns = 0
+        self._seen = dict[Point, int]()
         self._observables: list[Asynchronous] = [
             meter.create_observable_counter(name, [partial(self._points, name)], unit, meaning)
             for name, (unit, meaning) in COUNTERS.items()
@@ -235,27 +281,37 @@ class _Exported:
     def forget(self) -> None:
         """A forked child: all of it is the parent's.
 
-        So is what the SDK remembers. It has counted samples into our histograms. Of our counters it keeps the last
-        values that it collected: with delta temporality it would subtract the parent's from the child's.
+        So is what the SDK remembers. It has counted samples into our histograms. Of our counters it
+        keeps the last values that it collected: with delta temporality it would subtract the
+        parent's from the child's.
         """
         for one in (*self.histograms.values(), *self._observables):
             drop_remembered(one)
         self.locks.clear()
         self._past.clear()
-        self._looked_ns, self._seen = 0, {}
+        self._looked_ns = 0
+        self._seen = {}
 
     def _points(self, name: str, _: CallbackOptions) -> Iterable[Observation]:
         """The points of one instrument; those of one collection are of one look."""
         now_ns = monotonic_ns()
         if now_ns - self._looked_ns > LOOK_NS:
-            self._looked_ns, self._seen = now_ns, self._look(now_ns)
-        return [Observation(value, dict(attributes)) for (one, attributes), value in self._seen.items() if one == name]
+            self._looked_ns = now_ns
+            self._seen = self._look(now_ns)
+        return [
+            Observation(value, dict(attributes))
+            for (one, attributes), value in self._seen.items()
+            if one == name
+        ]
 
     def _look(self, now_ns: int) -> dict[Point, int]:
-        """All points by now: counts of several locks add up; an instance votes if it does for all of them."""
-        counts, states = Counter[Point](), dict[Point, int]()
+        """All points by now: counts of several locks add up; an instance votes if it does for all
+        of them."""
+        counts = Counter[Point]()
+        states = dict[Point, int]()
         for source in list(self.locks):
-            lock, watch = source.lock(), source.watch
+            lock = source.lock()
+            watch = source.watch
             self._hand_over(watch)
             if lock is None:
                 with suppress(ValueError):  # another reader did
@@ -270,7 +326,9 @@ class _Exported:
                 watch.pace(now_ns)
                 for point, number in source.instances.items():
                     if point[0] in GAUGES:
-                        states[point] = (max if "abstaining" in point[0] else min)(number, states.get(point, number))
+                        states[point] = (max if "abstaining" in point[0] else min)(
+                            number, states.get(point, number)
+                        )
                 self._collect(watch, [dict(_where(status, source.fleet)) for status in statuses])
         counts.update(self._past)
         return {**counts, **states}
@@ -280,7 +338,10 @@ class _Exported:
         for name, counts in list(watch.counts.items()):
             for (metric, outcome), added, added_ns in counts.news():
                 values = _NUMBERS if metric == TRIES else _MIDDLES
-                attributes = {**_attributes(name), **({"redlock.outcome": outcome} if outcome else {})}
+                attributes = {
+                    **_attributes(name),
+                    **({"redlock.outcome": outcome} if outcome else {}),
+                }
                 numbers = {values[index]: number for index, number in enumerate(added) if number}
                 record_all(self.histograms[metric], numbers, added_ns / NS_PER_S, attributes)
 

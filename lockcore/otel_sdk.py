@@ -1,8 +1,9 @@
 """What OpenTelemetry's SDK has no call for: *many values at once, or a fork → its own books*.
 
-Rules: this is the only file that knows private names of the SDK. Where the names are missing (another SDK, or a later
-one) a histogram gets its values one by one, and a forked child goes on from its parent's numbers. Both functions are
-called where the SDK collects, or where a process has one thread.
+Rules: this is the only file that knows private names of the SDK. Where the names are missing
+(another SDK, or a later one) a histogram gets its values one by one, and a forked child goes on
+from its parent's numbers. Both functions are called where the SDK collects, or where a process has
+one thread.
 """
 
 from bisect import bisect_left
@@ -18,18 +19,23 @@ _OVERFLOW = {"otel.metric.overflow": True}  # the series that takes what is beyo
 
 
 def drop_remembered(instrument: Instrument) -> None:
-    """Have the SDK begin anew with this instrument: a forked child has none of its parent's numbers."""
+    """Have the SDK begin anew with this instrument: a forked child has none of its parent's
+    numbers."""
     real = _real(instrument)
     consumer = getattr(real, "_measurement_consumer", None)
     for storage in dict(getattr(consumer, "_reader_storages", {})).values():
         getattr(storage, "_instrument_view_instrument_matches", {}).pop(real, None)
 
 
-def record_all(histogram: Histogram, counts: Mapping[float, int], total: float, attributes: dict[str, str]) -> None:
-    """Record each value of `counts` so many times (≥ 1); their sum is `total`, whatever the values add up to.
+def record_all(
+    histogram: Histogram, counts: Mapping[float, int], total: float, attributes: dict[str, str]
+) -> None:
+    """Record each value of `counts` so many times (≥ 1); their sum is `total`, whatever the values
+    add up to.
 
-    `Histogram.record` costs 7 µs, and a process makes millions of values between two collections. So the first value is
-    recorded, which makes the series in every reader. The rest is added to what that has made.
+    `Histogram.record` costs 7 µs, and a process makes millions of values between two collections.
+    So the first value is recorded, which makes the series in every reader. The rest is added to
+    what that has made.
     """
     if not counts:
         return
@@ -48,8 +54,11 @@ def record_all(histogram: Histogram, counts: Mapping[float, int], total: float, 
             one._sum += total - sum(value * number for value, number in counts.items())
 
 
-def _record_one_by_one(histogram: Histogram, counts: Mapping[float, int], attributes: dict[str, str]) -> None:
-    """Beyond `MOST_ONE_BY_ONE` each value gets its share of that: the form is right, the count is too low."""
+def _record_one_by_one(
+    histogram: Histogram, counts: Mapping[float, int], attributes: dict[str, str]
+) -> None:
+    """Beyond `MOST_ONE_BY_ONE` each value gets its share of that: the form is right, the count is
+    too low."""
     share = min(1.0, MOST_ONE_BY_ONE / max(1, sum(counts.values())))
     for value, number in counts.items():
         for _ in range(round(number * share)):
@@ -74,7 +83,8 @@ def _series(histogram: Histogram, attributes: dict[str, str]) -> Iterator[Any]:
 
 
 def _add(series: Any, counts: Mapping[float, int]) -> None:
-    """Count each value so many times, whatever kind of histogram it is; anything else gets them one by one."""
+    """Count each value so many times, whatever kind of histogram it is; anything else gets them one
+    by one."""
     for value, number in counts.items():
         if not number:
             continue

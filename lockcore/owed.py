@@ -1,9 +1,11 @@
-"""Releases that an instance has still to get: *what it did not take, time → sent again, until the key is gone*. Pure.
+"""Releases that an instance has still to get: *what it did not take, time → sent again, until the
+key is gone*. Pure.
 
-Rules: a release is owed until max_ttl + drift has passed since it is known that it was not taken, not since it was
-asked for: its SET may have left long after it was made, where this process was held up. It is counted for nobody. A new
-connection gets all that is owed at once. On a connection that stands one of them asks, after a pause of 50 ms that
-doubles to 2 s; when that one is taken, the others follow.
+Rules: a release is owed until max_ttl + drift has passed since it is known that it was not taken,
+not since it was asked for: its SET may have left long after it was made, where this process was
+held up. It is counted for nobody. A new connection gets all that is owed at once. On a connection
+that stands one of them asks, after a pause of 50 ms that doubles to 2 s; when that one is taken,
+the others follow.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ NEVER_TAKEN: Final = frozenset(["WRONGTYPE", "NOSCRIPT"])
 
 
 def is_owed(reply: object) -> bool:
-    """True when a release that was answered so is sent again later. A compare-and-delete may be sent many times.
+    """True when a release that was answered so is sent again later. A compare-and-delete may be
+    sent many times.
 
     | answer | what it means | the release |
     |---|---|---|
@@ -41,7 +44,8 @@ def is_owed(reply: object) -> bool:
     | ERR | a proxy that lost its server, or a script that met OOM or MISCONF before Redis 7 | owed |
     | EXECABORT, and every word that nobody knows | it was not taken, and nobody knows for how long | owed |
 
-    An error that stays costs little: one command after 50 ms, then ever fewer, and none once the key has expired.
+    An error that stays costs little: one command after 50 ms, then ever fewer, and none once the
+    key has expired.
     """
     return isinstance(reply, ReplyError) and error_kind(reply) not in NEVER_TAKEN
 
@@ -55,7 +59,9 @@ class OwedRelease:
     success_reply = 1
 
     def __init__(self, debts: Debts, claim: bytes, until_ns: int) -> None:
-        self.debts, self.claim, self.until_ns = debts, claim, until_ns
+        self.debts = debts
+        self.claim = claim
+        self.until_ns = until_ns
         self.started_ns = 0  # when it was sent last
 
     @property
@@ -87,10 +93,24 @@ class OwedRelease:
 class Debts:
     """What is owed to one instance. `due_ns`: when the next one asks; `wake` is told of it."""
 
-    __slots__ = ("_lasts_ns", "_pause_ns", "_put_off", "_under_way", "_waiting", "_wake", "due_ns", "engine", "pipe")
+    __slots__ = (
+        "_lasts_ns",
+        "_pause_ns",
+        "_put_off",
+        "_under_way",
+        "_waiting",
+        "_wake",
+        "due_ns",
+        "engine",
+        "pipe",
+    )
 
-    def __init__(self, engine: Core, pipe: InstancePipe, settings: Settings, wake: Callable[[int], object]) -> None:
-        self.engine, self.pipe, self._wake = engine, pipe, wake
+    def __init__(
+        self, engine: Core, pipe: InstancePipe, settings: Settings, wake: Callable[[int], object]
+    ) -> None:
+        self.engine = engine
+        self.pipe = pipe
+        self._wake = wake
         ttl_ms = settings.max_ttl_ms  # the lease may have been extended
         self._lasts_ns = ttl_ms * NS_PER_MS + drift_ns(ttl_ms, settings.drift_factor)
         self._waiting: deque[OwedRelease] = deque(maxlen=MOST)
@@ -115,8 +135,10 @@ class Debts:
 
     def connected(self, now_ns: int) -> None:
         """A new connection: send all that is owed."""
-        self._under_way, self._put_off = 0, False
-        self.due_ns, self._pause_ns = FAR_FUTURE_NS, FIRST_PAUSE_NS
+        self._under_way = 0
+        self._put_off = False
+        self.due_ns = FAR_FUTURE_NS
+        self._pause_ns = FIRST_PAUSE_NS
         self._pay(now_ns)
 
     def _pay(self, now_ns: int) -> None:

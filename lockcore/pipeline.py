@@ -1,13 +1,15 @@
-"""One connection's order: *commands out, replies in → each reply to the round that awaits it*. Pure.
+"""One connection's order: *commands out, replies in → each reply to the round that awaits it*.
+Pure.
 
 This file is compiled, so it follows the rules of README.md, "Compiled".
 
-Rules: Redis answers a connection's commands in order, so the awaited replies are a FIFO and nothing is tagged. Bytes
-are never changed before they are read. From the beginning of a reply on they are either compared with what is expected
-(whole flights by flight.py, single lines here, straight on the round: `Awaited` says when that is enough), or the reply
-is parsed once it is whole (framing.py). Unasked (RESP3), an instance says that keys were flushed, exactly between the
-replies before and after it, and what others publish (handoff.py). What an instance sends is bounded in size and in
-kinds of errors, and concerns that instance only.
+Rules: Redis answers a connection's commands in order, so the awaited replies are a FIFO and nothing
+is tagged. Bytes are never changed before they are read. From the beginning of a reply on they are
+either compared with what is expected (whole flights by flight.py, single lines here, straight on
+the round: `Awaited` says when that is enough), or the reply is parsed once it is whole
+(framing.py). Unasked (RESP3), an instance says that keys were flushed, exactly between the replies
+before and after it, and what others publish (handoff.py). What an instance sends is bounded in size
+and in kinds of errors, and concerns that instance only.
 """
 
 from collections import deque
@@ -33,7 +35,9 @@ Transmit = Callable[[bytes], int]  # data → bytes still kept because the socke
 LINES_AT_ONCE: Final = 256
 _LINES: Final = b"+-:_"  # the first bytes of what rounds are answered
 LONGEST_ANSWER: Final = 5  # bytes
-LONGEST_LENGTH: Final = 8  # bytes of a length with its line end, where a message is recognised by comparing
+LONGEST_LENGTH: Final = (
+    8  # bytes of a length with its line end, where a message is recognised by comparing
+)
 MOST_KINDS: Final = 32  # of errors, per instance
 MOST_UNASKED: Final = 256  # pushes that have to be parsed, in one piece of data
 
@@ -43,24 +47,60 @@ def nothing(message: object, index: int) -> None:
 
 
 class Pipeline:
-    """The commands in flight to one instance, over however many connections it takes. Counters run since `connect`."""
+    """The commands in flight to one instance, over however many connections it takes. Counters run
+    since `connect`."""
 
     __slots__ = (
-        "_aside", "_framing", "_kept", "_looked_ns", "_passed", "_passing", "_progress", "_replies",
-        "_unasked", "_unasked_read",
-        "address", "awaited", "backlog", "bytes_received", "bytes_sent", "commands", "dialect", "errors", "forgot",
-        "heard", "index", "lag_ns", "late_replies", "message_head", "most_awaited", "most_kept", "pending", "queue",
-        "reads", "reconnects", "seen", "transmit", "writes",
-    )  # fmt: skip
+        "_aside",
+        "_framing",
+        "_kept",
+        "_looked_ns",
+        "_passed",
+        "_passing",
+        "_progress",
+        "_replies",
+        "_unasked",
+        "_unasked_read",
+        "address",
+        "awaited",
+        "backlog",
+        "bytes_received",
+        "bytes_sent",
+        "commands",
+        "dialect",
+        "errors",
+        "forgot",
+        "heard",
+        "index",
+        "lag_ns",
+        "late_replies",
+        "message_head",
+        "most_awaited",
+        "most_kept",
+        "pending",
+        "queue",
+        "reads",
+        "reconnects",
+        "seen",
+        "transmit",
+        "writes",
+    )
 
-    def __init__(self, index: int, address: str, cap: LagCap, forgot: Callable[[InstancePipe, str], None]) -> None:
+    def __init__(
+        self, index: int, address: str, cap: LagCap, forgot: Callable[[InstancePipe, str], None]
+    ) -> None:
         self.index = index
         self.address = address
-        self.most_awaited, self.most_kept = cap.operations, cap.bytes
+        self.most_awaited = cap.operations
+        self.most_kept = cap.bytes
         self.lag_ns = int(cap.age_ms * NS_PER_MS)
         self.forgot = forgot  # it may have forgotten locks just now
-        self.heard: Callable[[object, int], object] = nothing  # a message, and the index of who brought it
-        self.message_head = b""  # how a message of the inbox begins, up to its length; empty: there is no inbox
+        self.heard: Callable[[object, int], object] = (
+            nothing  # a message, and the index of who brought it
+        )
+        self.message_head = (
+            b""  # how a message of the inbox begins, up to its length; empty: there is no inbox
+        )
         self.dialect = Dialect("evalsha", native_extend=False)
         self.pending: deque[Awaited | Flight] = deque()
         self.awaited = 0  # replies
@@ -70,7 +110,11 @@ class Pipeline:
         self.transmit: Transmit | None = None
         self.errors: dict[str, int] = {}
         self.commands = self.bytes_sent = self.bytes_received = self.writes = self.reads = 0
-        self._aside = [0, 0, 0]  # of commands, bytes sent and bytes received: what comes by the clock
+        self._aside = [
+            0,
+            0,
+            0,
+        ]  # of commands, bytes sent and bytes received: what comes by the clock
         self.late_replies = self.reconnects = 0
         self._listen()
 
@@ -81,12 +125,15 @@ class Pipeline:
 
     def open(self, transmit: Transmit, dialect: Dialect) -> None:
         """A new connection, empty in both directions."""
-        self.transmit, self.dialect = transmit, dialect
+        self.transmit = transmit
+        self.dialect = dialect
         self._listen()
 
     def _listen(self) -> None:
         self._framing = Framing(self.address)
-        self._replies: Reader | None = None  # for what is not recognised by comparing, which is rare
+        self._replies: Reader | None = (
+            None  # for what is not recognised by comparing, which is rare
+        )
         self._kept = b""  # the beginning of a reply that is not whole
         self._passing = 0  # bytes still to come of a message that is too long to be ours
         self._passed = 0  # bytes of all that nobody asked for
@@ -117,9 +164,12 @@ class Pipeline:
         return taken
 
     def void_sets(self) -> None:
-        """It has forgotten locks: SETs still out here are SILENT, because it would grant what it has forgotten."""
+        """It has forgotten locks: SETs still out here are SILENT, because it would grant what it
+        has forgotten."""
         awaited = self._take_pending()
-        self.pending += [Ignored(each.started_ns) if isinstance(each, SetRound) else each for each in awaited]
+        self.pending += [
+            Ignored(each.started_ns) if isinstance(each, SetRound) else each for each in awaited
+        ]
         for each in awaited:
             if isinstance(each, SetRound):
                 each.silence(self, "FORGOT")
@@ -130,7 +180,8 @@ class Pipeline:
         self.awaited += 1
 
     def skip(self, replies: int) -> None:
-        """The next `replies` awaited ones will not come by themselves: who awaited them is told by the caller."""
+        """The next `replies` awaited ones will not come by themselves: who awaited them is told by
+        the caller."""
         self.awaited -= replies
         for _ in range(replies):
             self.pending.popleft()
@@ -156,13 +207,15 @@ class Pipeline:
             self.backlog = self.transmit(data)
 
     def set_aside(self, commands: int, sent_bytes: int, received_bytes: int) -> None:
-        """See `InstancePipe.set_aside`: the status leaves it out, or costs would depend on the rate of locks."""
+        """See `InstancePipe.set_aside`: the status leaves it out, or costs would depend on the rate
+        of locks."""
         self._aside[0] += commands
         self._aside[1] += sent_bytes
         self._aside[2] += received_bytes
 
     def receive(self, data: bytes) -> None:
-        """Give every reply that `data` completes to its round. Raises ProtocolError on what nobody can have said."""
+        """Give every reply that `data` completes to its round. Raises ProtocolError on what nobody
+        can have said."""
         self.reads += 1
         self.bytes_received += len(data)
         if self._passing:
@@ -178,14 +231,20 @@ class Pipeline:
                 self._answer(reply)
                 return
         at = 0
-        while at < end and self.transmit is not None:  # else it broke in the middle: what was left is silent by now
+        while (
+            at < end and self.transmit is not None
+        ):  # else it broke in the middle: what was left is silent by now
             oldest: Any = pending[0] if pending else None
             if data[at] == PUSH:
                 stop = self._pushed(data, at)
             elif oldest.__class__ is Flight:
                 stop = self._of_flight(oldest, data, at)
             else:
-                stop = self._one_by_one(data, at) if data[at] in _LINES or data.startswith(b"$-1", at) else at
+                stop = (
+                    self._one_by_one(data, at)
+                    if data[at] in _LINES or data.startswith(b"$-1", at)
+                    else at
+                )
                 if stop == at:
                     stop = self._unusual(oldest, data, at)
             if stop == NOT_WHOLE:
@@ -194,7 +253,9 @@ class Pipeline:
         if at < end:
             self._kept = data[at:]
             if end - at > LONGEST_REPLY:
-                raise ProtocolError(f"{self.address} sent a reply of more than {LONGEST_REPLY:,} bytes")
+                raise ProtocolError(
+                    f"{self.address} sent a reply of more than {LONGEST_REPLY:,} bytes"
+                )
 
     def _answer(self, reply: object) -> None:
         """One of the exact answers (resp.py), to the oldest round."""
@@ -217,11 +278,12 @@ class Pipeline:
         return data[passed:]
 
     def _one_by_one(self, data: bytes, at: int) -> int:
-        """Give lines to the rounds that await them. Returns where a flight begins, or a reply that is neither an exact
-        answer nor an error."""
+        """Give lines to the rounds that await them. Returns where a flight begins, or a reply that
+        is neither an exact answer nor an error."""
         lines = data[at:].split(b"\r\n", LINES_AT_ONCE)
         rest = lines.pop()
-        count, oldest = 0, self.pending.popleft
+        count = 0
+        oldest = self.pending.popleft
         try:
             for line in lines:
                 reply = exact_answer(line, UNEXPECTED)
@@ -254,7 +316,8 @@ class Pipeline:
         return at + sum(map(len, lines[:count])) + 2 * count
 
     def _unusual(self, oldest: Awaited | None, data: bytes, at: int) -> int:
-        """A merged release's header, or a reply that is read as a whole. Returns where it ends, or NOT_WHOLE."""
+        """A merged release's header, or a reply that is read as a whole. Returns where it ends, or
+        NOT_WHOLE."""
         if oldest is None:
             raise ProtocolError(f"{self.address} sent a reply nobody asked for")
         if not oldest.success or not data.startswith(oldest.success, at):
@@ -264,8 +327,8 @@ class Pipeline:
         return at + len(oldest.success)
 
     def _of_flight(self, flight: Flight, data: bytes, at: int) -> int:
-        """Count what a whole flight is answered; anything else makes it await its rounds one by one. Returns where its
-        answers end, or NOT_WHOLE where even the next one does not."""
+        """Count what a whole flight is answered; anything else makes it await its rounds one by
+        one. Returns where its answers end, or NOT_WHOLE where even the next one does not."""
         if not flight.open:
             self.seen = 0  # dissolved, and reached: from here on its rounds are awaited one by one
             self.pending.popleft()
@@ -303,9 +366,9 @@ class Pipeline:
     def _pushed(self, data: bytes, at: int) -> int:
         """What nobody asked for. Returns where it ends, or NOT_WHOLE.
 
-        A message of the inbox always begins with the same bytes, so that it is recognised by comparing them. A flood of
-        messages then costs a quarter of what parsing costs (from source 2.0 µs a message beside 8.5). All else is
-        parsed.
+        A message of the inbox always begins with the same bytes, so that it is recognised by
+        comparing them. A flood of messages then costs a quarter of what parsing costs (from source
+        2.0 µs a message beside 8.5). All else is parsed.
         """
         head = self.message_head
         if head and data.startswith(head, at):
@@ -344,23 +407,28 @@ class Pipeline:
         except HiredisProtocolError as error:
             raise ProtocolError(f"{self.address} does not speak RESP2 or RESP3: {error}") from error
         if reply is NOT_YET or replies.has_data():
-            raise ProtocolError(f"{self.address} does not speak RESP2 or RESP3: it says where a reply ends in two ways")
+            raise ProtocolError(
+                f"{self.address} does not speak RESP2 or RESP3: it says where a reply ends in two ways"
+            )
         self._give(reply)
         return stop
 
     def _count_unasked(self) -> None:
         """One more push has to be parsed. Raises ProtocolError when a piece of data holds too many.
 
-        A server parts from its pushes one by one, and all that clients publish is recognised by comparing. So only a
-        server that floods sends hundreds of others at once. Parsing 64 KiB of the smallest ones would hold the loop for
-        25 ms (from source 72), longer than many an instance timeout, and again in each pass.
+        A server parts from its pushes one by one, and all that clients publish is recognised by
+        comparing. So only a server that floods sends hundreds of others at once. Parsing 64 KiB of
+        the smallest ones would hold the loop for 25 ms (from source 72), longer than many an
+        instance timeout, and again in each pass.
         """
         if self._unasked_read != self.reads:
             self._unasked_read = self.reads
             self._unasked = 0
         self._unasked += 1
         if self._unasked > MOST_UNASKED:
-            raise ProtocolError(f"{self.address} sent more than {MOST_UNASKED} pushes at once that nobody asked for")
+            raise ProtocolError(
+                f"{self.address} sent more than {MOST_UNASKED} pushes at once that nobody asked for"
+            )
 
     def _give(self, reply: object) -> None:
         if isinstance(reply, PushNotification):
@@ -390,19 +458,21 @@ class Pipeline:
         return ""
 
     def is_silent(self, now_ns: int, limit_ns: int) -> bool:
-        """True when nothing it was asked has been answered for `limit_ns`, as seen by regular looks: by the progress
-        between them. Bytes that complete no reply are none, nor is what nobody asked for."""
+        """True when nothing it was asked has been answered for `limit_ns`, as seen by regular
+        looks: by the progress between them. Bytes that complete no reply are none, nor is what
+        nobody asked for."""
         if not self.pending:
             self._progress = None
             return False
         progress = self.bytes_received - self._passed - len(self._kept)
         if progress != self._progress:
-            self._progress, self._looked_ns = progress, now_ns
+            self._progress = progress
+            self._looked_ns = now_ns
         return now_ns - self._looked_ns >= limit_ns
 
     def count_error(self, kind: str) -> None:
-        """One more vote lost to `kind` (an error reply's first word, TIMEOUT, CLOSED or FORGOT). A server that makes up
-        words gets MOST_KINDS of them; the others are counted as OTHER."""
+        """One more vote lost to `kind` (an error reply's first word, TIMEOUT, CLOSED or FORGOT). A
+        server that makes up words gets MOST_KINDS of them; the others are counted as OTHER."""
         errors = self.errors
         if kind not in errors and len(errors) >= MOST_KINDS:
             kind = "OTHER"

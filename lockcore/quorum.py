@@ -1,9 +1,10 @@
-"""Votes into outcomes: *counts of votes, N, q → the name of a round, and when that name is fixed*. Pure.
+"""Votes into outcomes: *counts of votes, N, q → the name of a round, and when that name is fixed*.
+Pure.
 
-Rules, with q = N // 2 + 1 of the *configured* instances, in this order: granted ≥ q → ACQUIRED (TOO_LATE once validity
-≤ 0) · refused ≥ q → CONTENDED · granted + refused < q → UNREACHABLE · else SPLIT_VOTE.
-Source: the Redlock text, "The Redlock algorithm"; the stopping rule is derived in the README and tested over every vote
-table and every arrival order.
+Rules, with q = N // 2 + 1 of the *configured* instances, in this order: granted ≥ q → ACQUIRED
+(TOO_LATE once validity ≤ 0) · refused ≥ q → CONTENDED · granted + refused < q → UNREACHABLE · else
+SPLIT_VOTE. Source: the Redlock text, "The Redlock algorithm"; the stopping rule is derived in the
+README and tested over every vote table and every arrival order.
 """
 
 from lockcore.model import Outcome
@@ -26,7 +27,8 @@ def is_lost(granted: int, undecided: int, quorum: int) -> bool:
 
 
 def outcome_of(granted: int, refused: int, quorum: int) -> Outcome:
-    """The name of a round whose remaining votes are neither grants nor refusals (validity is judged by the caller).
+    """The name of a round whose remaining votes are neither grants nor refusals (validity is judged
+    by the caller).
 
     >>> [outcome_of(granted, refused, quorum=3).name for granted, refused in ((3, 2), (2, 3), (2, 0), (2, 2))]
     ['ACQUIRED', 'CONTENDED', 'UNREACHABLE', 'SPLIT_VOTE']
@@ -52,7 +54,8 @@ def is_settled(granted: int, refused: int, undecided: int, quorum: int) -> bool:
 
 
 def owned_outcome_of(ours: int, not_ours: int, instances: int, quorum: int) -> Outcome:
-    """The name of a release (with RELEASED read as EXTENDED, an extension): on how many the key was ours, or not."""
+    """The name of a release (with RELEASED read as EXTENDED, an extension): on how many the key was
+    ours, or not."""
     if ours >= quorum:
         return Outcome.RELEASED
     if not_ours > instances - quorum:

@@ -1,7 +1,8 @@
 """The lock people use: *resource and TTL → a lease, or the error of its outcome*.
 
-Rules: thin. `Redlock` (gevent or threads) and `AsyncRedlock` (asyncio) have equal methods; what they do is decided in
-attempt.py and engine.py, how they wait in shells/. A shell, and its library, is imported when it is asked for.
+Rules: thin. `Redlock` (gevent or threads) and `AsyncRedlock` (asyncio) have equal methods; what
+they do is decided in attempt.py and engine.py, how they wait in shells/. A shell, and its library,
+is imported when it is asked for.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ def _driver_of(name: Shell) -> type[GreenletDriver | ThreadDriver]:
         from lockcore.shells.blocking import ThreadDriver
 
         return ThreadDriver
-    raise ValueError(f"shell must be auto, gevent or threads, not {name!r} (asyncio: use AsyncRedlock)")
+    raise ValueError(
+        f"shell must be auto, gevent or threads, not {name!r} (asyncio: use AsyncRedlock)"
+    )
 
 
 def _granted(result: Lease | Denied, lease: Lease | None = None) -> Lease:
@@ -76,13 +79,15 @@ def _granted(result: Lease | Denied, lease: Lease | None = None) -> Lease:
 
 
 class _Users:
-    """What can still use a driver: when the last of it is gone, the driver is closed and a ResourceWarning says so.
+    """What can still use a driver: when the last of it is gone, the driver is closed and a
+    ResourceWarning says so.
 
-    Its loop, or its thread, keeps a driver alive for ever, so somebody has to notice that nobody uses it any more. The
-    Redlock alone will not do: `acquire = Redlock.connect(urls).try_acquire` is a method of the driver, and goes on
-    without it. So the two methods that a Redlock hands out are watched, too; each has to be an object that only the
-    Redlock and its users have. A lease is not watched: without its Redlock nobody can give it back. All of that is
-    called by the garbage collector, in any thread and in the middle of anything: what is to be done, the loop does.
+    Its loop, or its thread, keeps a driver alive for ever, so somebody has to notice that nobody
+    uses it any more. The Redlock alone will not do: `acquire = Redlock.connect(urls).try_acquire`
+    is a method of the driver, and goes on without it. So the two methods that a Redlock hands out
+    are watched, too; each has to be an object that only the Redlock and its users have. A lease is
+    not watched: without its Redlock nobody can give it back. All of that is called by the garbage
+    collector, in any thread and in the middle of anything: what is to be done, the loop does.
     """
 
     def __init__(self, driver: GreenletDriver | ThreadDriver | AsyncDriver, *users: object) -> None:
@@ -106,7 +111,8 @@ class _Users:
 
 
 class _AnyRedlock(Generic[D]):
-    """What both kinds of lock have: a driver, its instances, and leases kept alive beside the callers."""
+    """What both kinds of lock have: a driver, its instances, and leases kept alive beside the
+    callers."""
 
     def __init__(self, driver: D) -> None:
         self._driver = driver
@@ -119,10 +125,12 @@ class _AnyRedlock(Generic[D]):
         extensions: int = 1000,
         on_gone: Callable[[Denied], None] | None = None,
     ) -> KeepAlive:
-        """Extend `lease` in the background every `every_ms` (default: a third of its TTL), at most `extensions` times.
+        """Extend `lease` in the background every `every_ms` (default: a third of its TTL), at most
+        `extensions` times.
 
-        Stops at release. When the lease is gone, `KeepAlive.gone` is set and `on_gone` called at once; nothing is sent
-        after the lease's own end. Raises ValueError when `every_ms` or `extensions` is out of range.
+        Stops at release. When the lease is gone, `KeepAlive.gone` is set and `on_gone` called at
+        once; nothing is sent after the lease's own end. Raises ValueError when `every_ms` or
+        `extensions` is out of range.
         """
         keeper = KeepAlive(lease, every_ms, extensions, on_gone)
         self._driver.keep(keeper)
@@ -135,7 +143,8 @@ class _AnyRedlock(Generic[D]):
 
     @property
     def handoffs(self) -> dict[str, int]:
-        """With the policy `push`: turns from other processes, looks at who holds; and where it hears nothing, that."""
+        """With the policy `push`: turns from other processes, looks at who holds; and where it
+        hears nothing, that."""
         handoff = self._driver.engine.handoff
         if handoff is None:
             return {}
@@ -153,9 +162,11 @@ class _AnyRedlock(Generic[D]):
         self._driver.engine.observe_every = every
 
     def observe(self, observer: OperationObserver) -> None:
-        """From now on `observer` is told of every operation, and of attempts as `observe_every` says.
+        """From now on `observer` is told of every operation, and of attempts as `observe_every`
+        says.
 
-        Raises ValueError when there is an observer already: it takes the place of the one given at connect.
+        Raises ValueError when there is an observer already: it takes the place of the one given at
+        connect.
         """
         driver = self._driver
         if driver.engine.observer is not None:
@@ -163,7 +174,9 @@ class _AnyRedlock(Generic[D]):
         listener = observer if isinstance(observer, Listener) else Listener(observer)
         if driver.for_threads:
             listener.among_threads(RLock())
-        driver.engine.observer = driver.engine.listener = Unraising(listener, driver.can_be_interrupted)
+        driver.engine.observer = driver.engine.listener = Unraising(
+            listener, driver.can_be_interrupted
+        )
 
     def _released(self, lease: Lease, ended: Denied) -> None:
         """Tell the observer of a release, then the caller, by raising what is to be raised."""
@@ -194,24 +207,29 @@ class _AnyRedlock(Generic[D]):
 
 
 class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
-    """A lock over N independent instances, for greenlets or threads. Made by `connect`; callers may share it.
+    """A lock over N independent instances, for greenlets or threads. Made by `connect`; callers may
+    share it.
 
-    `try_acquire(resource, ttl_ms, wait_ms=0)`: acquire as a value, a `Lease`, or a `Denied` with its outcome.
-    `try_release(lease)`: RELEASED, GONE (it was no longer ours) or UNREACHABLE (too few answered).
+    `try_acquire(resource, ttl_ms, wait_ms=0)`: acquire as a value, a `Lease`, or a `Denied` with
+    its outcome. `try_release(lease)`: RELEASED, GONE (it was no longer ours) or UNREACHABLE (too
+    few answered).
     """
 
     def __init__(self, driver: GreenletDriver | ThreadDriver) -> None:
         super().__init__(driver)
-        self.try_acquire, self.try_release = driver.methods()  # the driver's own: no wrapper on the hot path
+        self.try_acquire, self.try_release = (
+            driver.methods()
+        )  # the driver's own: no wrapper on the hot path
         _Users(driver, self, self.try_acquire, self.try_release)
 
     @classmethod
     def connect(cls, urls: Sequence[str], *, shell: Shell = "auto", **settings: Any) -> Redlock:
-        """Connect to every instance of `urls` (redis://, rediss://, unix://), at least a quorum of which must answer.
+        """Connect to every instance of `urls` (redis://, rediss://, unix://), at least a quorum of
+        which must answer.
 
-        `settings`: the fields of `lockcore.Settings`. `shell`: how callers wait; `auto` is gevent in a monkey-patched
-        process, else threads. Raises ValueError or TypeError for a bad setting or URL, InstanceError when an instance
-        must not take part or too few can be reached.
+        `settings`: the fields of `lockcore.Settings`. `shell`: how callers wait; `auto` is gevent
+        in a monkey-patched process, else threads. Raises ValueError or TypeError for a bad setting
+        or URL, InstanceError when an instance must not take part or too few can be reached.
 
         >>> Redlock.connect("redis://127.0.0.1")
         Traceback (most recent call last):
@@ -224,33 +242,40 @@ class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
         return cls(_driver_of(shell).connect(_targets_of(urls, checked), checked))
 
     def acquire(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Lease:
-        """Lock `resource` for `ttl_ms` (1 … max_ttl_ms), trying again for up to `wait_ms` (0 … a day; 0: one attempt).
+        """Lock `resource` for `ttl_ms` (1 … max_ttl_ms), trying again for up to `wait_ms` (0 … a
+        day; 0: one attempt).
 
-        Raises AcquireError by outcome: ContendedError, SplitVoteError, UnreachableError, TooLateError. Before anything
-        is sent: ValueError or TypeError for arguments that make no sense, CannotWaitError where it cannot wait.
+        Raises AcquireError by outcome: ContendedError, SplitVoteError, UnreachableError,
+        TooLateError. Before anything is sent: ValueError or TypeError for arguments that make no
+        sense, CannotWaitError where it cannot wait.
         """
         return _granted(self.try_acquire(resource, ttl_ms, wait_ms))
 
     def release(self, lease: Lease) -> None:
-        """Give the lease back. Raises LeaseGoneError (it was no longer ours), UnreachableError (too few answered)."""
+        """Give the lease back. Raises LeaseGoneError (it was no longer ours), UnreachableError (too
+        few answered)."""
         self._released(lease, self._driver.drive(self._release_steps(lease)))
 
     def try_extend(self, lease: Lease, ttl_ms: int | None = None) -> Lease | Denied:
-        """Extend as a value: a new `Lease`, or a `Denied` (GONE, UNREACHABLE): the old one then ends as before."""
+        """Extend as a value: a new `Lease`, or a `Denied` (GONE, UNREACHABLE): the old one then
+        ends as before."""
         return self._extended(lease, self._driver.drive(self._extend_steps(lease, ttl_ms)))
 
     def extend(self, lease: Lease, ttl_ms: int | None = None) -> Lease:
         """Make the lease last `ttl_ms` from now (default: its own TTL).
 
-        Raises LeaseGoneError, UnreachableError (the lease then ends as before), ValueError when that would shorten it.
+        Raises LeaseGoneError, UnreachableError (the lease then ends as before), ValueError when
+        that would shorten it.
         """
         return _granted(self.try_extend(lease, ttl_ms), lease)
 
     @contextmanager
     def hold(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Iterator[Lease]:
-        """`with lock.hold("stock:42", 10_000, wait_ms=500) as lease:` acquires, and releases however the body ends.
+        """`with lock.hold("stock:42", 10_000, wait_ms=500) as lease:` acquires, and releases
+        however the body ends.
 
-        Raises what `acquire` raises; LeaseGoneError at the end when the body outlived its lease and raised nothing.
+        Raises what `acquire` raises; LeaseGoneError at the end when the body outlived its lease and
+        raised nothing.
         """
         lease = self.acquire(resource, ttl_ms, wait_ms)
         try:
@@ -264,10 +289,11 @@ class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
         self.release(lease)
 
     def close(self, drain_s: float = 1.0) -> None:
-        """Refuse new acquires, wait up to `drain_s` (0 … 86,400 s) for what is in flight, close. Idempotent.
+        """Refuse new acquires, wait up to `drain_s` (0 … 86,400 s) for what is in flight, close.
+        Idempotent.
 
-        Holders may give their leases back meanwhile; once nobody has done so for 0.1 s, the rest is left to expire. An
-        acquire that waits raises InstanceClosedError and leaves nothing behind.
+        Holders may give their leases back meanwhile; once nobody has done so for 0.1 s, the rest is
+        left to expire. An acquire that waits raises InstanceClosedError and leaves nothing behind.
         """
         check_number("drain_s", drain_s, 0, A_DAY_MS / 1000)
         self._driver.close(drain_s)
@@ -282,12 +308,14 @@ class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
 class AsyncRedlock(_AnyRedlock["AsyncDriver"]):
     """A lock over N independent instances, for tasks of one event loop (asyncio's own or uvloop).
 
-    Its methods are those of `Redlock`, awaited; `keep_alive` and `instances` do not wait and are the same.
+    Its methods are those of `Redlock`, awaited; `keep_alive` and `instances` do not wait and are
+    the same.
     """
 
     def __init__(self, driver: AsyncDriver) -> None:
         super().__init__(driver)
-        self.try_acquire, self.try_release = driver.try_acquire, driver.try_release
+        self.try_acquire = driver.try_acquire
+        self.try_release = driver.try_release
         _Users(driver, self, self.try_acquire, self.try_release)
 
     @classmethod

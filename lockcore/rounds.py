@@ -1,10 +1,12 @@
-"""One command to all instances and its count, while replies come in: *reply after reply → a settled outcome*. Pure.
+"""One command to all instances and its count, while replies come in: *reply after reply → a settled
+outcome*. Pure.
 
-Rules: a round counts a reply exactly once, whatever order they come in; it is *settled* when its name can no longer
-change and *closed* when nothing is undecided (all replies, or the timeout). A lost SET round asks for its clean-up at
-once, before its name is known. Replies after the close are read and counted as late. `missing` counts grants down to
-zero; the vote margin of a closed round is −missing. How replies are counted without a call into the round is told at
-`Awaited` (awaited.py) and `Flight` (flight.py).
+Rules: a round counts a reply exactly once, whatever order they come in; it is *settled* when its
+name can no longer change and *closed* when nothing is undecided (all replies, or the timeout). A
+lost SET round asks for its clean-up at once, before its name is known. Replies after the close are
+read and counted as late. `missing` counts grants down to zero; the vote margin of a closed round is
+−missing. How replies are counted without a call into the round is told at `Awaited` (awaited.py)
+and `Flight` (flight.py).
 """
 
 from __future__ import annotations
@@ -52,14 +54,18 @@ class Counting(InFlight):
     def tally(self) -> Tally:
         """Votes so far; `undecided` is 0 once the round is closed."""
         engine = self.engine
-        granted, refused, undecided = engine.quorum - self.missing, self.refused, abs(self.undecided)
+        granted = engine.quorum - self.missing
+        refused = self.refused
+        undecided = abs(self.undecided)
         if granted == engine.instances:
             return engine.unanimous
         flight = self.flight  # read once: the tally may be asked for beside the I/O thread
         if flight is not None:
             granted, refused, undecided = flight.counts_of(self)
         known = granted + refused + self.errored + self.silent + undecided
-        return Tally(granted, refused, self.errored, self.silent, engine.instances - known, undecided)
+        return Tally(
+            granted, refused, self.errored, self.silent, engine.instances - known, undecided
+        )
 
     def judge(self) -> None:
         """Settle the name once no reply still out can change it."""
@@ -76,12 +82,19 @@ class Counting(InFlight):
 
 
 class SetRound(Counting):
-    """One attempt's SET on all voting instances, the `voters`. ACQUIRED still has to pass its validity check, made by
-    the caller when it runs again."""
+    """One attempt's SET on all voting instances, the `voters`. ACQUIRED still has to pass its
+    validity check, made by the caller when it runs again."""
 
     __slots__ = (
-        "asked_until_ns", "claim", "cleaned", "denied_by", "newest", "resource", "terms", "voters",
-    )  # fmt: skip
+        "asked_until_ns",
+        "claim",
+        "cleaned",
+        "denied_by",
+        "newest",
+        "resource",
+        "terms",
+        "voters",
+    )
 
     denied_by: int  # once an instance answered with an error: a bit for each
     newest: Lease  # once it was extended
@@ -92,7 +105,9 @@ class SetRound(Counting):
     failure_reply: object = None
     success_outcome = ACQUIRED
 
-    def __init__(self, engine: RoundEngine, resource: str, claim: bytes, terms: Terms, started_ns: int) -> None:
+    def __init__(
+        self, engine: RoundEngine, resource: str, claim: bytes, terms: Terms, started_ns: int
+    ) -> None:
         self.engine = engine
         self.resource = resource
         self.claim = claim
@@ -142,7 +157,8 @@ class SetRound(Counting):
         return getattr(self, "denied_by", 0)
 
     def may_hold(self, pipe: InstancePipe) -> bool:
-        """False where an error answered its SET: nothing changed there, so nothing has to be released."""
+        """False where an error answered its SET: nothing changed there, so nothing has to be
+        released."""
         return not self._denied_by() >> pipe.index & 1
 
     def _one_less(self) -> bool:
@@ -159,7 +175,8 @@ class SetRound(Counting):
 
     def refused_by(self, instances: int) -> None:
         """As many have refused it, and nobody has granted it."""
-        self.missing, self.refused = self.engine.quorum, instances
+        self.missing = self.engine.quorum
+        self.refused = instances
 
     def turned_down(self) -> None:
         """A quorum of an odd number has refused it, and nobody has granted it."""
@@ -169,7 +186,8 @@ class SetRound(Counting):
             self.engine.ready.append(self)
 
     def silence(self, pipe: InstancePipe, kind: str = "CLOSED") -> None:
-        """The connection broke with this reply outstanding, or it no longer counts: the SET may have happened."""
+        """The connection broke with this reply outstanding, or it no longer counts: the SET may
+        have happened."""
         if self._one_less():
             self.silent += 1
             pipe.count_error(kind)
@@ -211,7 +229,8 @@ class SetRound(Counting):
 
 
 def round_of(lease: object, engine: RoundEngine) -> SetRound:
-    """The round that won `lease`. Raises TypeError when that is no lease, ValueError when it is another engine's."""
+    """The round that won `lease`. Raises TypeError when that is no lease, ValueError when it is
+    another engine's."""
     checked = check_lease(lease)
     won = checked.round
     if not isinstance(won, SetRound) or won.engine is not engine:
@@ -220,8 +239,9 @@ def round_of(lease: object, engine: RoundEngine) -> SetRound:
 
 
 class ReleaseRound(Counting):
-    """The release of what the round `won` may hold, on the instances that were sent its SET: is the key still ours
-    there? `refused`: it is not. The others, `never`, were not sent the SET, so the key cannot be ours there."""
+    """The release of what the round `won` may hold, on the instances that were sent its SET: is the
+    key still ours there? `refused`: it is not. The others, `never`, were not sent the SET, so the
+    key cannot be ours there."""
 
     __slots__ = ("won",)
     success = b":1\r\n"
@@ -307,7 +327,9 @@ class ReleaseRound(Counting):
 
     def refused_by(self, instances: int) -> None:
         """It was found another's on as many, and ours on none."""
-        self.missing, self.refused, self.undecided = self.engine.quorum, instances, -abs(self.undecided)
+        self.missing = self.engine.quorum
+        self.refused = instances
+        self.undecided = -abs(self.undecided)
 
     def turned_down(self) -> None:
         """It was found another's on a quorum, and ours on none."""
@@ -325,7 +347,8 @@ class ReleaseRound(Counting):
             self.judge()
 
     def _one_less(self) -> None:
-        """One answer less to come. From now on a success may settle another name too, so all come here (negative)."""
+        """One answer less to come. From now on a success may settle another name too, so all come
+        here (negative)."""
         self.undecided = 1 - abs(self.undecided)
 
     def judge(self) -> None:
@@ -333,16 +356,19 @@ class ReleaseRound(Counting):
         if self.outcome is not None:
             return
         engine = self.engine
-        ours, elsewhere = engine.quorum - self.missing, self.refused + self.never
+        ours = engine.quorum - self.missing
+        elsewhere = self.refused + self.never
         if is_owned_settled(ours, elsewhere, abs(self.undecided), engine.instances, engine.quorum):
             self.outcome = owned_outcome_of(ours, elsewhere, engine.instances, engine.quorum)
             engine.ready.append(self)
 
 
 class ExtendRound(ReleaseRound):
-    """An extension of what `won` holds to other terms: RELEASED is read by its caller as "found ours on a quorum".
+    """An extension of what `won` holds to other terms: RELEASED is read by its caller as "found
+    ours on a quorum".
 
-    `timeout_due_ns`: when its own timeout ends it, once it was sent. The lease's end ends it before that.
+    `timeout_due_ns`: when its own timeout ends it, once it was sent. The lease's end ends it before
+    that.
     """
 
     __slots__ = ("script_arguments", "timeout_due_ns", "to")
@@ -356,7 +382,8 @@ class ExtendRound(ReleaseRound):
 
     @property
     def due_ns(self) -> int:
-        """When it ends at the latest: with its timeout, or with the lease, whoever has extended that meanwhile."""
+        """When it ends at the latest: with its timeout, or with the lease, whoever has extended
+        that meanwhile."""
         return min(self.timeout_due_ns, self.won.lease_end_ns)
 
     @property

@@ -1,7 +1,9 @@
-"""What a Redlock was told, checked at the door: *keyword arguments → one frozen value, or a sentence*; and when it is
-to try again: *attempts so far, now, a random number → the next start, or never*. Pure.
+"""What a Redlock was told, checked at the door: *keyword arguments → one frozen value, or a
+sentence*; and when it is to try again: *attempts so far, now, a random number → the next start, or
+never*. Pure.
 
-Rules: every number carries its unit in its name; a value out of range is a ValueError that names it and its range.
+Rules: every number carries its unit in its name; a value out of range is a ValueError that names it
+and its range.
 """
 
 from dataclasses import dataclass, field
@@ -19,26 +21,31 @@ MOST_ATTEMPTS = 1 << 40
 OLD: Final = 20  # windows of waiting after which it tries twice as soon
 QUICK_ATTEMPTS: Final = 200  # of one acquire; the window does not grow before
 GROWTH_NS: Final = NS_PER_MS  # by which each further attempt makes the window longer
-LONGEST_WINDOW_NS: Final = 250 * NS_PER_MS  # it grows up to this; a longer `window_ms` stays as it is
+LONGEST_WINDOW_NS: Final = (
+    250 * NS_PER_MS
+)  # it grows up to this; a longer `window_ms` stays as it is
 POLICIES = ("full-jitter", "poll", "push", "fixed", "none")
 RETRIED = frozenset({Outcome.CONTENDED, Outcome.SPLIT_VOTE, Outcome.TOO_LATE})
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """When to try again. `policy`: `full-jitter` waits U(0, window); `poll` waits so long at first, then ever shorter;
-    `push` waits until it hears of a release (handoff.py), and polls where that cannot be; `fixed` waits the window
-    ± 25 %. All make their last attempt when the wait ends. `none` never retries, however long its caller may wait.
+    """When to try again. `policy`: `full-jitter` waits U(0, window); `poll` waits so long at first,
+    then ever shorter; `push` waits until it hears of a release (handoff.py), and polls where that
+    cannot be; `fixed` waits the window ± 25 %. All make their last attempt when the wait ends.
+    `none` never retries, however long its caller may wait.
 
-    `window_ms` ≥ 0 (ms); `attempts` ≥ 1 rounds in all, None for as many as the wait has room for, since `wait_ms` is
-    what bounds a wait; `retry_unreachable` also retries when a quorum was impossible.
-    Full jitter spreads contenders best: with 20 contenders a fixed 200 ± 50 ms delay took 152 ms to the first grant,
-    U(0, 5 ms) took 0.9 ms. The window should be at least five times an uncontended acquire.
+    `window_ms` ≥ 0 (ms); `attempts` ≥ 1 rounds in all, None for as many as the wait has room for,
+    since `wait_ms` is what bounds a wait; `retry_unreachable` also retries when a quorum was
+    impossible. Full jitter spreads contenders best: with 20 contenders a fixed 200 ± 50 ms delay
+    took 152 ms to the first grant, U(0, 5 ms) took 0.9 ms. The window should be at least five times
+    an uncontended acquire.
 
-    The window grows: each attempt after the 200th makes it 1 ms longer, up to 250 ms. Whoever has been refused 200
-    times waits for a lock that is held long, and gains little by asking often. The first 200 attempts last about half a
-    second with the default window, so that a hot lock is handed on as fast as ever. A lock that is free after 8 s then
-    costs some 370 attempts and is found within 180 ms, after 60 ms on average; 20 s in vain cost some 480.
+    The window grows: each attempt after the 200th makes it 1 ms longer, up to 250 ms. Whoever has
+    been refused 200 times waits for a lock that is held long, and gains little by asking often. The
+    first 200 attempts last about half a second with the default window, so that a hot lock is
+    handed on as fast as ever. A lock that is free after 8 s then costs some 370 attempts and is
+    found within 180 ms, after 60 ms on average; 20 s in vain cost some 480.
 
     >>> RetryPolicy("sometimes")
     Traceback (most recent call last):
@@ -52,17 +59,28 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
-            raise ValueError(f"retry policy {self.policy!r} is unknown; use {', '.join(POLICIES[:-1])} or none")
+            raise ValueError(
+                f"retry policy {self.policy!r} is unknown; use {', '.join(POLICIES[:-1])} or none"
+            )
         check_number("retry window_ms", self.window_ms, 0, 3_600_000)
         if self.attempts is not None:
             check_whole("retry attempts", self.attempts, 1, MOST_ATTEMPTS)
         if not isinstance(self.retry_unreachable, bool):
-            raise TypeError(f"retry_unreachable must be True or False, not {self.retry_unreachable!r}")
+            raise TypeError(
+                f"retry_unreachable must be True or False, not {self.retry_unreachable!r}"
+            )
 
     def next_start_ns(  # noqa: PLR0917 - called in one place
-        self, outcome: Outcome, attempts: int, now_ns: int, deadline_ns: int, random: float, age_ns: int = 0
+        self,
+        outcome: Outcome,
+        attempts: int,
+        now_ns: int,
+        deadline_ns: int,
+        random: float,
+        age_ns: int = 0,
     ) -> int | None:
-        """When the next attempt starts, in ns, or None for never. `random` is uniform in [0, 1); it waited `age_ns`."""
+        """When the next attempt starts, in ns, or None for never. `random` is uniform in [0, 1); it
+        waited `age_ns`."""
         retried = outcome in RETRIED or (self.retry_unreachable and outcome is Outcome.UNREACHABLE)
         if not retried or self.policy == "none" or now_ns >= deadline_ns:
             return None
@@ -82,7 +100,8 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class LagCap:
-    """How far an instance may lag before it is left alone: commands and bytes not answered, ms of the oldest one."""
+    """How far an instance may lag before it is left alone: commands and bytes not answered, ms of
+    the oldest one."""
 
     operations: int = 20_000
     bytes: int = 8 << 20
@@ -96,10 +115,11 @@ class LagCap:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`max_ttl_ms`: a setting of the whole fleet, shared by every client of it: no larger TTL is granted, and a
-    restarted instance abstains for as long. `instance_timeout_ms`: None for min(50 ms, TTL ÷ 4). `rejoin`: see the
-    README. `observe_every`: one attempt in so many is observed. `merge_releases`: merge script releases of one turn.
-    `wait_for_own`: while this Redlock's own lease on a resource is valid, whoever waits for it here asks for nothing.
+    """`max_ttl_ms`: a setting of the whole fleet, shared by every client of it: no larger TTL is
+    granted, and a restarted instance abstains for as long. `instance_timeout_ms`: None for min(50
+    ms, TTL ÷ 4). `rejoin`: see the README. `observe_every`: one attempt in so many is observed.
+    `merge_releases`: merge script releases of one turn. `wait_for_own`: while this Redlock's own
+    lease on a resource is valid, whoever waits for it here asks for nothing.
 
     >>> Settings(max_ttl_ms=2_000).timeout_ns(ttl_ms=100)
     25000000
@@ -146,12 +166,14 @@ class Settings:
 
     @property
     def silence_ns(self) -> int:
-        """How long an instance may answer nothing it was asked: 2 s, or twice what was set as timeout or as lag."""
+        """How long an instance may answer nothing it was asked: 2 s, or twice what was set as
+        timeout or as lag."""
         patience_ms = max(self.lag_cap.age_ms, self.instance_timeout_ms or 0)
         return max(SILENCE_NS, int(2 * patience_ms * NS_PER_MS))
 
     def timeout_ns(self, ttl_ms: int) -> int:
-        """How long an attempt at `ttl_ms` waits for a silent instance. Raises ValueError when what is set is longer."""
+        """How long an attempt at `ttl_ms` waits for a silent instance. Raises ValueError when what
+        is set is longer."""
         fixed = self.instance_timeout_ms
         if fixed is None:
             return int(min(DEFAULT_TIMEOUT_MS, ttl_ms / 4) * NS_PER_MS)
@@ -163,7 +185,8 @@ class Settings:
         return int(fixed * NS_PER_MS)
 
     def check_ttl(self, ttl_ms: int) -> None:
-        """Raises TypeError unless it is a whole number, ValueError unless its drift < it ≤ max_ttl_ms."""
+        """Raises TypeError unless it is a whole number, ValueError unless its drift < it ≤
+        max_ttl_ms."""
         check_whole("ttl_ms", ttl_ms, 1, A_DAY_MS)
         if ttl_ms > self.max_ttl_ms:
             raise ValueError(

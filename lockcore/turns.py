@@ -1,8 +1,10 @@
-"""Whose turn it is among the callers of one Redlock: *who waits here, what is released → who tries next*. Pure.
+"""Whose turn it is among the callers of one Redlock: *who waits here, what is released → who tries
+next*. Pure.
 
-Rules (README, "Turns"): the lock on the servers stays the only truth; a line only saves commands that would be refused.
-Whoever leaves, in whatever way, passes the turn on. A head that finds no quorum reachable sets the whole line free, so
-that an outage is found by all at once and not by one after the other.
+Rules (README, "Turns"): the lock on the servers stays the only truth; a line only saves commands
+that would be refused. Whoever leaves, in whatever way, passes the turn on. A head that finds no
+quorum reachable sets the whole line free, so that an outage is found by all at once and not by one
+after the other.
 """
 
 from __future__ import annotations
@@ -22,12 +24,22 @@ HOLDERS_KEPT = 1 << 13  # of leases that nobody gives back, the newest
 class Turn(Settled):
     """One caller's place in a line; shells wait for it as for a round of which nothing is sent.
 
-    `outcome`: None while its caller is parked (until `due_ns`, at the latest). `has_come`: it may try. `poked`: the
-    key was released while it was not parked, so it tries again without waiting. `follows`: who stood before it got the
-    lock, so its release will be noticed here. `since_ns`: when its caller came. `watches`: for who has it.
+    `outcome`: None while its caller is parked (until `due_ns`, at the latest). `has_come`: it may
+    try. `poked`: the key was released while it was not parked, so it tries again without waiting.
+    `follows`: who stood before it got the lock, so its release will be noticed here. `since_ns`:
+    when its caller came. `watches`: for who has it.
     """
 
-    __slots__ = ("due_ns", "follows", "has_come", "poked", "resource", "since_ns", "turns", "watches")
+    __slots__ = (
+        "due_ns",
+        "follows",
+        "has_come",
+        "poked",
+        "resource",
+        "since_ns",
+        "turns",
+        "watches",
+    )
 
     def __init__(self, turns: Turns, resource: str, since_ns: int) -> None:
         self.turns = turns
@@ -40,14 +52,17 @@ class Turn(Settled):
 
     def park(self, due_ns: int) -> Turn:
         """Its caller is about to wait for it, until `due_ns` at the latest."""
-        self.outcome, self.due_ns = None, due_ns
+        self.outcome = None
+        self.due_ns = due_ns
         self.turns.parked.add(due_ns, self)
         return self
 
     def settle(self) -> None:
         """Its caller waits no more."""
         if self.outcome is None:
-            self.turns.engine.ready.append(self)  # first: interrupted here it is woken twice rather than never
+            self.turns.engine.ready.append(
+                self
+            )  # first: interrupted here it is woken twice rather than never
             self.outcome = Outcome.CONTENDED
             self.turns.want_wake()
 
@@ -63,8 +78,8 @@ class Turn(Settled):
 
 
 class Absent(Turn):
-    """The place of whoever comes back, until its time comes: the turn was passed to another process, and who comes here
-    stands behind it."""
+    """The place of whoever comes back, until its time comes: the turn was passed to another
+    process, and who comes here stands behind it."""
 
     __slots__ = ()
 
@@ -79,33 +94,44 @@ Line = OrderedDict[Turn, None]
 
 
 class Turns:
-    """`lines`: by resource; an empty one is not kept. `want_wake` asks the shell to wake who is ready.
+    """`lines`: by resource; an empty one is not kept. `want_wake` asks the shell to wake who is
+    ready.
 
-    `holders`: with `wait_for_own`, by resource, the attempt that was sent last; a saving, nothing depends on it. Those
-    that have been given back leave together, when twice as many are there as at the last time: to delete each is dear.
-    `parked`: whose time comes when. Of a line, those whose turn has come stand before those whose has not.
+    `holders`: with `wait_for_own`, by resource, the attempt that was sent last; a saving, nothing
+    depends on it. Those that have been given back leave together, when twice as many are there as
+    at the last time: to delete each is dear. `parked`: whose time comes when. Of a line, those
+    whose turn has come stand before those whose has not.
     """
 
     def __init__(self, engine: Core, *, wait_for_own: bool) -> None:
-        self.engine, self.wait_for_own = engine, wait_for_own
+        self.engine = engine
+        self.wait_for_own = wait_for_own
         self.lines: dict[str, Line] = {}
         self.holders: dict[str, SetRound] = {}
         self._room = FEWEST
-        self.parked: Timetable[Turn] = Timetable(lambda due_ns, turn: turn.outcome is None and turn.due_ns == due_ns)
+        self.parked: Timetable[Turn] = Timetable(
+            lambda due_ns, turn: turn.outcome is None and turn.due_ns == due_ns
+        )
         self.want_wake: Callable[[], object] = int  # nothing, until a shell says what
-        self.emptied: Callable[[str], object] = str  # nothing, where no other process is to hear of it
+        self.emptied: Callable[[str], object] = (
+            str  # nothing, where no other process is to hear of it
+        )
 
     def join(self, turn: Turn) -> None:
-        """To the end of the line; at its head it has come. Its caller may have asked before the head's came."""
+        """To the end of the line; at its head it has come. Its caller may have asked before the
+        head's came."""
         line = self.lines.setdefault(turn.resource, Line())
         turn.has_come = not line or turn.since_ns < next(iter(line)).since_ns
         line[turn] = None
         line.move_to_end(turn, last=len(line) == 1 or not turn.has_come)
 
     def is_taken(self, resource: str) -> bool:
-        """Who can wait stands in line: somebody here waits for it, or has it or asks for it and that is waited for."""
+        """Who can wait stands in line: somebody here waits for it, or has it or asks for it and
+        that is waited for."""
         holder = self.holders.get(resource)
-        return (holder is not None and not holder.cleaned) or (bool(self.lines) and resource in self.lines)
+        return (holder is not None and not holder.cleaned) or (
+            bool(self.lines) and resource in self.lines
+        )
 
     def sent(self, round_: SetRound) -> None:
         """An attempt goes out."""
@@ -114,7 +140,9 @@ class Turns:
         holders = self.holders
         holders[round_.resource] = round_
         if len(holders) > self._room:
-            kept = [(resource, holder) for resource, holder in holders.items() if not holder.cleaned]
+            kept = [
+                (resource, holder) for resource, holder in holders.items() if not holder.cleaned
+            ]
             self.holders = dict(kept[-HOLDERS_KEPT:])
             self._room = FEWEST + 2 * len(self.holders)
 
@@ -129,9 +157,15 @@ class Turns:
     def held_until_ns(self, resource: str) -> int:
         """Until when somebody here has it; 0 when nobody does, as far as is known."""
         round_ = self.holders.get(resource)
-        if round_ is None or round_.cleaned or (round_.outcome is not None and round_.outcome is not ACQUIRED):
+        if (
+            round_ is None
+            or round_.cleaned
+            or (round_.outcome is not None and round_.outcome is not ACQUIRED)
+        ):
             return 0
-        return round_.lease_end_ns  # of an attempt on its way: of what it may be granted. If it is lost, the head hears
+        return (
+            round_.lease_end_ns
+        )  # of an attempt on its way: of what it may be granted. If it is lost, the head hears
 
     def leave(self, turn: Turn, *, unreachable: bool = False, granted: bool = False) -> None:
         """Pass the turn on; to all when a quorum is `unreachable`. Twice is once."""
@@ -185,13 +219,15 @@ class Turns:
 
 
 class Offer:
-    """A lease for its caller: valid if the caller's clock shows less than `until_ns` once it has it in hand."""
+    """A lease for its caller: valid if the caller's clock shows less than `until_ns` once it has it
+    in hand."""
 
     __slots__ = ("lease", "until_ns")
     outcome = ACQUIRED
 
     def __init__(self, lease: Lease, until_ns: int) -> None:
-        self.lease, self.until_ns = lease, until_ns
+        self.lease = lease
+        self.until_ns = until_ns
 
 
 Wanted = Round | Turn | Offer | int

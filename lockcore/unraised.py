@@ -1,7 +1,9 @@
-"""An exception that no caller may see: *an exception, a sentence → `sys.unraisablehook`*; which exceptions those are.
+"""An exception that no caller may see: *an exception, a sentence → `sys.unraisablehook`*; which
+exceptions those are.
 
-CPython's own hook takes nothing but its own struct, which Python code cannot make. So CPython makes it here: an
-exception that leaves a weak reference's callback goes to the hook, and whatever the hook does or raises ends there.
+CPython's own hook takes nothing but its own struct, which Python code cannot make. So CPython makes
+it here: an exception that leaves a weak reference's callback goes to the hook, and whatever the
+hook does or raises ends there.
 """
 
 import sys
@@ -28,10 +30,12 @@ class _Callback:
 
 
 def is_its_own(error: BaseException) -> bool:
-    """Whether the code that was called has raised `error` itself, so that it is no interrupt of its caller.
+    """Whether the code that was called has raised `error` itself, so that it is no interrupt of its
+    caller.
 
-    An interrupt is a BaseException that a signal's handler raises, or that is thrown into a greenlet. Two of those come
-    only to a task or generator that is suspended, which nobody is who calls: asyncio's CancelledError, GeneratorExit.
+    An interrupt is a BaseException that a signal's handler raises, or that is thrown into a
+    greenlet. Two of those come only to a task or generator that is suspended, which nobody is who
+    calls: asyncio's CancelledError, GeneratorExit.
     """
     if isinstance(error, (Exception, GeneratorExit)):
         return True
@@ -40,7 +44,8 @@ def is_its_own(error: BaseException) -> bool:
 
 
 def show_unraised(error: BaseException, sentence: str) -> None:
-    """Have Python print `error` below `sentence`, as it does with what it cannot raise. Raises nothing."""
+    """Have Python print `error` below `sentence`, as it does with what it cannot raise. Raises
+    nothing."""
     referent = set[int]()
     reference: Final = weakref.ref(referent, _Callback(error, sentence))
     del referent  # its last reference: now the callback is called

@@ -1,7 +1,8 @@
-"""A SET round that remembers when each instance was asked and answered: *replies with times → an AttemptRecord*. Pure.
+"""A SET round that remembers when each instance was asked and answered: *replies with times → an
+AttemptRecord*. Pure.
 
-Rules: the record is made once, when the round is closed and its caller has decided (or is gone), whichever comes last;
-replies after the close are not in it.
+Rules: the record is made once, when the round is closed and its caller has decided (or is gone),
+whichever comes last; replies after the close are not in it.
 """
 
 import warnings
@@ -51,7 +52,9 @@ class WatchedSetRound(SetRound):
         """Count and remember what one instance said."""
         if self.undecided:
             granted = reply == b"OK"
-            self.stamp(pipe, Vote.GRANTED if granted else Vote.REFUSED if reply is None else Vote.ERRORED)
+            self.stamp(
+                pipe, Vote.GRANTED if granted else Vote.REFUSED if reply is None else Vote.ERRORED
+            )
         super().reply(reply, pipe)
         self.close()
 
@@ -78,7 +81,8 @@ class WatchedSetRound(SetRound):
     def decided(self, outcome: Outcome | None, now_ns: int) -> None:
         """The caller ran again at `now_ns` and made `outcome` of it; None when it was cancelled."""
         if not self.decided_ns:
-            self.decided_ns, self.decision = now_ns, outcome
+            self.decided_ns = now_ns
+            self.decision = outcome
             self.close()
 
     def close(self) -> None:
@@ -86,16 +90,21 @@ class WatchedSetRound(SetRound):
         if self.undecided or self.flight is not None:
             return
         if not self.closed_ns:
-            self.closed_ns = max(self.engine.now_ns, self.started_ns)  # without voters nothing has moved the engine
+            self.closed_ns = max(
+                self.engine.now_ns, self.started_ns
+            )  # without voters nothing has moved the engine
         if self.decided_ns and self.observer is not None:
-            observer, self.observer = self.observer, None  # type: ignore[assignment]
+            # type: ignore[assignment]
+            observer = self.observer
+            self.observer = None
             try:
                 observer.observe(self._record())
             except Exception as error:  # noqa: BLE001 - whatever it is, votes must not be lost over it
                 _warn(error)
 
     def _record(self) -> AttemptRecord:
-        tally, quorum = self.tally, self.engine.quorum
+        tally = self.tally
+        quorum = self.engine.quorum
         outcome = self.decision or outcome_of(tally.granted, tally.refused, quorum)
         return AttemptRecord(
             resource=self.resource,
@@ -117,7 +126,9 @@ class WatchedSetRound(SetRound):
 def _warn(error: Exception) -> None:
     """Say so; where warnings are errors (`-W error`), as what cannot be raised."""
     try:
-        warnings.warn(f"the observer raised {error!r}; one attempt was not observed", RuntimeWarning, 3)
+        warnings.warn(
+            f"the observer raised {error!r}; one attempt was not observed", RuntimeWarning, 3
+        )
     except Exception as raised:  # noqa: BLE001 - a replaced showwarning may raise anything
         raised.__context__ = error
         show_unraised(raised, "lockcore: an observer raised; one attempt was not observed")
