@@ -1,12 +1,14 @@
-"""One command to all instances and its count, while replies come in: *reply after reply → a settled
-outcome*. Pure.
+"""One command to all instances and its count: *reply after reply → a settled outcome*.
 
-Rules: a round counts a reply exactly once, whatever order they come in; it is *settled* when its
-name can no longer change and *closed* when nothing is undecided (all replies, or the timeout). A
-lost SET round asks for its clean-up at once, before its name is known. Replies after the close are
-read and counted as late. `missing` counts grants down to zero; the vote margin of a closed round is
-−missing. How replies are counted without a call into the round is told at `Awaited` (awaited.py)
-and `Flight` (flight.py).
+Pure. This file is compiled, so it follows the rules of README.md, "Compiled": rounds share base
+classes, each attribute is declared in one class, and a constant is `Final`.
+
+Rules: a round counts a reply exactly once, in whatever order replies come. It is *settled* when its
+outcome can no longer change, and *closed* when nothing is undecided (all replies are in, or the
+timeout has come). A lost SET round asks for its clean-up at once, before its outcome is fixed.
+Replies after the close are read and counted as late. `missing` counts grants down to zero, so the
+vote margin of a closed round is −missing. `Awaited` (awaited.py) and `Flight` (flight.py) say how
+replies are counted without a call into the round.
 """
 
 from __future__ import annotations
@@ -26,7 +28,11 @@ from lockcore.resp import error_kind
 
 
 class RoundEngine(Core):
-    """The engine as its rounds see it. `given_back`: attempts whose release was asked for."""
+    """The engine as its rounds see it.
+
+    `given_back` is the number of attempts whose release was asked for. `unanimous` is the tally of
+    a round that every instance granted: it is made once, because it is the usual one.
+    """
 
     unanimous: Tally
     given_back: int
@@ -42,7 +48,7 @@ class RoundEngine(Core):
 
 
 class Counting(InFlight):
-    """What every round counts, beside `undecided` and `missing` (see there)."""
+    """What every round counts, beside `undecided` and `missing` (see `Awaited`)."""
 
     __slots__ = ("engine", "errored", "refused", "silent")
     engine: RoundEngine
@@ -59,19 +65,18 @@ class Counting(InFlight):
         undecided = abs(self.undecided)
         if granted == engine.instances:
             return engine.unanimous
-        flight = self.flight  # read once: the tally may be asked for beside the I/O thread
+        # The flight is read once: a caller may ask for the tally while the I/O thread counts.
+        flight = self.flight
         if flight is not None:
             granted, refused, undecided = flight.counts_of(self)
-        known = granted + refused + self.errored + self.silent + undecided
-        return Tally(
-            granted, refused, self.errored, self.silent, engine.instances - known, undecided
-        )
+        absent = engine.instances - (granted + refused + self.errored + self.silent + undecided)
+        return Tally(granted, refused, self.errored, self.silent, absent, undecided)
 
     def judge(self) -> None:
-        """Settle the name once no reply still out can change it."""
+        """Settle the outcome once no reply that is still out can change it."""
 
     def expire(self) -> None:
-        """The timeout: whatever is undecided stays SILENT."""
+        """The timeout has come: whatever is undecided stays SILENT."""
         self.silent += abs(self.undecided)
         self.undecided = 0
         self.judge()
@@ -82,8 +87,15 @@ class Counting(InFlight):
 
 
 class SetRound(Counting):
-    """One attempt's SET on all voting instances, the `voters`. ACQUIRED still has to pass its
-    validity check, made by the caller when it runs again."""
+    """One attempt's SET on all voting instances, the `voters`.
+
+    ACQUIRED still has to pass its validity check, which the caller makes when it runs again.
+    `cleaned` says that there is nothing (more) to clean up: the SET was not sent, or its release
+    was asked for.
+
+    `denied_by` has a bit for each instance that answered with an error. `newest` is the lease as it
+    was extended last. `asked_until_ns` is the end of the last extension that was sent.
+    """
 
     __slots__ = (
         "asked_until_ns",
@@ -96,9 +108,11 @@ class SetRound(Counting):
         "voters",
     )
 
-    denied_by: int  # once an instance answered with an error: a bit for each
-    newest: Lease  # once it was extended
-    asked_until_ns: int  # once an extension was sent: the end of the last one
+    # These three have no value until they are needed, so they are read with `getattr` and a
+    # default. Few rounds meet an error or are extended, and every round would have to set them.
+    denied_by: int
+    newest: Lease
+    asked_until_ns: int
     watched = False
     success = b"+OK\r\n"
     success_reply: object = b"OK"
@@ -114,27 +128,29 @@ class SetRound(Counting):
         self.terms = terms
         self.started_ns = started_ns
         self.voters = voters = engine.voters
-        self.undecided = len(voters)  # < 0: every reply through `reply` (awaited.py says why)
-        self.missing = engine.quorum  # counted down, so that the hot path needs one comparison
+        # The sign has a meaning: `Awaited` (awaited.py) explains it.
+        self.undecided = len(voters)
+        # This is counted down, so that the hot path needs one comparison with 0.
+        self.missing = engine.quorum
         self.refused = self.errored = self.silent = 0
-        self.cleaned = True  # until it is sent there is nothing to clean up
+        self.cleaned = True
         self.outcome = None
         self.waiter = None
         self.flight = None
 
     @property
     def valid_until_ns(self) -> int:
-        """The end of what it would grant: start + TTL − drift."""
+        """The end of the lease that it would grant: start + TTL − drift."""
         return self.started_ns + self.terms.usable_ns
 
     @property
     def lease_end_ns(self) -> int:
-        """The end of the newest lease on it."""
+        """The end of the newest lease that it has granted."""
         newest: SetRound | Lease = getattr(self, "newest", self)
         return newest.valid_until_ns
 
     def reply(self, reply: object, pipe: InstancePipe) -> None:
-        """Count what one instance said."""
+        """Count the reply of one instance."""
         if isinstance(reply, ReplyError):
             self.denied_by = self._denied_by() | 1 << pipe.index
         if not self._one_less():
@@ -157,8 +173,10 @@ class SetRound(Counting):
         return getattr(self, "denied_by", 0)
 
     def may_hold(self, pipe: InstancePipe) -> bool:
-        """False where an error answered its SET: nothing changed there, so nothing has to be
-        released."""
+        """False where the SET was answered with an error.
+
+        Nothing changed there, so nothing has to be released.
+        """
         return not self._denied_by() >> pipe.index & 1
 
     def _one_less(self) -> bool:
@@ -168,40 +186,42 @@ class SetRound(Counting):
         return undecided != 0
 
     def carried(self) -> None:
-        """The quorum is reached."""
+        """A quorum has granted the round."""
         if self.outcome is None:
             self.outcome = ACQUIRED
             self.engine.ready.append(self)
 
     def refused_by(self, instances: int) -> None:
-        """As many have refused it, and nobody has granted it."""
+        """So many instances have refused the round, and none has granted it."""
         self.missing = self.engine.quorum
         self.refused = instances
 
     def turned_down(self) -> None:
-        """A quorum of an odd number has refused it, and nobody has granted it."""
+        """A quorum of an odd number of voters has refused the round, and none has granted it."""
         self.clean_up()
         if self.outcome is None:
             self.outcome = CONTENDED
             self.engine.ready.append(self)
 
     def silence(self, pipe: InstancePipe, kind: str = "CLOSED") -> None:
-        """The connection broke with this reply outstanding, or it no longer counts: the SET may
-        have happened."""
+        """The connection broke before the reply, or the reply no longer counts.
+
+        The SET may have happened.
+        """
         if self._one_less():
             self.silent += 1
             pipe.count_error(kind)
             self.judge()
 
     def expire(self) -> None:
-        """The timeout, whose error is counted where the SET has not been answered."""
+        """The timeout has come. Each instance that has not answered gets an error counted."""
         for pipe in self.voters:
             if pipe.awaits_since(self.started_ns):
                 pipe.count_error("TIMEOUT")
         super().expire()
 
     def judge(self) -> None:
-        """Release it once it is lost; settle its name once no vote still out can change that."""
+        """Release the attempt once it is lost, and settle its outcome once that is fixed."""
         quorum = self.engine.quorum
         granted = quorum - self.missing
         undecided = abs(self.undecided)
@@ -212,7 +232,7 @@ class SetRound(Counting):
             self.engine.ready.append(self)
 
     def clean_up(self) -> None:
-        """Release whatever this attempt may hold, on every instance that was sent its SET. Once."""
+        """Release, once, whatever this attempt may hold on the instances that were sent its SET."""
         if not self.cleaned:
             self.cleaned = True
             self.engine.given_back += 1
@@ -225,12 +245,17 @@ class SetRound(Counting):
         self.clean_up()
 
     def decided(self, outcome: Outcome | None, now_ns: int) -> None:
-        """The caller ran again at `now_ns` and made `outcome` of it: news for watched rounds only."""
+        """The caller ran again at `now_ns` and made `outcome` of the round.
+
+        Only watched rounds take note of it.
+        """
 
 
 def round_of(lease: object, engine: RoundEngine) -> SetRound:
-    """The round that won `lease`. Raises TypeError when that is no lease, ValueError when it is
-    another engine's."""
+    """The round that won `lease`.
+
+    Raises TypeError when that is no lease, ValueError when it is another engine's.
+    """
     checked = check_lease(lease)
     won = checked.round
     if not isinstance(won, SetRound) or won.engine is not engine:
@@ -239,9 +264,11 @@ def round_of(lease: object, engine: RoundEngine) -> SetRound:
 
 
 class ReleaseRound(Counting):
-    """The release of what the round `won` may hold, on the instances that were sent its SET: is the
-    key still ours there? `refused`: it is not. The others, `never`, were not sent the SET, so the
-    key cannot be ours there."""
+    """The release of what the round `won` may hold, on the instances that were sent its SET.
+
+    It asks whether the key is still ours there; `refused` counts where it is not. The other
+    instances, `never`, were not sent the SET, so the key cannot be ours there.
+    """
 
     __slots__ = ("won",)
     success = b":1\r\n"
@@ -268,7 +295,7 @@ class ReleaseRound(Counting):
 
     @property
     def never(self) -> int:
-        """The instances where the key cannot be ours, so that nothing was sent there."""
+        """How many instances were sent nothing, because the key cannot be ours there."""
         return self.engine.instances - len(self.won.voters)
 
     def encode(self, dialect: Dialect) -> bytes:
@@ -281,14 +308,14 @@ class ReleaseRound(Counting):
         return eval_of(self.script, self.won.claim, *self.script_arguments)
 
     def reply(self, reply: object, pipe: InstancePipe) -> None:
-        """Count what one instance said; an unknown script is sent again with its source."""
+        """Count the reply of one instance. An unknown script is sent again with its source."""
         if error_kind(reply) == "NOSCRIPT":
             self.engine.send_again(self, pipe, whole=True)
         else:
             self.last_reply(reply, pipe)
 
     def last_reply(self, reply: object, pipe: InstancePipe) -> None:
-        """Count it, whatever it is: a release that the instance cannot take now is owed to it."""
+        """Count the reply, whatever it is. A release that the instance cannot take now is owed."""
         kind = error_kind(reply)
         if is_owed(reply):
             self.put_off(pipe)
@@ -307,38 +334,38 @@ class ReleaseRound(Counting):
         self.judge()
 
     def answers(self, dialect: Dialect) -> tuple[object, object]:
-        """What an instance of this dialect says where the key is ours, and where it is not."""
+        """The replies of this dialect where the key is ours, and where it is not."""
         return self.success_reply, self.failure_reply
 
     def send_alone(self, pipe: InstancePipe) -> None:
-        """What it was sent together with failed as a whole."""
+        """The merged call that carried the release failed as a whole: send the release alone."""
         self.engine.send_again(self, pipe, whole=False)
 
     def put_off(self, pipe: InstancePipe) -> None:
-        """The instance did not take it: it gets it later, if it may hold the key."""
+        """The instance did not take the release. It gets it later, if it may hold the key."""
         if self.won.may_hold(pipe):
             self.engine.owe(pipe, self)
 
     def carried(self) -> None:
-        """It was found ours on a quorum."""
+        """The key was ours on a quorum."""
         if self.outcome is None:
             self.outcome = RELEASED
             self.engine.ready.append(self)
 
     def refused_by(self, instances: int) -> None:
-        """It was found another's on as many, and ours on none."""
+        """The key was another's on so many instances, and ours on none."""
         self.missing = self.engine.quorum
         self.refused = instances
         self.undecided = -abs(self.undecided)
 
     def turned_down(self) -> None:
-        """It was found another's on a quorum, and ours on none."""
+        """The key was another's on a quorum, and ours on no instance."""
         if self.outcome is None:
             self.outcome = GONE
             self.engine.ready.append(self)
 
     def silence(self, pipe: InstancePipe) -> None:
-        """The connection broke."""
+        """The connection broke before the reply: the release is owed."""
         self.put_off(pipe)
         if self.undecided:
             self._one_less()
@@ -347,12 +374,15 @@ class ReleaseRound(Counting):
             self.judge()
 
     def _one_less(self) -> None:
-        """One answer less to come. From now on a success may settle another name too, so all come
-        here (negative)."""
+        """One reply less is to come.
+
+        From now on even a success may settle another outcome than RELEASED. So the number becomes
+        negative, and every reply comes through `reply`.
+        """
         self.undecided = 1 - abs(self.undecided)
 
     def judge(self) -> None:
-        """Settle the name once no reply still out can change it."""
+        """Settle the outcome once no reply that is still out can change it."""
         if self.outcome is not None:
             return
         engine = self.engine
@@ -364,11 +394,10 @@ class ReleaseRound(Counting):
 
 
 class ExtendRound(ReleaseRound):
-    """An extension of what `won` holds to other terms: RELEASED is read by its caller as "found
-    ours on a quorum".
+    """An extension of what `won` holds to other terms.
 
-    `timeout_due_ns`: when its own timeout ends it, once it was sent. The lease's end ends it before
-    that.
+    Its outcome RELEASED means that the key was ours on a quorum. `timeout_due_ns` is when its own
+    timeout ends it, once it was sent. The end of the lease may end it before that.
     """
 
     __slots__ = ("script_arguments", "timeout_due_ns", "to")
@@ -382,13 +411,12 @@ class ExtendRound(ReleaseRound):
 
     @property
     def due_ns(self) -> int:
-        """When it ends at the latest: with its timeout, or with the lease, whoever has extended
-        that meanwhile."""
+        """When it ends at the latest: with its timeout, or with the lease as it is extended now."""
         return min(self.timeout_due_ns, self.won.lease_end_ns)
 
     @property
     def never(self) -> int:
-        """None: an extension asks every instance that can answer."""
+        """Zero: an extension asks every instance that can answer."""
         return 0
 
     @property
@@ -401,11 +429,11 @@ class ExtendRound(ReleaseRound):
         return dialect.encode_extend(self.won.claim, self.to.ttl_ms)
 
     def answers(self, dialect: Dialect) -> tuple[object, object]:
-        """SET … IFEQ answers like a SET, the script like a release."""
+        """The replies of SET … IFEQ, which are those of a SET, or of the script."""
         return (b"OK", None) if dialect.native_extend else (1, 0)
 
     def put_off(self, pipe: InstancePipe) -> None:
-        """An extension is not sent again."""
+        """Do nothing: an extension is not sent again."""
 
 
 Round = SetRound | ReleaseRound
