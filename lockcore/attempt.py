@@ -1,15 +1,18 @@
 """What one operation does next: *(event, now, random) → send a round, wait until a time, or done*.
-Pure.
 
-Each operation is a generator. It yields a `Round` ("send this, wake me when it is settled"), a
-`Turn` ("send nothing, wake me when it is settled"), an int ("wake me at that time, ns") or an
-`Offer` ("is it taken?"), is sent the time (ns) at which it runs again (its caller, for an offer),
-and returns its value. Where its caller is cancelled the shell throws into it, and the round it
+Pure. This file is compiled, so it follows the rules of README.md, "Compiled": a lease is made with
+positional arguments, and nothing here is looked up by name.
+
+Each operation is a generator. It yields one of four requests: a `Round` ("send this, and wake me
+when it is settled"), a `Turn` ("send nothing, and wake me when it is settled"), an int ("wake me at
+that time, in ns") or an `Offer` ("does my caller still get this in time?"). It is sent the time
+(ns) at which it runs again, for an offer the time at which its caller does, and it returns its
+value. Where its caller is cancelled, the shell throws into the generator, and the round that it
 waited for is abandoned.
 
-Rules: a lease is somebody's only by a clock reading of its own thread, taken when it runs again
-with the lease in its hands. Every attempt has its own start and owner token. Source: the Redlock
-text.
+Rules: a lease is somebody's only by a clock reading of its own thread, taken when that thread runs
+again with the lease in its hands. Every attempt has its own start and its own owner token. Source:
+the Redlock text.
 """
 
 from collections.abc import Generator
@@ -31,8 +34,10 @@ Steps = Generator[Wanted, int, "Lease | Denied"]
 def lease_of(
     round_: SetRound, now_ns: int, attempts: int = 1, split_votes: int = 0
 ) -> Lease | None:
-    """The lease a won round gives at `now_ns`; None: its validity is used up. Who decides by it
-    tells a `watched` round (`decided`)."""
+    """The lease that a won round gives at `now_ns`; None if its validity is used up.
+
+    Whoever decides by it calls `decided` of a `watched` round.
+    """
     terms = round_.terms
     started_ns = round_.started_ns
     valid_until_ns = started_ns + terms.usable_ns
@@ -53,7 +58,10 @@ def lease_of(
 
 
 def first_lease(round_: SetRound, now_ns: int) -> Lease | None:
-    """The lease of a first attempt whose caller runs again; None leaves it to `Acquisition.after`."""
+    """The lease of a first attempt whose caller runs again.
+
+    None leaves the decision to `Acquisition.after`.
+    """
     if round_.outcome is not ACQUIRED or round_.engine.retired:
         return None
     lease = lease_of(round_, now_ns)
@@ -92,8 +100,11 @@ class Acquisition:
         self.turn: Turn | None = None
 
     def steps(self, now_ns: int) -> Steps:
-        """From the first attempt on; behind whoever has it or waits for it here, that is made when
-        its turn comes."""
+        """The steps from the first attempt on.
+
+        If somebody here has the resource or waits for it, the first attempt is made when the turn
+        of this caller comes.
+        """
         if self.engine.turns.is_taken(self.resource) and now_ns < self.deadline_ns:
             return self._in_line(now_ns)
         return self._from_first(now_ns)
@@ -104,14 +115,16 @@ class Acquisition:
         return (yield from self.after(round_, now_ns))
 
     def after(self, round_: SetRound, now_ns: int) -> Steps:
-        """From the end of the first attempt on: the hot path sends that one itself."""
+        """The steps from the end of the first attempt on, which the hot path sends itself."""
         self.round = round_
         self.attempts = 1
         return self._in_line(now_ns)
 
     def _in_line(self, now_ns: int) -> Steps:
-        """Whoever is cancelled where it waits is not woken by that later, and its attempt is
-        cleaned up."""
+        """Make attempts until the end. A caller that is cancelled leaves nothing behind.
+
+        Its attempt is cleaned up, and nothing wakes it later.
+        """
         try:
             try:
                 return (yield from self._attempts(now_ns))
@@ -119,10 +132,12 @@ class Acquisition:
                 self._leave()
         except BaseException:
             if self.round is not None:
-                self.round.abandon()  # also when interrupted between its grant and its caller
+                # The interrupt may also have come between the grant and the caller.
+                self.round.abandon()
             if self.turn is not None:
                 self.turn.abandon()
-            self._leave()  # once more, should that have been interrupted
+            # This is done once more, in case the interrupt came in the `finally`.
+            self._leave()
             raise
 
     def _leave(self) -> None:
@@ -138,17 +153,17 @@ class Acquisition:
                 raise InstanceClosedError("all instances", "this Redlock is closed")
             last = self.round
             start_ns = now_ns
-            ended: Outcome | None = None
+            last_outcome: Outcome | None = None
             if last is not None:
                 result = yield from self._ended(last, now_ns)
                 if not isinstance(result, Outcome):
                     return result
-                ended = result
-                again_ns = self._next_start_ns(ended, now_ns)
+                last_outcome = result
+                again_ns = self._next_start_ns(last_outcome, now_ns)
                 if again_ns is None:
                     return Denied(
                         self.resource,
-                        ended,
+                        last_outcome,
                         last.tally,
                         self.attempts,
                         self.split_votes,
@@ -158,9 +173,10 @@ class Acquisition:
                         last,
                     )
                 start_ns = again_ns
-            now_ns = yield from self._my_turn(ended, start_ns, now_ns)
+            now_ns = yield from self._my_turn(last_outcome, start_ns, now_ns)
             self.attempts += 1
-            # an acquire is seen whole, or when it is odd
+            # All attempts of an acquire are observed if its first one is. So is an attempt that
+            # follows an unusual outcome.
             observe = last is not None and (last.watched or last.outcome is not Outcome.CONTENDED)
             self.round = self.engine.set_round(
                 self.resource, self.terms, now_ns, self.attempts, self.started_ns, observe
@@ -168,9 +184,10 @@ class Acquisition:
             now_ns = yield self.round
 
     def _ended(self, round_: SetRound, now_ns: int) -> Generator[Wanted, int, Lease | Outcome]:
-        """What became of an attempt when its caller runs again."""
+        """What became of an attempt, by the time at which its caller runs again."""
         outcome = round_.outcome
-        if outcome is None:  # woken by nobody who knows of it
+        if outcome is None:
+            # Something else than the round has woken the caller.
             round_.abandon()
             outcome = Outcome.UNREACHABLE
         if outcome is ACQUIRED:
@@ -184,40 +201,45 @@ class Acquisition:
                 return lease
             outcome = Outcome.TOO_LATE
             round_.clean_up()
-        if round_.voters:  # else nothing was sent
+        # A round without voters was not sent.
+        if round_.voters:
             self.lost_ns.append(round_.started_ns)
         round_.decided(outcome, now_ns)
         self.split_votes += outcome is Outcome.SPLIT_VOTE
         return outcome
 
     def _my_turn(
-        self, ended: Outcome | None, start_ns: int, now_ns: int
+        self, last_outcome: Outcome | None, start_ns: int, now_ns: int
     ) -> Generator[Wanted, int, int]:
-        """Wait until its turn has come; then, after one that `ended`, until it is free, or
-        `start_ns`, or the end."""
+        """Wait until the turn of this caller has come.
+
+        Then wait until the key is free, until `start_ns`, or until the end. `last_outcome` is that
+        of the last attempt.
+        """
         turn = self.turn
         handoff = self.engine.handoff
         if turn is None:
             turns = self.engine.turns
-            self.turn = turn = Turn(
-                turns, self.resource, self.started_ns
-            )  # known first: an interrupt may come
+            # The turn is remembered before it joins: an interrupt in between must find it.
+            turn = Turn(turns, self.resource, self.started_ns)
+            self.turn = turn
             turns.join(turn)
         waits = not turn.has_come or turn.turns.held_until_ns(self.resource) > now_ns
         if not turn.has_come:
             now_ns = yield turn.park(self.deadline_ns)
         if waits:
-            while (until_ns := self._held_until_ns(turn)) > now_ns:  # an attempt would be refused
+            # As long as somebody here has the key, an attempt would be refused.
+            while (until_ns := self._held_until_ns(turn)) > now_ns:
                 turn.watches = True
                 now_ns = yield turn.park(until_ns)
                 turn.watches = False
             again_ns = self._next_start_ns(Outcome.CONTENDED, now_ns)
             start_ns = self.deadline_ns if again_ns is None else again_ns
-            ended = None
-        heard = (
+            last_outcome = None
+        is_heard = (
             handoff is not None and handoff.hears and handoff.gets_through(self.resource, now_ns)
         )
-        if heard and (ended is None or ended is Outcome.CONTENDED):
+        if is_heard and (last_outcome is None or last_outcome is Outcome.CONTENDED):
             now_ns = yield from self._until_released(turn, now_ns)
         elif now_ns < start_ns and not (turn.poked or self.engine.retired):
             now_ns = yield turn.park(start_ns)
@@ -225,15 +247,19 @@ class Acquisition:
         return now_ns
 
     def _held_until_ns(self, turn: Turn) -> int:
-        """Until when its head waits for somebody here who has it; 0: it does not. Never beyond the
-        deadline."""
+        """Until when the head waits for the caller here that has the key; 0 if it does not wait.
+
+        The time is never beyond the deadline.
+        """
         if turn.poked or self.engine.retired:
             return 0
         return min(turn.turns.held_until_ns(self.resource), self.deadline_ns)
 
     def _until_released(self, turn: Turn, now_ns: int) -> Generator[Wanted, int, int]:
-        """Wait for word that it is free; look now and then whether that was lost. Never beyond the
-        deadline."""
+        """Wait for the message that the key is free, and never beyond the deadline.
+
+        Messages get lost, so it looks now and then.
+        """
         engine = self.engine
         pause_ns = FIRST_LOOK_NS
         again = False
@@ -261,8 +287,10 @@ class Acquisition:
 
 
 def _settled(round_: Round | Turn) -> Generator[Wanted, int, int]:
-    """Wait for a round or a turn. A caller cancelled there is not woken by it later; its attempt is
-    cleaned up."""
+    """Wait for a round or a turn.
+
+    A caller that is cancelled there is not woken by it later, and its attempt is cleaned up.
+    """
     try:
         return (yield round_)
     except BaseException:
@@ -275,18 +303,17 @@ def _denied(lease: Lease, round_: ReleaseRound, outcome: Outcome, now_ns: int) -
 
 
 def release_steps(engine: Engine, lease: Lease, now_ns: int) -> Generator[Wanted, int, Denied]:
-    """One release; the value's outcome is RELEASED, GONE or UNREACHABLE."""
+    """The steps of one release. Its value has the outcome RELEASED, GONE or UNREACHABLE."""
     round_ = engine.release_round(lease, now_ns)
     now_ns = yield from _settled(round_)
     return _denied(lease, round_, round_.outcome or Outcome.UNREACHABLE, now_ns)
 
 
 def extend_steps(engine: Engine, lease: Lease, ttl_ms: int, now_ns: int) -> Steps:
-    """One extension to `ttl_ms` from now: a new lease, or GONE or UNREACHABLE (the old lease then
-    ends as before).
+    """The steps of one extension to `ttl_ms` from now.
 
-    One that has not been answered when the lease ends is GONE at that moment: it ends no later than
-    the lease.
+    Its value is a new lease, or a `Denied` with GONE or UNREACHABLE; then the old lease ends as
+    before. An extension that has not been answered when the lease ends is GONE at that moment.
 
     Raises ValueError when the extension would end before the present `valid_until_ns` (that of the
     newest lease, if this one has been extended before), or before an extension that is on its way:
@@ -300,7 +327,8 @@ def extend_steps(engine: Engine, lease: Lease, ttl_ms: int, now_ns: int) -> Step
     valid_until_ns = now_ns + terms.usable_ns
     if valid_until_ns <= asked_until_ns(lease):
         raise ValueError(
-            f"extending {lease.resource!r} by {ttl_ms} ms would end it before its present end; use a longer ttl_ms"
+            f"extending {lease.resource!r} by {ttl_ms} ms would end it before its present end; "
+            "use a longer ttl_ms"
         )
     round_.won.asked_until_ns = valid_until_ns
     now_ns = yield from _settled(round_)
@@ -308,9 +336,8 @@ def extend_steps(engine: Engine, lease: Lease, ttl_ms: int, now_ns: int) -> Step
     if outcome is not Outcome.RELEASED:
         if outcome is Outcome.UNREACHABLE and now_ns >= newest_of(lease).valid_until_ns:
             outcome = Outcome.GONE
-            engine.clean_up(
-                round_.won
-            )  # it may yet be executed somewhere, and nobody believes in it any more
+            # An instance may yet carry it out, and nobody believes in the lease any more.
+            engine.clean_up(round_.won)
         return _denied(lease, round_, outcome, now_ns)
     extended = Lease(
         lease.resource,
@@ -323,14 +350,14 @@ def extend_steps(engine: Engine, lease: Lease, ttl_ms: int, now_ns: int) -> Step
         lease.attempts,
         lease.split_votes,
     )
-    end_ns = newest_of(lease).valid_until_ns  # another extension of it may have come meanwhile
+    # Another extension of the lease may have succeeded meanwhile.
+    end_ns = newest_of(lease).valid_until_ns
     if now_ns < min(end_ns, valid_until_ns):
         now_ns = yield Offer(extended, min(end_ns, valid_until_ns))
     if now_ns >= min(end_ns, valid_until_ns):
         if now_ns >= end_ns:
-            engine.clean_up(
-                round_.won
-            )  # nobody believes in it any more, and its keys have been made to last
+            # Nobody believes in the lease any more, and its keys have been made to last longer.
+            engine.clean_up(round_.won)
         return _denied(lease, round_, Outcome.GONE, now_ns)
     extended.granted_ns = now_ns
     if valid_until_ns > end_ns:
@@ -339,11 +366,11 @@ def extend_steps(engine: Engine, lease: Lease, ttl_ms: int, now_ns: int) -> Step
 
 
 def newest_of(lease: Lease) -> Lease:
-    """The lease as it was extended last, whoever did it; itself if it never was."""
+    """The lease as it was extended last, by whomever; the lease itself if it never was."""
     newest: Lease = getattr(lease.round, "newest", lease)
     return newest
 
 
 def asked_until_ns(lease: Lease) -> int:
-    """The furthest end that anybody has asked of the instances for it, granted or not."""
+    """The furthest end that anybody has asked of the instances for the lease, granted or not."""
     return max(newest_of(lease).valid_until_ns, getattr(lease.round, "asked_until_ns", 0))

@@ -1,9 +1,13 @@
-"""Which rounds wait for whom, and until when: *rounds sent, now → the ones to expire*. Pure.
+"""Which rounds wait for whom, and until when: *rounds sent, now → the rounds to expire*.
 
-Rules: a round's timeout counts from its own start, before its first byte was queued; what leaves
-late because this process was held up still gets a tenth of it on the wire. Batches are kept whole
-and looked at only when one of their rounds may be due; a batch whose last round is answered is
-answered (one order per connection), so it is dropped without a look. Single things stand in a heap.
+Pure. This file is compiled, so it follows the rules of README.md, "Compiled": the tables have
+slots, and `Timetable` takes a function where a subclass would be looked up by name.
+
+Rules: a round's timeout counts from its own start, before its first byte was queued. What leaves
+late because this process was held up still gets a tenth of its timeout on the wire. Batches are
+kept whole and looked at only when one of their rounds may be due. A batch whose last round is
+answered is answered (one order per connection), so it is dropped without a look. Single things
+stand in a heap.
 """
 
 from collections import deque
@@ -16,15 +20,23 @@ from lockcore.clock import FAR_FUTURE_NS
 from lockcore.flight import MergedReply
 from lockcore.rounds import ExtendRound, Part, Round
 
-GRACE: Final = 10  # the least time on the wire is the round's timeout divided by this
+# A round has at least its timeout, divided by this, on the wire.
+GRACE: Final = 10
 T = TypeVar("T")
 FEWEST: Final = 64
 
 
+# A heap whose entries are not taken out when their thing is over, as that would need a search. They
+# are passed over when their time comes, or thrown out together once the heap has doubled: at most
+# half of it, and 64 entries, are over. Each entry has a number, so that two entries of the same
+# time compare without comparing their things. To act on a thing comes before its entry is popped,
+# and the pop checks the number: `act` may have added an entry in front, and an interrupt in `act`
+# leaves the entry where it is, so that its time comes again.
 class Timetable(Generic[T]):
-    """Things by their times. `is_open(due_ns, thing)`: it is not over, and that is still its time.
-    At most half of what is kept (and 64) is over. An interrupt loses nothing: a thing leaves after
-    it was acted upon."""
+    """Things by their times.
+
+    `is_open(due_ns, thing)` is True while the thing is not over and `due_ns` is still its time.
+    """
 
     __slots__ = ("_entries", "_is_open", "_numbers", "_room")
 
@@ -39,21 +51,21 @@ class Timetable(Generic[T]):
 
     @property
     def next_ns(self) -> int:
-        """Nothing is due before."""
+        """The first time in the table. Nothing is due before."""
         entries = self._entries
         return entries[0][0] if entries else FAR_FUTURE_NS
 
     def add(self, due_ns: int, thing: T) -> None:
-        """`thing` falls due then."""
+        """Note that `thing` is due at `due_ns`."""
         if len(self._entries) >= self._room:
-            kept = [entry for entry in self._entries if self._is_open(entry[0], entry[2])]
-            heapify(kept)
-            self._entries = kept
-            self._room = 2 * len(kept) + FEWEST
+            entries = [entry for entry in self._entries if self._is_open(entry[0], entry[2])]
+            heapify(entries)
+            self._entries = entries
+            self._room = 2 * len(entries) + FEWEST
         heappush(self._entries, (due_ns, next(self._numbers), thing))
 
     def run(self, now_ns: int, act: Callable[[T], object]) -> None:
-        """`act` on everything that is due; it may add to the table."""
+        """Call `act` with everything that is due. It may add to the table."""
         while self._entries and (entry := self._entries[0])[0] <= now_ns:
             if self._is_open(entry[0], entry[2]):
                 act(entry[2])
@@ -62,21 +74,25 @@ class Timetable(Generic[T]):
 
 
 class Deadlines:
-    """`due_ns`: when a look is needed, at the latest; maybe for nothing by then."""
+    """When rounds expire.
+
+    `due_ns` is when the next look is needed at the latest. By then there may be nothing to do.
+    """
 
     __slots__ = ("_batches", "_singles", "due_ns")
 
     def __init__(self) -> None:
         self.due_ns = FAR_FUTURE_NS
-        self._batches: deque[tuple[int, int, list[Part]]] = deque()  # due, sent, rounds
+        # For each batch: when it is due, when it was sent, and its rounds.
+        self._batches: deque[tuple[int, int, list[Part]]] = deque()
         self._singles: Timetable[Round] = Timetable(lambda _, round_: _is_open(round_))
 
     def wake(self, due_ns: int) -> None:
-        """Something else needs a look then."""
+        """Something else needs a look at `due_ns`."""
         self.due_ns = min(self.due_ns, due_ns)
 
     def watch_batch(self, rounds: list[Part], sent_ns: int, shortest_ns: int) -> None:
-        """A batch was sent to all voters at `sent_ns`; `shortest_ns`: the shortest timeout in it."""
+        """A batch was sent to all voters at `sent_ns`. Its shortest timeout is `shortest_ns`."""
         batches = self._batches
         while batches and not _is_open(batches[0][2][-1]):
             batches.popleft()
@@ -87,16 +103,15 @@ class Deadlines:
     def watch(self, round_: Round, sent_ns: int) -> None:
         """A round was sent to some instances only."""
         due_ns = _due_ns(sent_ns, round_.started_ns, round_.terms.timeout_ns)
-        if isinstance(
-            round_, ExtendRound
-        ):  # an answer after the lease's end extends nothing, so nobody waits for it
+        if isinstance(round_, ExtendRound):
+            # An answer after the lease's end extends nothing, so nobody waits for it.
             round_.timeout_due_ns = due_ns
             due_ns = round_.due_ns
         self._singles.add(due_ns, round_)
         self.wake(due_ns)
 
     def _expire(self, round_: Round, now_ns: int) -> None:
-        """Its time has come, unless it waited for the end of a lease that was extended meanwhile."""
+        """Expire a round, unless it waits for the end of a lease that was extended meanwhile."""
         if isinstance(round_, ExtendRound) and round_.due_ns > now_ns:
             self._singles.add(round_.due_ns, round_)
         else:
@@ -133,7 +148,7 @@ class Deadlines:
 
 
 def _is_open(round_: Part) -> bool:
-    """It awaits votes, or an interrupt came between its last vote and its judgement."""
+    """True while votes are out, or if an interrupt came between the last vote and its judgement."""
     return round_.undecided != 0 or round_.outcome is None
 
 

@@ -1,10 +1,12 @@
-"""Whose turn it is among the callers of one Redlock: *who waits here, what is released → who tries
-next*. Pure.
+"""Whose turn it is among the callers of one Redlock: *waiting callers, releases → who tries next*.
 
-Rules (README, "Turns"): the lock on the servers stays the only truth; a line only saves commands
+Pure. This file is compiled, so it follows the rules of README.md, "Compiled": `Turns` has
+dictionaries as attributes and is none itself, as machine code would look its methods up by name.
+
+Rules (README, "Turns"): the lock on the servers stays the only truth. A line only saves commands
 that would be refused. Whoever leaves, in whatever way, passes the turn on. A head that finds no
-quorum reachable sets the whole line free, so that an outage is found by all at once and not by one
-after the other.
+quorum reachable sets the whole line free, so that all find an outage at once, not one after the
+other.
 """
 
 from __future__ import annotations
@@ -18,16 +20,21 @@ from lockcore.deadlines import FEWEST, Timetable
 from lockcore.model import ACQUIRED, Lease, Outcome
 from lockcore.rounds import Round, SetRound
 
-HOLDERS_KEPT = 1 << 13  # of leases that nobody gives back, the newest
+# Of the leases that nobody gives back, so many are remembered: the newest.
+HOLDERS_KEPT = 1 << 13
+
+
+def nothing(*_: object) -> None:
+    """Do nothing: nobody has said yet what is to be done."""
 
 
 class Turn(Settled):
-    """One caller's place in a line; shells wait for it as for a round of which nothing is sent.
+    """One caller's place in a line. Shells wait for it as for a round of which nothing is sent.
 
-    `outcome`: None while its caller is parked (until `due_ns`, at the latest). `has_come`: it may
+    `outcome` is None while its caller is parked, until `due_ns` at the latest. `has_come`: it may
     try. `poked`: the key was released while it was not parked, so it tries again without waiting.
-    `follows`: who stood before it got the lock, so its release will be noticed here. `since_ns`:
-    when its caller came. `watches`: for who has it.
+    `follows`: the caller before it got the lock, so that release will be noticed here. `since_ns`
+    is when its caller came. `watches`: it waits for the caller here that has the key.
     """
 
     __slots__ = (
@@ -51,7 +58,7 @@ class Turn(Settled):
         self.waiter = None
 
     def park(self, due_ns: int) -> Turn:
-        """Its caller is about to wait for it, until `due_ns` at the latest."""
+        """Its caller is about to wait for the turn, until `due_ns` at the latest."""
         self.outcome = None
         self.due_ns = due_ns
         self.turns.parked.add(due_ns, self)
@@ -60,9 +67,8 @@ class Turn(Settled):
     def settle(self) -> None:
         """Its caller waits no more."""
         if self.outcome is None:
-            self.turns.engine.ready.append(
-                self
-            )  # first: interrupted here it is woken twice rather than never
+            # This comes first. If it is interrupted, the caller is woken twice rather than never.
+            self.turns.engine.ready.append(self)
             self.outcome = Outcome.CONTENDED
             self.turns.want_wake()
 
@@ -73,13 +79,15 @@ class Turn(Settled):
             self.has_come = True
 
     def abandon(self) -> None:
-        """The caller is gone; leaving the line is its own step."""
+        """The caller is gone. To leave the line is a step of its own."""
         self.waiter = None
 
 
 class Absent(Turn):
-    """The place of whoever comes back, until its time comes: the turn was passed to another
-    process, and who comes here stands behind it."""
+    """The place of a caller that is not there: the turn was passed to another process.
+
+    Until its time comes, or the turn comes back, whoever comes here stands behind it.
+    """
 
     __slots__ = ()
 
@@ -89,18 +97,28 @@ class Absent(Turn):
         self.turns.leave(self)
 
 
+# The turns that wait for a resource, in order. A caller that leaves the middle of the line costs no
+# more than one that leaves its head.
 Line = OrderedDict[Turn, None]
-"""Who waits for a resource, in order; who leaves its middle costs no more than who leaves its head."""
 
 
+# Turns have a time of their own: `parked` is a heap of all turns with the time at which each goes
+# on by itself. A round has a timeout that is the same for a whole batch, so rounds stand in batches
+# (deadlines.py). A turn's time is drawn at random and differs for each caller. It must also be
+# cheap to leave early, as most do: a settled turn stays in the heap and is passed over. So a parked
+# caller costs the same however many are parked (a test parks 5,000 of them).
+#
+# `holders` is kept only with `wait_for_own`: by resource the attempt that was sent last. It saves
+# commands, and nothing depends on it. Attempts that have been given back are not deleted one by
+# one. They leave together when the dictionary has become twice as long as it was at the last time.
+# While each release deleted its entry, and `Turns` was a kind of dictionary, it all cost 2,200 more
+# instructions per cycle (callgrind; README, "Tried").
 class Turns:
-    """`lines`: by resource; an empty one is not kept. `want_wake` asks the shell to wake who is
-    ready.
+    """The lines of the callers of one Redlock.
 
-    `holders`: with `wait_for_own`, by resource, the attempt that was sent last; a saving, nothing
-    depends on it. Those that have been given back leave together, when twice as many are there as
-    at the last time: to delete each is dear. `parked`: whose time comes when. Of a line, those
-    whose turn has come stand before those whose has not.
+    `lines` are by resource; an empty line is not kept. In a line, the turns that have come stand
+    before those that have not. `want_wake` asks the shell to wake whoever is ready. `emptied` is
+    called with a resource when nobody waits for it here any more.
     """
 
     def __init__(self, engine: Core, *, wait_for_own: bool) -> None:
@@ -112,42 +130,45 @@ class Turns:
         self.parked: Timetable[Turn] = Timetable(
             lambda due_ns, turn: turn.outcome is None and turn.due_ns == due_ns
         )
-        self.want_wake: Callable[[], object] = int  # nothing, until a shell says what
-        self.emptied: Callable[[str], object] = (
-            str  # nothing, where no other process is to hear of it
-        )
+        self.want_wake: Callable[[], object] = nothing
+        self.emptied: Callable[[str], object] = nothing
 
     def join(self, turn: Turn) -> None:
-        """To the end of the line; at its head it has come. Its caller may have asked before the
-        head's came."""
+        """Put a turn at the end of the line. At the head of the line it has come.
+
+        It has also come if its caller asked before the caller of the head did.
+        """
         line = self.lines.setdefault(turn.resource, Line())
         turn.has_come = not line or turn.since_ns < next(iter(line)).since_ns
         line[turn] = None
         line.move_to_end(turn, last=len(line) == 1 or not turn.has_come)
 
     def is_taken(self, resource: str) -> bool:
-        """Who can wait stands in line: somebody here waits for it, or has it or asks for it and
-        that is waited for."""
+        """True when a caller that can wait must stand in line.
+
+        Somebody here waits for the resource. Or somebody here has it or asks for it, and callers
+        wait for that.
+        """
         holder = self.holders.get(resource)
         return (holder is not None and not holder.cleaned) or (
             bool(self.lines) and resource in self.lines
         )
 
     def sent(self, round_: SetRound) -> None:
-        """An attempt goes out."""
+        """An attempt is sent."""
         if not self.wait_for_own:
             return
         holders = self.holders
         holders[round_.resource] = round_
         if len(holders) > self._room:
-            kept = [
+            present = [
                 (resource, holder) for resource, holder in holders.items() if not holder.cleaned
             ]
-            self.holders = dict(kept[-HOLDERS_KEPT:])
+            self.holders = dict(present[-HOLDERS_KEPT:])
             self._room = FEWEST + 2 * len(self.holders)
 
     def given_back(self, round_: SetRound) -> None:
-        """It is released, or was lost: the head waits for it no more."""
+        """An attempt is released, or was lost: the head waits for it no more."""
         if self.lines and self.holders.get(round_.resource) is round_:
             line = self.lines.get(round_.resource)
             head = next(iter(line)) if line else None
@@ -155,20 +176,20 @@ class Turns:
                 head.settle()
 
     def held_until_ns(self, resource: str) -> int:
-        """Until when somebody here has it; 0 when nobody does, as far as is known."""
+        """Until when somebody here has the key; 0 when nobody does, as far as is known.
+
+        Of an attempt on its way it is the end of what it may be granted. If that attempt is lost,
+        the head hears of it.
+        """
         round_ = self.holders.get(resource)
-        if (
-            round_ is None
-            or round_.cleaned
-            or (round_.outcome is not None and round_.outcome is not ACQUIRED)
-        ):
+        if round_ is None or round_.cleaned:
             return 0
-        return (
-            round_.lease_end_ns
-        )  # of an attempt on its way: of what it may be granted. If it is lost, the head hears
+        if round_.outcome is not None and round_.outcome is not ACQUIRED:
+            return 0
+        return round_.lease_end_ns
 
     def leave(self, turn: Turn, *, unreachable: bool = False, granted: bool = False) -> None:
-        """Pass the turn on; to all when a quorum is `unreachable`. Twice is once."""
+        """Pass the turn on, and to all when a quorum is `unreachable`. To call it twice is fine."""
         line = self.lines.get(turn.resource)
         if line is None:
             return
@@ -188,7 +209,10 @@ class Turns:
             other.come()
 
     def end(self) -> None:
-        """Nobody may wait any more: the Redlock is closed, as each will be told at its next step."""
+        """Nobody may wait any more: the Redlock is closed.
+
+        Each caller is told so at its next step.
+        """
         for line in list(self.lines.values()):
             for turn in list(line):
                 turn.settle()
@@ -202,13 +226,13 @@ class Turns:
             head.settle()
 
     def hold_place(self, resource: str, until_ns: int) -> None:
-        """Who comes until then stands in line, though nobody does yet."""
+        """Hold a place in line, so that whoever comes until then stands behind it."""
         place = Absent(self, resource, 0)
         self.join(place)
         place.park(until_ns)
 
     def take_place(self, resource: str) -> None:
-        """The turn has come back."""
+        """The turn has come back: the place that was held at the head of the line is given up."""
         for turn in list(self.lines.get(resource, ()))[:1]:
             if isinstance(turn, Absent):
                 turn.settle()
@@ -218,9 +242,20 @@ class Turns:
         self.parked.run(now_ns, lambda turn: turn.settle())
 
 
+# The trick of an offer. A lease is somebody's only by a clock reading of its own thread, taken when
+# it has the lease in its hands. The steps of an operation may run in another thread (the I/O thread
+# of a Redlock for threads), and its reading says nothing about when the caller's thread gets to
+# run: that thread may wait for a core for longer than the lease lasts. So a step does not return a
+# lease. It yields an `Offer`. Where the steps run in the caller's own greenlet or task, the shell
+# answers at once with the time. Where they run elsewhere, the caller's thread takes the offer and
+# reads the clock. Only then the steps go on with that reading, to a lease or to TOO_LATE.
+# Without it a caller that was held up would believe in a lease that has run out (`test_handover.py`
+# holds a thread up on each path).
 class Offer:
-    """A lease for its caller: valid if the caller's clock shows less than `until_ns` once it has it
-    in hand."""
+    """A lease for its caller.
+
+    It is valid if the caller's clock shows less than `until_ns` once the caller has it in hand.
+    """
 
     __slots__ = ("lease", "until_ns")
     outcome = ACQUIRED
