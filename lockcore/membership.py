@@ -1,12 +1,15 @@
-"""Which instances may vote: *hello, loss, lag, time → a member's state*. Pure.
+"""Which instances may vote: *hello, loss, lag, time → the state of a member*.
+
+Pure. This file is compiled, so it follows the rules of README.md, "Compiled": `VOTING` is `Final`,
+as machine code reads a constant faster than a member of an enum.
 
 Rules (the Redlock text's *delayed restart*, done by the client): an instance that may have
-forgotten locks abstains until all of them have expired: for max_ttl + drift from the moment it is
-noticed, by another identity in the handshake, by -READONLY, and by what the server tells or is
-asked on a connection that stays. No server tells of SWAPDB: its counter is read ahead of SETs, ten
-times a second at most. The README's table has how long by `rejoin`. Abstaining stops SETs only. An
-instance over its lag cap is left alone until it has caught up. One that is down is tried again with
-back-off.
+forgotten locks abstains until all of them have expired. That is max_ttl + drift from the moment
+when it is noticed: by another identity in the handshake, by -READONLY, and by what the server tells
+or is asked on a connection that stays. No server tells of SWAPDB, so its counter is read ahead of
+SETs, four times a second at most. The README's table says how long each policy (`rejoin`) has an
+instance abstain. Abstaining stops SETs only. An instance over its lag cap is left alone until it
+has caught up. An instance that is down is tried again with back-off.
 """
 
 from __future__ import annotations
@@ -24,14 +27,21 @@ Rejoin = Literal["delay", "trust-first", "trust"]
 FIRST_BACKOFF_NS = 50 * NS_PER_MS
 LONGEST_BACKOFF_NS = 2 * NS_PER_S
 ASK_EVERY_NS = NS_PER_S
+
 # A reading takes a server about 10 µs. So 1,000 busy clients take 4 % of its core, where 100 ms
 # would take 10 %.
 SWAPS_EVERY_NS: Final = NS_PER_S // 4
-NOT_COUNTED: Final = (
-    -1
-)  # a server whose INFO has no statistics of commands, or too many to read them on and on
-LONGEST_STATISTICS: Final = 1 << 15  # bytes; a reply of twice as many ends a connection
-SAME_START_S = 1.0  # uptime comes in whole seconds
+
+# A server whose INFO has no statistics of commands, or so many that it would cost too much to read
+# them again and again.
+NOT_COUNTED: Final = -1
+
+# Longer statistics are not read. A reply of twice as many bytes would end the connection.
+LONGEST_STATISTICS: Final = 1 << 15  # bytes
+
+# Two starts within this time may be the same one, as uptime comes in whole seconds.
+SAME_START_S = 1.0
+
 SWAPPED = "databases were swapped"
 SWAPS = request(b"INFO", b"commandstats")
 MUST_EXPIRE = "locks it may have forgotten must expire first"
@@ -52,34 +62,38 @@ _UNCONNECTED: Final = (State.DOWN, State.REFUSED)
 
 
 class IdentityKind(Enum):
-    """By what two contacts with a server are told to be with one run of one server, the best first."""
+    """How two contacts are recognised as contacts with one run of one server; the best first."""
 
     RUN_ID = "run_id"
     REPLICATION_ID = "master_replid"
     PROCESS = "process_id and start time"
 
 
-NO_IDENTITY = "neither run_id nor master_replid nor process_id with uptime_in_seconds, so a restart could not be noticed"
+NO_IDENTITY = (
+    "neither run_id nor master_replid nor process_id with uptime_in_seconds, so a restart could "
+    "not be noticed"
+)
 MEANINGS = {
     IdentityKind.RUN_ID: "every restart is noticed",
-    IdentityKind.REPLICATION_ID: "no run_id: a restart is noticed by the new master_replid; a first replica changes "
-    "it, too, and costs max_ttl without its vote",
-    IdentityKind.PROCESS: "neither run_id nor master_replid: a restart is noticed by another process_id or start time, "
-    "not one within a second with the same number; the same server given twice is not noticed",
+    IdentityKind.REPLICATION_ID: "no run_id: a restart is noticed by the new master_replid; "
+    "a first replica changes it, too, and costs max_ttl without its vote",
+    IdentityKind.PROCESS: "neither run_id nor master_replid: a restart is noticed by another "
+    "process_id or start time, not one within a second with the same number; the same server "
+    "given twice is not noticed",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """What an instance said of itself when it was connected: `uptime_s` ≥ 0 in s, `server` such as
-    `valkey 9.1.2`.
+    """What an instance said of itself when it was connected.
 
-    `run_id`: by what it is told apart, of the kind `identity`. `replid`: its replication id, ""
-    where it has none. `started_s`: when it started on some clock, in s; compared only where the
-    identity is the process. `was_replica`: since it started. `tells`: it says on the connection
-    when its memory is emptied; else it is asked every second. `hears`: words of other processes
-    come on it (handoff.py). `swaps`: how often it has swapped databases since it started, or since
-    its statistics were reset; NOT_COUNTED where it does not count.
+    `uptime_s` ≥ 0 is in s, `server` is a text such as `valkey 9.1.2`. `run_id` is what identifies
+    it, of the kind `identity`. `replid` is its replication id, "" where it has none. `started_s` is
+    when it started on some clock, in s; it is compared only where the identity is the process.
+    `was_replica`: it was a replica since it started. `tells`: it says on the connection when its
+    memory is emptied; otherwise it is asked every second. `hears`: messages of other processes come
+    on the connection (handoff.py). `swaps` is how often it has swapped databases since it started,
+    or since its statistics were reset; NOT_COUNTED where it does not count.
     """
 
     run_id: str
@@ -94,22 +108,19 @@ class Hello:
     hears: bool = False
     swaps: int = NOT_COUNTED
 
-    def is_run_of(self, known: Hello) -> bool:
-        """True when this is the server of `known`, neither restarted nor a replica since."""
-        same = (self.run_id, self.replid, self.identity) == (
-            known.run_id,
-            known.replid,
-            known.identity,
-        )
-        return same and abs(self.started_s - known.started_s) <= SAME_START_S
+    def is_run_of(self, earlier: Hello) -> bool:
+        """True when this is the server of `earlier`, neither restarted nor a replica since."""
+        own = (self.run_id, self.replid, self.identity)
+        same = own == (earlier.run_id, earlier.replid, earlier.identity)
+        return same and abs(self.started_s - earlier.started_s) <= SAME_START_S
 
-    def has_swapped_since(self, known: Hello) -> bool:
-        """True when this server has swapped databases since it was `known`.
+    def has_swapped_since(self, earlier: Hello) -> bool:
+        """True when this server has swapped databases since the `earlier` hello.
 
         The count falls to 0 when somebody resets the statistics (CONFIG RESETSTAT). So a smaller
         count above 0 is a swap, too.
         """
-        return known.swaps != NOT_COUNTED and 0 < self.swaps != known.swaps
+        return earlier.swaps != NOT_COUNTED and 0 < self.swaps != earlier.swaps
 
 
 def fields_of(info: bytes | str) -> dict[str, str]:
@@ -119,60 +130,63 @@ def fields_of(info: bytes | str) -> dict[str, str]:
 
 
 def swaps_of(info: bytes | str) -> int:
-    """How often the server has swapped databases, from its INFO commandstats; NOT_COUNTED where it
-    counts nothing.
+    """How often the server has swapped databases, from its INFO commandstats.
 
-    A call that failed swapped nothing. A server lists a command only after the first call.
+    It is NOT_COUNTED where the server counts nothing. A call that failed swapped nothing. A server
+    lists a command only after the first call.
     """
     if len(info) > LONGEST_STATISTICS:
         return NOT_COUNTED
     fields = fields_of(info)
     if not any(name.startswith("cmdstat_") for name in fields):
         return NOT_COUNTED
-    counts = dict(
-        part.partition("=")[::2] for part in fields.get("cmdstat_swapdb", "calls=0").split(",")
-    )
+    parts = fields.get("cmdstat_swapdb", "calls=0").split(",")
+    counts = dict(part.partition("=")[::2] for part in parts)
     return int(counts.get("calls", "0")) - int(counts.get("failed_calls", "0"))
 
 
 def identity_of(fields: Mapping[str, str], now_s: float) -> tuple[IdentityKind, str, float] | None:
-    """By what to tell a server apart, from its INFO: kind, value, start (s); None if by nothing.
-    `now_s`: any clock."""
+    """What identifies a server, from its INFO: kind, value, start (s); None if nothing does.
+
+    `now_s` may be a reading of any clock.
+    """
     for kind in (IdentityKind.RUN_ID, IdentityKind.REPLICATION_ID):
         if value := fields.get(kind.value):
             return kind, value, 0.0
     if not fields.get("process_id") or "uptime_in_seconds" not in fields:
         return None
     its_now_s = int(fields.get("server_time_usec", "0")) / 1e6 or now_s
-    return (
-        IdentityKind.PROCESS,
-        f"process {fields['process_id']}",
-        its_now_s - int(fields["uptime_in_seconds"]),
-    )
+    started_s = its_now_s - int(fields["uptime_in_seconds"])
+    return IdentityKind.PROCESS, f"process {fields['process_id']}", started_s
 
 
 def forgotten_ns(rejoin: Rejoin, max_ttl_ms: int, drift_factor: float) -> int:
-    """How long (ns) an instance must not vote that may have forgotten locks just now."""
+    """How long (ns) an instance must not vote that may just have forgotten locks."""
     return 0 if rejoin == "trust" else max_ttl_ms * NS_PER_MS + drift_ns(max_ttl_ms, drift_factor)
 
 
 def abstention_ns(
-    hello: Hello, known: Hello | None, rejoin: Rejoin, max_ttl_ms: int, drift_factor: float
+    hello: Hello, earlier: Hello | None, rejoin: Rejoin, max_ttl_ms: int, drift_factor: float
 ) -> int:
-    """How long, in ns from now, an instance that just connected must not grant votes; 0 for not at
-    all."""
+    """How long, in ns from now, an instance that has just connected must not vote; 0: not at all.
+
+    `earlier` is its hello of the connection before.
+    """
     whole = forgotten_ns(rejoin, max_ttl_ms, drift_factor)
-    if known is not None:
-        return 0 if hello.is_run_of(known) and not hello.has_swapped_since(known) else whole
+    if earlier is not None:
+        return 0 if hello.is_run_of(earlier) and not hello.has_swapped_since(earlier) else whole
     if rejoin != "delay":
         return 0
     return whole if hello.was_replica else max(0, whole - max(0, hello.uptime_s - 1) * NS_PER_S)
 
 
 class Membership:
-    """The standing of one instance: `until_ns` ends an abstention, `retry_ns` is when a lost one is
-    tried again, `ask_ns` when one that is connected and does not tell is asked whether it is still
-    the same."""
+    """The standing of one instance.
+
+    `until_ns` ends an abstention. `retry_ns` is when an instance that was lost is tried again.
+    `ask_ns` is when an instance that is connected, and does not tell, is asked whether it is still
+    the same.
+    """
 
     __slots__ = (
         "ask_ns",
@@ -196,8 +210,8 @@ class Membership:
         self.connecting = False
 
     def joined(self, hello: Hello, abstention: int, now_ns: int) -> None:
-        """Connected: it votes at once, or after `abstention` ns."""
-        known = self.hello
+        """The instance is connected. It votes at once, or after `abstention` ns."""
+        earlier = self.hello
         self.hello = hello
         self.ask_ns = FAR_FUTURE_NS if hello.tells else now_ns + ASK_EVERY_NS
         self.connecting = False
@@ -205,17 +219,20 @@ class Membership:
         still_abstaining = max(self.until_ns, now_ns + abstention) if abstention else self.until_ns
         self.until_ns = still_abstaining
         self.state = State.ABSTAINING if still_abstaining > now_ns else State.VOTING
-        if known is None:
+        if earlier is None:
             why = "was a replica" if hello.was_replica else "not up for max_ttl yet"
-        elif hello.is_run_of(known):
+        elif hello.is_run_of(earlier):
             why = SWAPPED
         else:
-            why = "was a replica" if hello.run_id == known.run_id != hello.replid else "restarted"
+            same_run = hello.run_id == earlier.run_id != hello.replid
+            why = "was a replica" if same_run else "restarted"
         self.reason = f"{why}: {MUST_EXPIRE}" if still_abstaining > now_ns else ""
 
     def lost(self, reason: str, now_ns: int, *, refused: bool = False) -> None:
-        """Not connected (any more), or must not take part: tried again after a back-off that
-        doubles to 2 s."""
+        """The instance is not connected (any more), or must not take part.
+
+        It is tried again after a back-off that doubles to 2 s.
+        """
         self.state = State.REFUSED if refused else State.DOWN
         self.reason = reason
         self.connecting = False
@@ -224,7 +241,7 @@ class Membership:
         self.backoff_ns = min(2 * self.backoff_ns, LONGEST_BACKOFF_NS)
 
     def forgot(self, why: str, abstention: int, now_ns: int) -> None:
-        """It may have forgotten locks while it was connected."""
+        """The instance may have forgotten locks while it was connected."""
         self.state = State.ABSTAINING
         self.until_ns = max(self.until_ns, now_ns + abstention)
         self.reason = f"{why}: {MUST_EXPIRE}"
@@ -235,13 +252,13 @@ class Membership:
         return self.state not in _UNCONNECTED
 
     def lagged(self, reason: str) -> None:
-        """Over the lag cap: its votes are ABSENT until it has caught up."""
+        """The instance is over the lag cap: its votes are ABSENT until it has caught up."""
         if self.state is State.VOTING:
             self.state = State.LAGGING
             self.reason = reason
 
     def caught_up(self) -> None:
-        """Everything sent has been answered."""
+        """Everything that was sent has been answered."""
         if self.state is State.LAGGING:
             self.state = State.VOTING
             self.reason = ""
@@ -255,7 +272,7 @@ class Membership:
         return True
 
     def is_taken_up(self, now_ns: int) -> bool:
-        """True once when it is time to try it again: from then on it is being connected."""
+        """True once when it is time to try the instance again. From then on it is connecting."""
         if self.retry_ns > now_ns or self.connecting or self.is_connected:
             return False
         self.connecting = True
@@ -273,35 +290,35 @@ class Membership:
 
 
 def twin_of(members: Sequence[Membership], index: int, hello: Hello) -> int | None:
-    """The other connected instance that is the very server of `hello`, if any: one server must not
-    vote twice."""
-    if hello.identity is IdentityKind.PROCESS:  # two machines may number alike
+    """The other connected instance that is the very server of `hello`, if there is one.
+
+    One server must not vote twice.
+    """
+    # The processes of two machines may have the same number, so this identity says nothing.
+    if hello.identity is IdentityKind.PROCESS:
         return None
     for other, member in enumerate(members):
-        if (
-            other != index
-            and member.is_connected
-            and member.hello
-            and member.hello.run_id == hello.run_id
-        ):
+        if other == index or not member.is_connected or not member.hello:
+            continue
+        if member.hello.run_id == hello.run_id:
             return other
     return None
 
 
+# How SWAPDB is noticed. No server says that SWAPDB was called, and no client can be told: SWAPDB
+# invalidates no tracked key. But INFO counts the calls. The engine reads this count ahead of the
+# first SET that starts at `swaps_due_ns` or later, on the same connection. Redis answers in order,
+# so the reading comes before the SET's answer, and a swap that it shows voids the SET. A reading by
+# a timer would be answered behind SETs that the emptied server has granted. An idle client reads
+# nothing. A swap within SWAPS_EVERY_NS after a reading is noticed by the next reading only. The
+# reading takes a server 4 to 12 µs (redis 7.0 and 8.2; README, "max_ttl_ms").
 class Amnesia:
-    """What is noticed, on connections that stay, of instances that forgot their locks (flushed, or
-    once replicas).
+    """Notices, on connections that stay, that instances have forgotten their locks.
 
-    Such a server says so itself (a push between two replies), answers -READONLY, or, where it tells
-    nothing, is asked for its replication id once a second. From then on it abstains for `whole_ns`
-    (0: not at all) as after a restart, and what it was asked before does not count. `recount`
-    counts the voters anew.
-
-    No server says that SWAPDB was called, and no client can be told: SWAPDB invalidates no tracked
-    key. But INFO counts the calls. The engine reads this count ahead of the first SET that starts
-    at `swaps_due_ns` or later, on the same connection. So the reading is answered before the SET,
-    and a swap that it shows voids the SET. An idle client reads nothing. A swap within
-    SWAPS_EVERY_NS after a reading is noticed by the next one only.
+    Such a server was flushed, or was a replica for a while. It says so itself (a push between two
+    replies), or answers -READONLY. Where it tells nothing it is asked for its replication id once a
+    second. From then on it abstains for `whole_ns` (0: not at all) as after a restart, and what it
+    was asked before does not count. `recount` counts the voters anew.
 
     Source: Redis' CLIENT TRACKING (a flush is told to every tracking client), REPLICAOF, SWAPDB and
     INFO commandstats.
@@ -321,42 +338,44 @@ class Amnesia:
         self.swaps_due_ns: int = 0 if whole_ns else FAR_FUTURE_NS
 
     def noticed(self, pipe: InstancePipe, why: str) -> None:
-        """An instance may have forgotten locks just now."""
+        """An instance may just have forgotten locks."""
         if self._whole_ns:
             self._members[pipe.index].forgot(why, self._whole_ns, self._engine.now_ns)
             self._recount()
             pipe.void_sets()
 
     def ask(self, pipes: Sequence[InstancePipe], now_ns: int) -> None:
-        """Ask those who do not tell by themselves, if it is time."""
+        """Ask the instances that do not tell by themselves, if it is time."""
         for pipe, member in zip(pipes, self._members, strict=True):
             if member.ask_ns <= now_ns:
                 member.ask_ns = now_ns + ASK_EVERY_NS
-                self._engine.unicast(
-                    pipe, request(b"INFO", b"replication"), Asked(now_ns, self._answered)
-                )
+                question = Asked(now_ns, self._answered)
+                self._engine.unicast(pipe, request(b"INFO", b"replication"), question)
 
     def counting_swaps(self, pipes: Sequence[InstancePipe], now_ns: int) -> list[InstancePipe]:
-        """The instances to send `SWAPS` now; each reply goes to `swaps_read`. The next time comes
-        later."""
+        """The instances to send `SWAPS` now. Each reply goes to `swaps_read`.
+
+        From now on the next reading is due a while later.
+        """
         self.swaps_due_ns = now_ns + SWAPS_EVERY_NS
         hellos = [(pipe, self._members[pipe.index].hello) for pipe in pipes]
         return [pipe for pipe, hello in hellos if hello is not None and hello.swaps != NOT_COUNTED]
 
     def swaps_read(self, info: object, pipe: InstancePipe) -> None:
-        """How often an instance has swapped databases; an error says nothing."""
+        """An instance has said how often it has swapped databases. An error says nothing."""
         member = self._members[pipe.index]
-        known = member.hello
-        if known is None or not isinstance(info, bytes):
+        earlier = member.hello
+        if earlier is None or not isinstance(info, bytes):
             return
-        kind_bytes = len("txt:") if known.tells else 0  # RESP3 says that it is a text
+        # RESP3 says in front of the text that it is one.
+        kind_bytes = len("txt:") if earlier.tells else 0
         pipe.set_aside(0, 0, len(b"$%d\r\n\r\n" % len(info)) + len(info) + kind_bytes)
-        member.hello = hello = replace(known, swaps=swaps_of(info))
-        if hello.has_swapped_since(known):
+        member.hello = hello = replace(earlier, swaps=swaps_of(info))
+        if hello.has_swapped_since(earlier):
             self.noticed(pipe, SWAPPED)
 
     def _answered(self, info: object, pipe: InstancePipe) -> None:
-        """What an instance said of its replication when it was asked; an error says nothing."""
+        """An instance has said what it knows of its replication. An error says nothing."""
         if not isinstance(info, bytes):
             return
         member = self._members[pipe.index]

@@ -1,11 +1,13 @@
-"""Releases that an instance has still to get: *what it did not take, time → sent again, until the
-key is gone*. Pure.
+"""Releases that an instance has still to get: *what it did not take, time → sent again*.
 
-Rules: a release is owed until max_ttl + drift has passed since it is known that it was not taken,
-not since it was asked for: its SET may have left long after it was made, where this process was
-held up. It is counted for nobody. A new connection gets all that is owed at once. On a connection
-that stands one of them asks, after a pause of 50 ms that doubles to 2 s; when that one is taken,
-the others follow.
+Pure. This file is compiled, so it follows the rules of README.md, "Compiled": a constant is
+`Final`, and what a connection counts (`OwedRelease`) has slots and no instance dictionary.
+
+Rules: a release is owed until its key is gone, that is until max_ttl + drift has passed. The time
+runs from when it is known that the release was not taken, not from when it was asked for: its SET
+may have left long after it was made, where this process was held up. An owed release is counted for
+nobody. A new connection gets all that is owed at once. On a connection that stands, one release
+asks after a pause of 50 ms that doubles to 2 s; when that one is taken, the others follow.
 """
 
 from __future__ import annotations
@@ -24,25 +26,36 @@ from lockcore.settings import Settings
 
 FIRST_PAUSE_NS = 50 * NS_PER_MS
 LONGEST_PAUSE_NS = 2 * NS_PER_S
-MOST = 1 << 16  # releases per instance; beyond, the oldest keys are left to their TTL
+
+# So many releases are owed to one instance. Beyond that the oldest keys are left to their TTL.
+MOST = 1 << 16
+
+# The errors by which a release is not taken now and will never be.
 NEVER_TAKEN: Final = frozenset(["WRONGTYPE", "NOSCRIPT"])
 
 
 def is_owed(reply: object) -> bool:
-    """True when a release that was answered so is sent again later. A compare-and-delete may be
-    sent many times.
+    """True when a release that was answered so is sent again later.
 
-    | answer | what it means | the release |
-    |---|---|---|
-    | `:1`, `:0` | the key was ours, or it was not | done |
-    | WRONGTYPE | the key holds something else, so it is not ours | done |
-    | NOSCRIPT, to the script's source | the server loses what it is sent; the same bytes help nobody | given up |
-    | what is no error (`#t`, `+QUEUED`) | the server speaks another protocol | given up |
-    | BUSY, LOADING, MISCONF, OOM, READONLY, MASTERDOWN, NOREPLICAS | the server is unwell, or a replica | owed |
-    | NOAUTH, NOPERM, WRONGPASS, DENIED | somebody changed a password or an ACL, and may mend it | owed |
-    | MOVED, ASK, CROSSSLOT, TRYAGAIN, CLUSTERDOWN | somebody made a cluster of it, and may undo that | owed |
-    | ERR | a proxy that lost its server, or a script that met OOM or MISCONF before Redis 7 | owed |
-    | EXECABORT, and every word that nobody knows | it was not taken, and nobody knows for how long | owed |
+    A compare-and-delete may be sent many times. These answers end it:
+
+        `:1`, `:0`      The key was ours, or it was not. The release is done.
+        WRONGTYPE       The key holds something else, so it is not ours. The release is done.
+        NOSCRIPT        It answers the script's source: the server loses what it is sent, and the
+                        same bytes help nobody. The release is given up.
+        no error        (`#t`, `+QUEUED`) The server speaks another protocol. It is given up.
+
+    After these the release is owed:
+
+        BUSY, LOADING, MISCONF, OOM, READONLY, MASTERDOWN, NOREPLICAS
+                        The server is unwell, or a replica.
+        NOAUTH, NOPERM, WRONGPASS, DENIED
+                        Somebody changed a password or an ACL, and may mend it.
+        MOVED, ASK, CROSSSLOT, TRYAGAIN, CLUSTERDOWN
+                        Somebody made a cluster of the server, and may undo that.
+        ERR             A proxy lost its server, or a script met OOM or MISCONF before Redis 7.
+        EXECABORT, and every word that nobody knows
+                        The release was not taken, and nobody knows for how long.
 
     An error that stays costs little: one command after 50 ms, then ever fewer, and none once the
     key has expired.
@@ -51,7 +64,11 @@ def is_owed(reply: object) -> bool:
 
 
 class OwedRelease:
-    """One of them, on its way or waiting. `claim`: key and owner token."""
+    """A release that is owed, on its way or waiting.
+
+    `claim` is its key and owner token. `started_ns` is when it was sent last. It is not owed any
+    more from `until_ns` on.
+    """
 
     __slots__ = ("claim", "debts", "started_ns", "until_ns")
     undecided = 0
@@ -62,7 +79,7 @@ class OwedRelease:
         self.debts = debts
         self.claim = claim
         self.until_ns = until_ns
-        self.started_ns = 0  # when it was sent last
+        self.started_ns = 0
 
     @property
     def source(self) -> bytes:
@@ -70,7 +87,7 @@ class OwedRelease:
         return eval_of(COMPARE_AND_DELETE, self.claim)
 
     def reply(self, reply: object, pipe: InstancePipe) -> None:
-        """The instance took it, or not yet; an unknown script is sent again with its source."""
+        """The instance took it, or not yet. An unknown script is sent again with its source."""
         if error_kind(reply) == "NOSCRIPT":
             engine = self.debts.engine
             engine.unicast(pipe, self.source, SentAgain(self, engine.now_ns))
@@ -86,12 +103,25 @@ class OwedRelease:
         self.debts.answered(self, put_off=put_off)
 
     def silence(self, pipe: InstancePipe) -> None:
-        """The connection broke."""
+        """The connection broke before the reply."""
         self.debts.lost(self)
 
 
+# How a debt is paid. A release that nobody took leaves a key until its TTL ends, and every caller
+# that wants the key waits for that. But an instance that cannot take one release mostly cannot take
+# the others: it is loading, or out of memory, or somebody changed its ACL. To send all of them
+# again and again would be a flood on a server that is unwell. So one release asks, after a pause
+# that doubles, and only when it is taken the others follow. `_under_way` counts what has been sent
+# and not answered: the last answer decides what comes next, so that an error among many is seen.
+# The age of a debt runs from when it became known. An earlier version took the time at which the
+# release was asked for. Its SET could leave later, and the key outlived the debt: the explorer
+# found that in schedule 3,343 of seed 1.
 class Debts:
-    """What is owed to one instance. `due_ns`: when the next one asks; `wake` is told of it."""
+    """What is owed to one instance.
+
+    `due_ns` is when the next release asks; `wake` is called with that time. `_put_off` is True when
+    one of those under way was answered with an error.
+    """
 
     __slots__ = (
         "_lasts_ns",
@@ -111,30 +141,31 @@ class Debts:
         self.engine = engine
         self.pipe = pipe
         self._wake = wake
-        ttl_ms = settings.max_ttl_ms  # the lease may have been extended
+        # A lease may have been extended, so its own TTL says nothing about its key.
+        ttl_ms = settings.max_ttl_ms
         self._lasts_ns = ttl_ms * NS_PER_MS + drift_ns(ttl_ms, settings.drift_factor)
         self._waiting: deque[OwedRelease] = deque(maxlen=MOST)
         self._under_way = 0
-        self._put_off = False  # something of what is under way was
+        self._put_off = False
         self._pause_ns = FIRST_PAUSE_NS
         self.due_ns = FAR_FUTURE_NS
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, claim: bytes, heard_ns: int) -> None:
-        """A release was not taken, as is known since then."""
-        self._waiting.append(OwedRelease(self, claim, heard_ns + self._lasts_ns))
+    def add(self, claim: bytes, noticed_ns: int) -> None:
+        """A release was not taken, as is known since `noticed_ns`."""
+        self._waiting.append(OwedRelease(self, claim, noticed_ns + self._lasts_ns))
         if self.pipe.is_open and not self._under_way and self.due_ns == FAR_FUTURE_NS:
             self._pause()
 
     def forget(self, now_ns: int) -> None:
-        """Drop those whose keys have expired."""
+        """Drop the releases whose keys have expired."""
         waiting = [owed for owed in self._waiting if now_ns < owed.until_ns]
         self._waiting = deque(waiting, MOST)
 
     def connected(self, now_ns: int) -> None:
-        """A new connection: send all that is owed."""
+        """There is a new connection: send all that is owed."""
         self._under_way = 0
         self._put_off = False
         self.due_ns = FAR_FUTURE_NS
@@ -146,7 +177,7 @@ class Debts:
             self._send(now_ns)
 
     def tick(self, now_ns: int) -> None:
-        """One of them asks, when it is time."""
+        """Let one release ask, when it is time."""
         if self.due_ns <= now_ns:
             self.due_ns = FAR_FUTURE_NS
             self.forget(now_ns)
@@ -156,7 +187,8 @@ class Debts:
     def _send(self, now_ns: int) -> None:
         owed = self._waiting.popleft()
         if now_ns < owed.until_ns:
-            owed.started_ns = now_ns  # its own age, not that of its SET
+            # The age of a connection's oldest command is its lag, so this is not the SET's start.
+            owed.started_ns = now_ns
             self._under_way += 1
             self.engine.unicast(self.pipe, self.pipe.dialect.encode_release(owed.claim), owed)
 
@@ -166,12 +198,12 @@ class Debts:
         self._wake(self.due_ns)
 
     def lost(self, owed: OwedRelease) -> None:
-        """Its connection broke: it waits for the next one."""
+        """The connection of a release broke: the release waits for the next connection."""
         self._under_way -= 1
         self._waiting.append(owed)
 
     def answered(self, owed: OwedRelease, *, put_off: bool) -> None:
-        """The last of those under way decides what comes next: a pause, the others, or nothing."""
+        """The last answer of those under way decides: a pause, the others, or nothing."""
         self._under_way -= 1
         if put_off:
             self._waiting.append(owed)

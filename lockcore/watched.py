@@ -1,8 +1,10 @@
-"""A SET round that remembers when each instance was asked and answered: *replies with times → an
-AttemptRecord*. Pure.
+"""A SET round that remembers each instance's times: *replies with times → an AttemptRecord*.
+
+Pure. This file is compiled, so it follows the rules of README.md, "Compiled": a watched round is a
+subclass of the round it watches, so that whoever counts it finds the same fields.
 
 Rules: the record is made once, when the round is closed and its caller has decided (or is gone),
-whichever comes last; replies after the close are not in it.
+whichever comes last. Replies after the close are not in it.
 """
 
 import warnings
@@ -32,7 +34,8 @@ class WatchedSetRound(SetRound):
         acquire_ns: int,
     ) -> None:
         super().__init__(engine, resource, claim, terms, started_ns)
-        self.undecided = -self.undecided  # every reply through `reply`
+        # Below 0, so that every reply comes through `reply` (`Awaited` explains the sign).
+        self.undecided = -self.undecided
         self.observer = observer
         self.attempt = attempt
         self.acquire_ns = acquire_ns
@@ -43,23 +46,25 @@ class WatchedSetRound(SetRound):
         self.decision: Outcome | None = None
 
     def sent(self, now_ns: int) -> None:
-        """The SET left for every voter."""
+        """The SET has left for every voter."""
         for pipe in self.voters:
             self.sent_ns[pipe.index] = now_ns
             self.votes[pipe.index] = Vote.SILENT
 
     def reply(self, reply: object, pipe: InstancePipe) -> None:
-        """Count and remember what one instance said."""
+        """Count the reply of one instance, and remember its vote and its time."""
         if self.undecided:
-            granted = reply == b"OK"
-            self.stamp(
-                pipe, Vote.GRANTED if granted else Vote.REFUSED if reply is None else Vote.ERRORED
-            )
+            if reply == b"OK":
+                self.stamp(pipe, Vote.GRANTED)
+            elif reply is None:
+                self.stamp(pipe, Vote.REFUSED)
+            else:
+                self.stamp(pipe, Vote.ERRORED)
         super().reply(reply, pipe)
         self.close()
 
     def stamp(self, pipe: InstancePipe, vote: Vote = Vote.GRANTED) -> None:
-        """An instance has voted just now."""
+        """An instance has just voted."""
         self.replied_ns[pipe.index] = self.engine.now_ns
         self.votes[pipe.index] = vote
 
@@ -69,7 +74,7 @@ class WatchedSetRound(SetRound):
         self.close()
 
     def expire(self) -> None:
-        """The timeout."""
+        """The timeout has come."""
         super().expire()
         self.close()
 
@@ -79,7 +84,7 @@ class WatchedSetRound(SetRound):
         self.decided(None, self.engine.now_ns)
 
     def decided(self, outcome: Outcome | None, now_ns: int) -> None:
-        """The caller ran again at `now_ns` and made `outcome` of it; None when it was cancelled."""
+        """The caller ran again at `now_ns` and made `outcome` of it; None: it was cancelled."""
         if not self.decided_ns:
             self.decided_ns = now_ns
             self.decision = outcome
@@ -90,13 +95,11 @@ class WatchedSetRound(SetRound):
         if self.undecided or self.flight is not None:
             return
         if not self.closed_ns:
-            self.closed_ns = max(
-                self.engine.now_ns, self.started_ns
-            )  # without voters nothing has moved the engine
+            # Without voters nothing has moved the engine's clock since before the start.
+            self.closed_ns = max(self.engine.now_ns, self.started_ns)
         if self.decided_ns and self.observer is not None:
-            # type: ignore[assignment]
             observer = self.observer
-            self.observer = None
+            self.observer = None  # type: ignore[assignment]
             try:
                 observer.observe(self._record())
             except Exception as error:  # noqa: BLE001 - whatever it is, votes must not be lost over it
@@ -124,7 +127,7 @@ class WatchedSetRound(SetRound):
 
 
 def _warn(error: Exception) -> None:
-    """Say so; where warnings are errors (`-W error`), as what cannot be raised."""
+    """Warn of it. Where warnings are errors (`-W error`), show it as what cannot be raised."""
     try:
         warnings.warn(
             f"the observer raised {error!r}; one attempt was not observed", RuntimeWarning, 3
