@@ -13,7 +13,9 @@ __all__ = ["FAR_FUTURE_NS", "NS_PER_MS", "NS_PER_S", "drift_ns", "monotonic_ns"]
 
 NS_PER_MS: Final = 1_000_000
 NS_PER_S: Final = 1_000_000_000
-FAR_FUTURE_NS: Final = 1 << 62  # never, as a time
+
+# The time that stands for never.
+FAR_FUTURE_NS: Final = 1 << 62
 
 
 def drift_ns(ttl_ms: int, drift_factor: float) -> int:

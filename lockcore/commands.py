@@ -1,7 +1,8 @@
 r"""The commands of the lock as bytes: *key, owner token, TTL → RESP requests*. Pure.
 
-Rules: a command is encoded once for all N instances. Key and owner token stand side by side in every command, so both
-are encoded once per attempt as its `claim` (`$len\r\nkey\r\n$37\r\ntoken\r\n`): every command is head + claim + tail.
+Rules: a command is encoded once for all N instances. Key and owner token stand side by side in
+every command, so both are encoded once per attempt as its `claim`
+(`$len\r\nkey\r\n$37\r\ntoken\r\n`). Every command is head + claim + tail.
   release: DELEX key IFEQ token (Redis ≥ 8.4) · DELIFEQ key token (Valkey ≥ 9.0) · EVALSHA
   extend:  SET key token IFEQ token PX ttl (Redis ≥ 8.4, Valkey ≥ 8.1; creates nothing) · EVALSHA
 Source: the commands' reference pages.
@@ -15,10 +16,11 @@ from typing import Final
 
 from lockcore.resp import bulk
 
-OWNER_TOKEN_BYTES: Final = 37  # 22 random characters (132 bits) + 15 digits of a counter
-FIRST_NUMBER: Final = (
-    10**14
-)  # of that counter: always 15 digits, for 285 years at 100,000 attempts/s
+# An owner token is 22 random characters (132 bits) and 15 digits of a counter.
+OWNER_TOKEN_BYTES: Final = 37
+
+# The counter begins here, so it always has 15 digits: for 285 years at 100,000 attempts/s.
+FIRST_NUMBER: Final = 10**14
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,9 @@ COMPARE_AND_DELETE_MANY = _script("compare_and_delete_many.lua")
 
 
 TOKEN_BULK_BYTES = len(bulk(b"x" * OWNER_TOKEN_BYTES))
-OWNER_TOKEN_START: Final = -OWNER_TOKEN_BYTES - 2  # of a claim, which ends with \r\n
+
+# Where the owner token begins in a claim, which ends with \r\n.
+OWNER_TOKEN_START: Final = -OWNER_TOKEN_BYTES - 2
 _SET_HEAD = b"*6\r\n" + bulk(b"SET")
 _IFEQ = bulk(b"IFEQ")
 
@@ -48,7 +52,7 @@ Encode = Callable[[bytes], bytes]
 
 
 def set_nx_px(ttl_ms: int) -> tuple[bytes, bytes]:
-    """Head and tail around a claim that make SET key token NX PX ttl_ms."""
+    """The head and the tail that make a claim SET key token NX PX ttl_ms."""
     return _SET_HEAD, bulk(b"NX") + bulk(b"PX") + bulk(b"%d" % ttl_ms)
 
 

@@ -1,5 +1,4 @@
-"""Every way a lock operation fails, as data: *a failed operation → an exception that says what
-happened*.
+"""Every way a lock operation fails: *a failed operation → an exception that carries its data*.
 
     LockcoreError                       .definite: no instance can have changed
       AcquireError                      resource, tally, attempts
@@ -18,14 +17,19 @@ from lockcore.model import Denied, Lease, Outcome, Tally
 
 
 class LockcoreError(Exception):
-    """Anything this package raises on purpose. `tally`: the votes of its last round, where there
-    was one."""
+    """Anything this package raises on purpose.
+
+    `tally` has the votes of its last round, where there was one.
+    """
 
     tally = Tally()
 
     @property
     def definite(self) -> bool:
-        """True when no instance can have changed: no vote was GRANTED or SILENT, and none is out."""
+        """True when no instance can have changed.
+
+        No vote was GRANTED or SILENT, and none is out.
+        """
         return self.tally.granted == self.tally.silent == self.tally.undecided == 0
 
 
@@ -114,8 +118,11 @@ class InstanceReplyError(InstanceError):
 
 
 class InstanceRefusedError(InstanceError):
-    """The instance must not take part in a quorum: cluster node, replica, twice the same server,
-    unusable commands."""
+    """The instance must not take part in a quorum.
+
+    It is a cluster node, a replica, a server that takes part already, or its commands cannot be
+    used.
+    """
 
     reason = "cannot take part"
 
@@ -125,8 +132,10 @@ class ProtocolError(LockcoreError):
 
 
 class CannotWaitError(LockcoreError):
-    """A Redlock was used where it cannot wait (its own I/O, gevent's hub, another event loop):
-    nothing was sent."""
+    """A Redlock was used where it cannot wait: its own I/O, gevent's hub, another event loop.
+
+    Nothing was sent.
+    """
 
     def __init__(self, where: str) -> None:
         super().__init__(where)

@@ -1,7 +1,7 @@
-"""Where a reply ends in a connection's bytes: *bytes from the beginning of a reply on → the place
-behind it*. Pure.
+"""Where a reply ends in a connection's bytes: *bytes from a reply's beginning on → its end*.
 
-This file is compiled, so it follows the rules of README.md, "Compiled".
+Pure. This file is compiled, so it follows the rules of README.md, "Compiled": first bytes are
+numbers that are `Final`, and no slice of bytes may end before it begins.
 
 Rules: bytes are read, never changed. A reply is given to the parser (hiredis) only once it is
 whole. So the parser never makes room for what a header merely announces: a list of 10⁹ is refused
@@ -15,25 +15,39 @@ from typing import Final
 
 from lockcore.errors import ProtocolError
 
-LONGEST_REPLY: Final = 1 << 16  # bytes; the longest of a sane server is an error's line
-LONGEST_MESSAGE: Final = (
-    1 << 25
-)  # bytes; a server gives up a subscriber for whom it has to keep more (Redis: 32 MiB)
-SHORTEST_REPLY: Final = 3  # bytes: `_\r\n`
-DEEPEST: Final = 8  # lists within lists
-MOST_DIGITS: Final = 9  # of a length: more are refused without being read as a number
+# The longest reply of a sane server is an error's line, and it is far shorter.
+LONGEST_REPLY: Final = 1 << 16  # bytes
+
+# A server gives up a subscriber for whom it has to keep more (Redis: 32 MiB).
+LONGEST_MESSAGE: Final = 1 << 25  # bytes
+
+# This is `_\r\n`.
+SHORTEST_REPLY: Final = 3  # bytes
+
+# So many lists may stand within one another.
+DEEPEST: Final = 8
+
+# A length with more digits is refused and not read as a number.
+MOST_DIGITS: Final = 9
 NOT_WHOLE: Final = -1
-PUSH: Final = 62  # `>`, the first byte of what nobody asked for
-_ZERO: Final = 48  # `0`
-_LINES: Final = b"+-:_#,("  # first bytes of replies of one line
-_TEXTS: Final = b"$="  # of replies with so many bytes behind their line
-_LISTS: Final = b"*~>%"  # of replies with so many others behind their line, of `%` two for each
+
+# The character `>`, the first byte of what nobody asked for, and the character `0`.
+PUSH: Final = 62
+_ZERO: Final = 48
+
+# The first bytes of replies of one line; of replies with so many bytes behind their line; and of
+# replies with so many other replies behind their line (of `%` two for each).
+_LINES: Final = b"+-:_#,("
+_TEXTS: Final = b"$="
+_LISTS: Final = b"*~>%"
 
 
 class Framing:
-    """The replies of one connection. `_read`: bytes of the reply under way whose place is known
-    already; `_open`: how many replies are still to come in each list that has begun, from the
-    outermost on."""
+    """The replies of one connection.
+
+    `_read` is the number of bytes of the reply under way that have been looked at. `_open` has, for
+    each list that has begun, how many replies of it are still to come, from the outermost list on.
+    """
 
     __slots__ = ("_address", "_open", "_read")
 
@@ -64,10 +78,13 @@ class Framing:
                 return NOT_WHOLE
             stop = line_end + 2
             kind = data[at : at + 1]
-            if line_end == at:  # machine code cannot cut a slice that ends before it begins
+            # An empty line must not come to the slice below. A slice of bytes that ends before it
+            # begins is empty in the source, and a SystemError in machine code.
+            if line_end == at:
                 raise self._nonsense("an empty line")
             content = data[at + 1 : line_end]
-            within = -1  # replies within this one; −1: it is none that could have any
+            # How many replies are within this one; −1 if it is none that could have any.
+            within = -1
             if kind in _TEXTS:
                 if kind != b"$" or content != b"-1":
                     stop += self._length(content) + 2
@@ -94,7 +111,7 @@ class Framing:
         return at
 
     def _count(self, within: int) -> None:
-        """One more reply has been seen, or the header of a list of `within`."""
+        """Count one more reply, or the header of a list of `within` replies."""
         opened = self._open
         opened[-1] -= 1
         if within >= 0:
@@ -105,8 +122,10 @@ class Framing:
             opened.pop()
 
     def _check_text(self, data: bytes, start: int, stop: int) -> None:
-        """A text ends at `stop`: that must be near, or it is the last part of a message, which may
-        be passed over."""
+        """Check that a text does not end too far away.
+
+        It ends at `stop`. If it is the last part of a message, it may be passed over.
+        """
         left = sum(self._open) - 1
         if (
             left == 0

@@ -1,8 +1,11 @@
 """The facts of a lock as values: *what happened → names and counts*.
 
-Rules: facts are immutable (a `Lease` is slotted and written once: it is made on the hot path, where
-a frozen dataclass costs four times as much). Times are integers in ns of CLOCK_MONOTONIC. Source of
-the words: the README's vocabulary.
+Pure. This file is compiled, so it follows the rules of README.md, "Compiled": the outcomes of the
+hot paths are constants, and `Lease` is a plain class with slots.
+
+Rules: facts are immutable. A `Lease` is a plain class with slots that is written once: it is made
+on the hot path, where a frozen dataclass costs four times as much. Times are integers in ns of
+CLOCK_MONOTONIC. Source of the words: the README's vocabulary.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,36 +15,50 @@ from typing import Final, NamedTuple, Protocol
 
 
 class Vote(Enum):
-    """What one instance said to one command, or why it said nothing."""
+    """The vote of one instance on one command, or why there is none.
+
+    GRANTED. REFUSED: the key is held. ERRORED: a definite error reply, so nothing changed. SILENT:
+    the command was sent and not answered, so it may have happened. ABSENT: the command was not
+    sent, so it cannot have happened.
+    """
 
     GRANTED = "granted"
-    REFUSED = "refused"  # the key is held
-    ERRORED = "errored"  # a definite error reply: nothing changed
-    SILENT = "silent"  # sent, no reply: it may have happened
-    ABSENT = "absent"  # not sent: it cannot have happened
+    REFUSED = "refused"
+    ERRORED = "errored"
+    SILENT = "silent"
+    ABSENT = "absent"
 
 
 class Outcome(Enum):
-    """How an acquire, an extension or a release ended."""
+    """How an acquire, an extension or a release ended.
+
+    ACQUIRED. CONTENDED: a quorum refused. SPLIT_VOTE: the attempt cannot win, and saw no other
+    quorum. UNREACHABLE: a quorum is impossible. TOO_LATE: a quorum granted, but the validity was
+    used up. EXTENDED. RELEASED. GONE: the lease is no longer ours.
+    """
 
     ACQUIRED = "acquired"
-    CONTENDED = "contended"  # a quorum refused
-    SPLIT_VOTE = "split_vote"  # cannot win, and saw no other quorum
-    UNREACHABLE = "unreachable"  # a quorum is impossible
-    TOO_LATE = "too_late"  # a quorum granted, but its validity was used up
+    CONTENDED = "contended"
+    SPLIT_VOTE = "split_vote"
+    UNREACHABLE = "unreachable"
+    TOO_LATE = "too_late"
     EXTENDED = "extended"
     RELEASED = "released"
-    GONE = "gone"  # no longer ours
+    GONE = "gone"
 
 
-ACQUIRED: Final = Outcome.ACQUIRED  # compiled code reads a constant faster than a member
+# Constants, because machine code looks a member of an enum up by its name and reads a constant
+# straight.
+ACQUIRED: Final = Outcome.ACQUIRED
 RELEASED: Final = Outcome.RELEASED
 CONTENDED: Final = Outcome.CONTENDED
 GONE: Final = Outcome.GONE
 
 
 class Tally(NamedTuple):
-    """Votes of one round, counted; the six sum to N. `undecided` is 0 once the round is closed.
+    """The votes of one round, counted. The six numbers add up to N.
+
+    `undecided` is 0 once the round is closed.
 
     >>> print(Tally(granted=3, absent=2))
     3 granted, 2 absent
@@ -55,14 +72,12 @@ class Tally(NamedTuple):
     undecided: int = 0
 
     def __str__(self) -> str:
-        return (
-            ", ".join(f"{count} {name}" for name, count in self._asdict().items() if count)
-            or "no votes"
-        )
+        parts = [f"{count} {name}" for name, count in self._asdict().items() if count]
+        return ", ".join(parts) or "no votes"
 
 
 class Counted:
-    """Whatever knows how its round stands. `undecided`: not 0 while votes are still out."""
+    """Whatever knows how its round stands. `undecided` is not 0 while votes are still out."""
 
     __slots__ = ("undecided",)
     undecided: int
@@ -74,7 +89,7 @@ class Counted:
 
 
 class Closed(Counted):
-    """A round whose votes are final: what a recipe without rounds gives its `Lease`."""
+    """A round whose votes are final. A recipe without rounds gives it to its `Lease`."""
 
     __slots__ = ("_tally",)
 
@@ -84,18 +99,18 @@ class Closed(Counted):
 
     @property
     def tally(self) -> Tally:
-        """All of them."""
+        """All votes."""
         return self._tally
 
 
 class Lease:
-    """What a successful acquire returns: `resource` is ours until `valid_until_ns` on this host's
-    monotonic clock.
+    """What a successful acquire returns.
 
-    `owner_token`: unguessable, another per attempt. `ttl_ms`: the PX argument. `started_ns`: before
-    the first byte of the winning attempt was queued. `granted_ns`: the reading the validity check
-    used. `attempts` ≥ 1: rounds it took; `split_votes`: how many of those ended so. `lost_ns`: when
-    each attempt that was sent and lost before was begun.
+    `resource` is ours until `valid_until_ns` on this host's monotonic clock. `owner_token` cannot
+    be guessed and differs for each attempt. `ttl_ms` is the PX argument. `started_ns` is a reading
+    from before the first byte of the winning attempt was queued, `granted_ns` the reading that the
+    validity check used. The acquire took `attempts` ≥ 1 rounds, and `split_votes` of them ended so.
+    `lost_ns` has the start of each attempt that was sent and lost before.
     """
 
     __slots__ = (
@@ -142,22 +157,24 @@ class Lease:
 
     @property
     def tally(self) -> Tally:
-        """The winning round's votes so far: late replies still count until the round closes."""
+        """The winning round's votes so far. Late replies still count until the round closes."""
         return self.round.tally
 
     def __repr__(self) -> str:
-        return f"Lease({self.resource!r}, ttl_ms={self.ttl_ms}, valid_until_ns={self.valid_until_ns}, {self.tally})"
+        return (
+            f"Lease({self.resource!r}, ttl_ms={self.ttl_ms}, "
+            f"valid_until_ns={self.valid_until_ns}, {self.tally})"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """An operation that did not get (or keep) the lock, and why. False in a boolean test, as a
-    `Lease` is true.
+    """An operation that did not get (or keep) the lock, and why.
 
-    `started_ns`, `ended_ns`: of the whole operation. `lost_ns`: when each of its attempts that was
-    sent was begun.
-    `round`: the last attempt, some of whose votes may still be out; None where a recipe has no
-    rounds.
+    It is false in a boolean test, as a `Lease` is true. `started_ns` and `ended_ns` are those of
+    the whole operation. `lost_ns` has the start of each of its attempts that was sent.
+    `round` is the last attempt, and some of its votes may still be out; it is None where a recipe
+    has no rounds.
 
     >>> bool(Denied("stock:42", Outcome.CONTENDED, Tally(refused=3), 1, 0, 0, 400_000))
     False
@@ -179,13 +196,12 @@ class Denied:
 
 @dataclass(frozen=True, slots=True)
 class InstanceStatus:
-    """One instance as the client sees it now: its state, what it runs, and what was exchanged with
-    it so far.
+    """One instance as the client sees it now.
 
-    `state`: `voting`, `abstaining` (re-joined, not safe to count yet), `lagging` (over the lag cap:
-    no SETs sent), `down`, `refused` (must not take part: see `reason`). `address` holds no secret.
-    Counts are since `connect`, without the count of swaps that is read by the clock
-    (membership.py).
+    `state` is one of `voting`, `abstaining` (re-joined, not safe to count yet), `lagging` (over the
+    lag cap: no SETs are sent), `down` and `refused` (it must not take part: see `reason`).
+    `address` holds no secret. Counts run since `connect`. They do not include the count of swaps,
+    which is read by the clock (membership.py).
     """
 
     index: int
@@ -209,12 +225,13 @@ class InstanceStatus:
 
 @dataclass(frozen=True, slots=True)
 class AttemptRecord:
-    """One attempt, seen from outside, once its round has closed and its caller has decided. Times
-    in ns of CLOCK_MONOTONIC; per-instance tuples have one entry per configured instance, 0 = never.
+    """One attempt, seen from outside, once its round has closed and its caller has decided.
 
-    `attempt`: 1 for the first round of its acquire, which began at `acquire_ns`: attempts on one
-    resource with the same `acquire_ns` are one acquire's. `validity_ns`: what was left when the
-    caller got it (≤ 0: none). `margin`: granted votes − quorum, negative when lost.
+    Times are in ns of CLOCK_MONOTONIC. Tuples have one entry per configured instance; a time of 0
+    means never. `attempt` is 1 for the first round of its acquire, which began at `acquire_ns`. So
+    attempts on one resource with the same `acquire_ns` belong to one acquire. `validity_ns` is what
+    was left when the caller got it (≤ 0: nothing). `margin` is granted votes − quorum, negative
+    when the attempt was lost.
     """
 
     resource: str
@@ -233,31 +250,33 @@ class AttemptRecord:
 
 
 class Observer(Protocol):
-    """Gets every observed attempt, in the thread that does the I/O: return fast, never block, never
-    raise."""
+    """Gets every observed attempt, in the thread that does the I/O.
+
+    It must return fast, never block and never raise.
+    """
 
     def observe(self, record: AttemptRecord) -> None:
         """Take one record."""
 
 
 class OperationObserver(Observer, Protocol):
-    """An `Observer` that is told of whole operations, too (`Redlock.observe`): where they were
-    asked for, as they end.
+    """An `Observer` that is told of whole operations, too (`Redlock.observe`).
 
-    Extensions, and releases by `release`, are told where the I/O is done. Never two calls at once.
+    It is told as an operation ends, where the operation was asked for. Of extensions, and of
+    releases by `release`, it is told where the I/O is done. It never gets two calls at once.
     """
 
     def begun(self) -> object:
         """An acquire begins."""
 
     def ended(self, resource: str, result: Lease | Denied | None, started_ns: int) -> None:
-        """That acquire, begun at `started_ns`, is over; None: it raised."""
+        """An acquire that began at `started_ns` is over. The result is None if it raised."""
 
     def released(self, lease: Lease, outcome: Outcome, started_ns: int) -> None:
-        """A release begun at `started_ns` has ended; of one that raised nothing is told."""
+        """A release that began at `started_ns` has ended. A release that raised is not told."""
 
     def extended(self, lease: Lease, result: Lease | Denied) -> None:
-        """An extension of `lease` has ended; a keeper's, too."""
+        """An extension of `lease` has ended. A keeper's extensions are told, too."""
 
     def gone(self, lease: Lease) -> None:
         """A keeper cannot keep `lease` any more."""

@@ -1,11 +1,13 @@
-"""Whom a lock tells what it does: *an observer → a listener, whom the shells tell of every
-operation as it ends*.
+"""Whom a lock tells of its operations: *an observer → a listener that the shells call*.
 
-Compiled. Rules: told in the caller's own thread, greenlet or task, so that an observer finds the
-context the operation was asked for in; by the shell itself (a coroutine around another costs 6,000
-instructions a cycle, a call by name 400).
+This file is compiled, so it follows the rules of README.md, "Compiled": a listener is a base class
+whose methods machine code calls directly, not by name.
 
-An observer costs nobody a lease. What it raises is dropped; Python prints the first such exception
+Rules: a listener is told of an operation as it ends, in the caller's own thread, greenlet or task.
+So an observer finds the context in which the operation was asked for. The shell itself tells it: a
+coroutine around another costs 6,000 instructions a cycle, a call by name 400.
+
+An observer costs nobody a lease. What it raises is dropped. Python prints the first such exception
 of the process. An interrupt is not the observer's. Ctrl-C, `sys.exit` in a signal handler, a killed
 greenlet and a gevent.Timeout may come while an observer runs, and nobody can tell them from what it
 raises itself. So they reach the caller, as anywhere else in an operation, and what was granted is
@@ -23,16 +25,20 @@ from lockcore.unraised import is_its_own, show_unraised
 
 
 class Listener:
-    """An observer as machine code calls it: the methods of a subclass (counted.py) need not be
-    looked up by name."""
+    """An observer as machine code calls it.
+
+    The methods of a subclass (counted.py) need not be looked up by name.
+    """
 
     def __init__(self, observer: OperationObserver | Observer | None) -> None:
         self._observer: Any = observer
         self._alone: Any = nullcontext()
 
     def among_threads(self, lock: Any) -> "Listener":
-        """This one, for callers in several threads; `lock`: one that a signal handler may take,
-        too."""
+        """This listener, for callers in several threads.
+
+        `lock` must be one that a signal handler may take, too.
+        """
         self._alone = lock
         return self
 
@@ -61,23 +67,27 @@ class Listener:
             self._observer.gone(lease)
 
 
-_dropped: list[str] = []  # what kind of exception has been printed
-RAISED = "lockcore: an observer raised; its note of one operation is lost, the lock goes on (printed once)"
+# The kind of the exception that has been printed. The exception itself is not kept: its traceback
+# would keep every frame that it went through.
+_dropped: list[str] = []
+RAISED = (
+    "lockcore: an observer raised; its note of one operation is lost, the lock goes on "
+    "(printed once)"
+)
 
 
 def _drop(error: BaseException) -> None:
-    """Print the first one, as Python does with what it cannot raise."""
+    """Print the first exception, as Python does with what it cannot raise."""
     if not _dropped:
-        _dropped.append(
-            type(error).__name__
-        )  # not the exception: its traceback keeps every frame it went through
+        _dropped.append(type(error).__name__)
         show_unraised(error, RAISED)
 
 
 class Unraising(Listener):
     """A listener whose exceptions reach nobody: whatever they are, a lease is its caller's.
 
-    `can_be_interrupted`: whether the present thread can, by a signal or as a greenlet is killed.
+    `can_be_interrupted` says whether the present thread can be interrupted, by a signal or because
+    a greenlet is killed.
     """
 
     def __init__(self, listener: Listener, can_be_interrupted: Callable[[], bool]) -> None:
@@ -85,7 +95,7 @@ class Unraising(Listener):
         self._can_be_interrupted = can_be_interrupted
 
     def is_interrupt(self, error: BaseException) -> bool:
-        """Whether it is the process's, or the caller's own, and not the observer's."""
+        """True when the error is the process's or the caller's, and not the observer's."""
         return not is_its_own(error) and self._can_be_interrupted()
 
     def observe(self, record: AttemptRecord) -> None:

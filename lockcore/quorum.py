@@ -1,17 +1,19 @@
-"""Votes into outcomes: *counts of votes, N, q → the name of a round, and when that name is fixed*.
-Pure.
+"""Votes into outcomes: *counts of votes, N, q → the name of a round, and when it is fixed*.
+
+Pure. This file is compiled, so it follows the rules of README.md, "Compiled"; functions of numbers
+need none of them.
 
 Rules, with q = N // 2 + 1 of the *configured* instances, in this order: granted ≥ q → ACQUIRED
 (TOO_LATE once validity ≤ 0) · refused ≥ q → CONTENDED · granted + refused < q → UNREACHABLE · else
-SPLIT_VOTE. Source: the Redlock text, "The Redlock algorithm"; the stopping rule is derived in the
-README and tested over every vote table and every arrival order.
+SPLIT_VOTE. Source: the Redlock text, "The Redlock algorithm". The stopping rule is derived in the
+README, and tested over every vote table and every arrival order.
 """
 
 from lockcore.model import Outcome
 
 
 def quorum_of(instances: int) -> int:
-    """The votes that win, of `instances` ≥ 1 configured ones: never of those that happen to answer.
+    """The votes that win, of `instances` ≥ 1 configured ones, not of those that happen to answer.
 
     >>> [quorum_of(instances) for instances in (1, 2, 3, 4, 5)]
     [1, 2, 2, 3, 3]
@@ -27,10 +29,12 @@ def is_lost(granted: int, undecided: int, quorum: int) -> bool:
 
 
 def outcome_of(granted: int, refused: int, quorum: int) -> Outcome:
-    """The name of a round whose remaining votes are neither grants nor refusals (validity is judged
-    by the caller).
+    """The name of a round whose remaining votes are neither grants nor refusals.
 
-    >>> [outcome_of(granted, refused, quorum=3).name for granted, refused in ((3, 2), (2, 3), (2, 0), (2, 2))]
+    The caller judges the validity.
+
+    >>> votes = ((3, 2), (2, 3), (2, 0), (2, 2))
+    >>> [outcome_of(granted, refused, quorum=3).name for granted, refused in votes]
     ['ACQUIRED', 'CONTENDED', 'UNREACHABLE', 'SPLIT_VOTE']
     """
     if granted >= quorum:
@@ -54,8 +58,10 @@ def is_settled(granted: int, refused: int, undecided: int, quorum: int) -> bool:
 
 
 def owned_outcome_of(ours: int, not_ours: int, instances: int, quorum: int) -> Outcome:
-    """The name of a release (with RELEASED read as EXTENDED, an extension): on how many the key was
-    ours, or not."""
+    """The name of a release, by the numbers of instances where the key was ours, or not.
+
+    Of an extension it is the name, too, with RELEASED read as EXTENDED.
+    """
     if ours >= quorum:
         return Outcome.RELEASED
     if not_ours > instances - quorum:

@@ -1,9 +1,9 @@
 r"""RESP2 on the wire: *arguments → a request's bytes; a peer's bytes → replies*. Pure.
 
-Rules: what the lock awaits are single lines, and only the exact line is the answer: `+OK`, `$-1`
-(RESP3: `_`), `:1`, `:0` (`ANSWERS`), or an error. Whatever else a peer says, `#t` and `,1` or a
-bulk string `OK`, is UNEXPECTED: it grants, refuses and confirms nothing. Every other reply is
-parsed by hiredis, once it is whole (framing.py); an error is a `ReplyError` value, never raised.
+Rules: the lock awaits single lines, and only the exact line is the answer: `+OK`, `$-1` (RESP3:
+`_`), `:1`, `:0` (`ANSWERS`), or an error. Whatever else a peer says, `#t` and `,1` or a bulk string
+`OK`, is UNEXPECTED: it grants, refuses and confirms nothing. Every other reply is parsed by
+hiredis, once it is whole (framing.py). An error is a `ReplyError` value and is never raised.
 Source: the Redis serialization protocol, RESP2 and RESP3.
 """
 
@@ -12,8 +12,12 @@ from typing import Final
 from hiredis import ProtocolError, Reader, ReplyError
 
 UNEXPECTED: Final = "UNEXPECTED"
-NOT_YET: Final = object()  # not a value: RESP3's false is one
+
+# An object of its own, because RESP3's false is a value that a reply may have.
+NOT_YET: Final = object()
 LONGEST_KIND = 24
+
+# Errors that pass by themselves, or when somebody mends the server. Nothing was changed.
 TRANSIENT = frozenset(
     [
         "BUSY",
@@ -27,7 +31,7 @@ TRANSIENT = frozenset(
         "CLUSTERDOWN",
         "NOAUTH",
     ]
-)  # errors that pass by themselves, or when somebody mends the server; nothing was changed
+)
 ANSWERS: dict[bytes, object] = {b"+OK": b"OK", b"$-1": None, b"_": None, b":1": 1, b":0": 0}
 exact_answer = ANSWERS.get
 exact_line = {line + b"\r\n": answer for line, answer in ANSWERS.items()}.get
@@ -39,7 +43,7 @@ def bulk(argument: bytes) -> bytes:
 
 
 def request(*arguments: bytes) -> bytes:
-    """A whole command. For commands off the hot path: those on it are built from templates."""
+    """A whole command. The commands of the hot path are built from templates instead."""
     return b"*%d\r\n" % len(arguments) + b"".join(map(bulk, arguments))
 
 
@@ -49,19 +53,20 @@ def error_of(line: bytes) -> ReplyError:
 
 
 def error_kind(reply: object) -> str:
-    """The first word of an error reply (`NOSCRIPT`, …), `ERR` where that is none; UNEXPECTED for
-    any other reply."""
+    """The first word of an error reply (`NOSCRIPT`, …), UNEXPECTED for any other reply.
+
+    It is `ERR` where the first word names no kind of error.
+    """
     if not isinstance(reply, ReplyError):
         return UNEXPECTED
     kind = str(reply).split(" ", 1)[0]
-    return (
-        kind
-        if kind.isascii() and kind.isalpha() and kind.isupper() and len(kind) <= LONGEST_KIND
-        else "ERR"
-    )
+    is_word = kind.isascii() and kind.isalpha() and kind.isupper()
+    return kind if is_word and len(kind) <= LONGEST_KIND else "ERR"
 
 
 def reply_reader() -> Reader:
-    """For the replies of one connection, in order: `gets()` returns NOT_YET while the next one is
-    incomplete."""
+    """A parser for the replies of one connection, in order.
+
+    `gets()` returns NOT_YET while the next reply is incomplete.
+    """
     return Reader(protocolError=ProtocolError, replyError=ReplyError, notEnoughData=NOT_YET)

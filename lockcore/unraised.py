@@ -1,7 +1,6 @@
-"""An exception that no caller may see: *an exception, a sentence → `sys.unraisablehook`*; which
-exceptions those are.
+"""An exception that no caller may see: *an exception, a sentence → `sys.unraisablehook`*.
 
-CPython's own hook takes nothing but its own struct, which Python code cannot make. So CPython makes
+`is_its_own` says which exceptions those are. CPython's own hook takes nothing but its own struct, which Python code cannot make. So CPython makes
 it here: an exception that leaves a weak reference's callback goes to the hook, and whatever the
 hook does or raises ends there.
 """
@@ -26,27 +25,32 @@ class _Callback:
         try:
             raise error
         finally:
-            del error  # else its traceback would keep this frame, and this frame it
+            # Otherwise the traceback of the error would keep this frame, and this frame the error.
+            del error
 
 
 def is_its_own(error: BaseException) -> bool:
-    """Whether the code that was called has raised `error` itself, so that it is no interrupt of its
-    caller.
+    """True when the code that was called has raised `error` itself.
 
-    An interrupt is a BaseException that a signal's handler raises, or that is thrown into a
-    greenlet. Two of those come only to a task or generator that is suspended, which nobody is who
-    calls: asyncio's CancelledError, GeneratorExit.
+    Otherwise the error may be an interrupt of the caller: a BaseException that a signal's handler
+    raises, or that is thrown into a greenlet. Two of them, asyncio's CancelledError and
+    GeneratorExit, come only to a task or generator that is suspended. Code that is in the middle of
+    a call is not suspended.
     """
     if isinstance(error, (Exception, GeneratorExit)):
         return True
-    asyncio: Any = sys.modules.get("asyncio")  # whoever raises its error has imported it
+    # Whoever raises asyncio's error has imported asyncio.
+    asyncio: Any = sys.modules.get("asyncio")
     return asyncio is not None and isinstance(error, asyncio.CancelledError)
 
 
 def show_unraised(error: BaseException, sentence: str) -> None:
-    """Have Python print `error` below `sentence`, as it does with what it cannot raise. Raises
-    nothing."""
+    """Have Python print `error` below `sentence`, as it does with what it cannot raise.
+
+    Raises nothing.
+    """
     referent = set[int]()
     reference: Final = weakref.ref(referent, _Callback(error, sentence))
-    del referent  # its last reference: now the callback is called
+    # This is the last reference to the referent: now the callback is called.
+    del referent
     del reference
