@@ -1,10 +1,9 @@
-"""A lease kept alive in the background: *a lease → a handle with the newest one, or why it is
-gone*. Pure.
+"""A lease kept alive in the background: *a lease → a handle with the newest one, or its end*. Pure.
 
-Rules: whatever ends it but `stop` is told at once, to its holder before anybody else: the lease's
-end, a closed Redlock, a cancelled task, our own fault. What a holder's callback raises ends there.
-In a forked child nothing is called: the lease is still the parent's, and a handle there says so
-(`forked`).
+Rules: whatever ends it, except `stop`, is told at once, and to its holder before anybody else: the
+lease's end, a closed Redlock, a cancelled task, a fault of our own. What a holder's callback raises
+ends there. In a forked child nothing is called: the lease is still the parent's, and a handle there
+says so (`forked`).
 """
 
 from collections.abc import Callable, Generator
@@ -22,18 +21,20 @@ MOST_EXTENSIONS = 1 << 40
 
 
 def nothing(*_: object) -> None:
-    """What nobody asked to hear of is told to this."""
+    """Do nothing: nobody asked to hear of it."""
 
 
 class KeepAlive:
-    """`lease`: the newest one, whoever extended it. `gone`: None while it is kept, else why it is
-    not. `renewals`: extensions so far.
+    """The handle of a lease that is kept alive.
 
-    `stopped`: it is over: it was told so, or the lease was released, or is gone (also as no
-    extension was left). `error`: what ended it, when that was no answer of the instances; `gone` is
-    UNREACHABLE then, and the lease lasts until `lease.valid_until_ns`. In a forked child that is a
-    ForeignProcessError: only the parent extends it. `tell_extended` and `tell_gone`: how its
-    Redlock tells an observer.
+    `lease` is the newest one, by whomever it was extended. `gone` is None while the lease is kept,
+    else why it is not. `renewals` is the number of extensions so far.
+
+    `stopped` is True once it is over: `stop` was called, or the lease was released, or it is gone
+    (also because no extension was left). `error` is what ended it, when that was no answer of the
+    instances. Then `gone` is UNREACHABLE, and the lease lasts until `lease.valid_until_ns`. In a
+    forked child `error` is a ForeignProcessError: only the parent extends the lease.
+    `tell_extended` and `tell_gone` tell the observer of its Redlock.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class KeepAlive:
 
     @property
     def lease(self) -> Lease:
-        """The newest one, also after an extension by hand."""
+        """The newest lease, also after an extension by hand."""
         return newest_of(self._lease)
 
     def renewed(self, lease: Lease) -> None:
@@ -76,9 +77,12 @@ class KeepAlive:
         self.renewals += 1
 
     def ended(self, denied: Denied) -> None:
-        """It is over, as `denied` says: the lease is gone, or nobody can extend it from here any
-        more. Told once."""
-        self.cancel = None  # a holder that releases in `on_gone` must not stop what is telling it
+        """It is over, as `denied` says. That is told once.
+
+        The lease is gone, or nobody can extend it from here any more.
+        """
+        # A holder that releases in `on_gone` must not stop the steps that are telling it.
+        self.cancel = None
         if self.stopped:
             return
         self.stopped = True
@@ -94,8 +98,10 @@ class KeepAlive:
             self.tell_gone(self.lease)
 
     def forked(self, denied: Denied) -> None:
-        """This is the copy of a forked child: nobody extends it here, and nobody is told. The
-        parent's goes on."""
+        """This is the copy of a forked child: nobody extends it here, and nobody is told.
+
+        The parent's keeper goes on.
+        """
         self.cancel = None
         if not self.stopped:
             self.stopped = True
@@ -103,7 +109,7 @@ class KeepAlive:
             self.error = ForeignProcessError()
 
     def stop(self) -> None:
-        """Extend no more; the lease lasts until `lease.valid_until_ns` unless released."""
+        """Extend no more. The lease lasts until `lease.valid_until_ns` unless it is released."""
         self.stopped = True
         cancel = self.cancel
         self.cancel = None
@@ -112,9 +118,10 @@ class KeepAlive:
 
 
 def keeper_steps(keeper: KeepAlive, engine: Engine) -> Generator[Wanted, int, Denied]:
-    """Extend the keeper's lease every `every_ms`, `extensions` times, until it is gone; they end
-    with a `Denied` whatever happens to them. Raises ValueError at once when the lease was not made
-    by `engine`.
+    """Steps that extend the keeper's lease every `every_ms`, `extensions` times, until it is gone.
+
+    They end with a `Denied`, whatever happens to them. Raises ValueError at once when the lease was
+    not made by `engine`.
     """
     engine.extend_round(keeper.lease, engine.terms(keeper.lease.ttl_ms), keeper.lease.started_ns)
 
@@ -122,23 +129,27 @@ def keeper_steps(keeper: KeepAlive, engine: Engine) -> Generator[Wanted, int, De
         try:
             return (yield from _extensions(keeper, engine))
         except GeneratorExit:
-            raise  # `stop`, or nothing is left that could run
+            # `stop` was called, or nothing is left that could run the steps.
+            raise
         except BaseException as error:
             if not keeper.stopped:
                 keeper.error = error
             denied = over(keeper.lease, Outcome.UNREACHABLE, engine, engine.now_ns)
             if isinstance(error, Exception):
                 return denied
-            keeper.ended(denied)  # cancelled from outside: told, and cancelled all the same
+            # The steps were cancelled from outside. That is told, and they are cancelled.
+            keeper.ended(denied)
             raise
 
     return steps()
 
 
 def _extensions(keeper: KeepAlive, engine: Engine) -> Generator[Wanted, int, Denied]:
-    """An extension that reached too few instances is tried again after a tenth of the period, while
-    the lease is still valid; after its end nothing is sent. Whoever else extends it only moves the
-    plan.
+    """Extend the lease when it is due.
+
+    An extension that reached too few instances is tried again after a tenth of the period, while
+    the lease is still valid. After its end nothing is sent. An extension by somebody else only
+    moves the plan.
     """
     lease = keeper.lease
     every_ns = int(keeper.every_ms * NS_PER_MS)
@@ -151,7 +162,8 @@ def _extensions(keeper: KeepAlive, engine: Engine) -> Generator[Wanted, int, Den
         due_ns = max(again_ns or lease.started_ns + every_ns, asked_ns - usable_ns + 1)
         due_ns = min(due_ns, lease.valid_until_ns)
         now_ns = yield due_ns
-        if now_ns < due_ns:  # timers come early, too
+        # Timers come early, too.
+        if now_ns < due_ns:
             continue
         again_ns = 0
         if newest_of(lease) is not lease or asked_until_ns(lease) != asked_ns:
@@ -171,7 +183,7 @@ def _extensions(keeper: KeepAlive, engine: Engine) -> Generator[Wanted, int, Den
 
 
 def over(lease: Lease, outcome: Outcome, engine: Engine, now_ns: int) -> Denied:
-    """Why a lease is not kept any more, where no answer of the instances says it."""
+    """The reason why a lease is not kept any more, where no answer of the instances says it."""
     return Denied(
         lease.resource, outcome, Tally(absent=engine.instances), 1, 0, lease.started_ns, now_ns
     )

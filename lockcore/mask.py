@@ -1,10 +1,11 @@
 """What is secret, and texts without it: *URLs, any text → the text with `***` in its place*. Pure.
 
-Rules: the only mask of the project; every text that a library, a server or a user has a part in
-passes through it before anybody reads it. Secret is the password of a URL, a lone word before its
-@, whatever stands where a port or a database number should, and every option not known to be
-harmless; in each form in which it may be quoted (as written, decoded, escaped by Python, JSON or
-HTML, cut off). Where a URL can be read in two ways, more is hidden, not less.
+Rules: this is the only mask of the project. Every text that a library, a server or a user has a
+part in passes through it before anybody reads it. Secret are the password of a URL, a lone word
+before its @, whatever stands where a port or a database number should, and every option that is not
+known to be harmless. They are hidden in each form in which they may be quoted: as written, decoded,
+escaped by Python, JSON or HTML, and cut off. Where a URL can be read in two ways, more is hidden,
+not less.
 """
 
 import html
@@ -23,7 +24,8 @@ class Transport(Enum):
     UNIX = "unix socket"
 
 
-SCHEMES: Mapping[str, Transport] = {  # of instances, in lower case
+# The schemes of instances, in lower case.
+SCHEMES: Mapping[str, Transport] = {
     **dict.fromkeys(("redis", "valkey", "redis+tcp", "valkey+tcp"), Transport.TCP),
     **dict.fromkeys(
         ("rediss", "valkeys", "redis+tls", "valkey+tls", "redis+ssl", "valkey+ssl"), Transport.TLS
@@ -34,29 +36,37 @@ SCHEMES: Mapping[str, Transport] = {  # of instances, in lower case
     ),
 }
 HIDDEN = "***"
-SHORT = 4  # characters: a shorter secret is hidden where it stands alone, not inside of words
-CUT_OFF = 16  # characters of the beginning of a secret that are hidden, too
+
+# A secret with fewer characters is hidden where it stands alone, not inside of words.
+SHORT = 4
+
+# So many characters of the beginning of a secret are hidden, too.
+CUT_OFF = 16
 _HARMLESS = re.compile(
-    r"(db|protocol|client_name|health_check_interval|max_connections|.*timeout|ssl_(ca|cert|check|min)\w*)"
+    r"(db|protocol|client_name|health_check_interval|max_connections|.*timeout"
+    r"|ssl_(ca|cert|check|min)\w*)"
 )
 _SECRETIVE = re.compile(r"pass|pwd|secret|token|auth|cred", re.IGNORECASE)
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^\s'\"<>`]*")
-_EXAMPLE = "user:password@"  # as our own sentences spell the form of a URL
+
+# So our own sentences spell the form of a URL.
+_EXAMPLE = "user:password@"
 _USER = re.compile(r"[^\s/@'\"(]*:[^\s/@'\"]*@")
-_MASKED = re.compile(r"[\w.%-]*:\*\*\*@")  # as `shown` leaves it: a text may be masked again
+
+# What `shown` leaves. A text may be masked again.
+_MASKED = re.compile(r"[\w.%-]*:\*\*\*@")
 _PLACE = re.compile(
     r"(?P<host>\[[0-9a-fA-F:.]*(?:%[\w.%-]*)?\]|[\w.%-]*)(?P<port>:(?:\d{1,5}|port))?"
 )
 _HOST = re.compile(r"[\w.%-]*")
-_ORDINARY = re.compile(
-    r"[a-zA-Z_.:-]+|[\d.:]+"
-)  # a word or a number of a sentence may look like it
+
+# A secret that looks like a word or a number of a sentence.
+_ORDINARY = re.compile(r"[a-zA-Z_.:-]+|[\d.:]+")
 _SECRET_OPTION = re.compile(r"^(--?[a-z-]*(?:pass|secret|token)[a-z-]*)(=.*)?$", re.IGNORECASE)
 
 
 def shown(url: object) -> str:
-    """A URL for people: scheme, user, host, port, database or path, and the options that are
-    harmless.
+    """A URL for people: scheme, user, host, port, database or path, and the harmless options.
 
     >>> shown("redis://ann:hunter2@db:7000/3?ssl_password=x&db=1")
     'redis://ann:***@db:7000/3?ssl_password=***&db=1'
@@ -66,23 +76,26 @@ def shown(url: object) -> str:
     credentials, at, after = rest.rpartition("@") if mark else text.rpartition("@")
     if not mark:
         return f"{HIDDEN}@{after}" if at else text
-    if re.search(r"[?&]\w+=", credentials):  # an @ in an option: nobody knows what is what
+    if re.search(r"[?&]\w+=", credentials):
+        # There is an @ in an option, so nobody knows which part is which.
         return f"{scheme}://{HIDDEN}"
     user, colon, _ = credentials.partition(":")
     who = f"{user}:{HIDDEN}" if colon and _HOST.fullmatch(user) else HIDDEN
     place, path, query = _split(after)
-    return f"{scheme}://{f'{who}@' if at else ''}{_place_of(place)}{_path_of(scheme, path)}{_options_of(query)}"
+    prefix = f"{who}@" if at else ""
+    return f"{scheme}://{prefix}{_place_of(place)}{_path_of(scheme, path)}{_options_of(query)}"
 
 
 def _split(rest: str) -> tuple[str, str, str]:
-    """What follows the @: place, path and options; a fragment is none of them and is never shown."""
+    """Split the part behind the @ into place, path and options. A fragment is never shown."""
     rest, _, query = rest.partition("#")[0].partition("?")
     place, slash, path = rest.partition("/")
     return place, slash + path, query
 
 
 def _place_of(place: str) -> str:
-    if not place or ((found := _PLACE.fullmatch(place)) and (found["host"] or not found["port"])):
+    match = _PLACE.fullmatch(place)
+    if not place or (match and (match["host"] or not match["port"])):
         return place
     host = place.partition(":")[0]
     return f"{host if _HOST.fullmatch(host) else HIDDEN}:{HIDDEN}"
@@ -97,42 +110,42 @@ def _path_of(scheme: str, path: str) -> str:
 
 def _options_of(query: str) -> str:
     options = [option.partition("=") for option in query.split("&") if query]
-    told = [
+    parts = [
         f"{name}{equals}{value if _HARMLESS.fullmatch(name) else HIDDEN}"
         for name, equals, value in options
     ]
-    return "?" + "&".join(told) if told else ""
+    return "?" + "&".join(parts) if parts else ""
 
 
 def is_secretive(url: str) -> bool:
-    """True when something of it is not shown."""
+    """True when a part of the URL is not shown."""
     return shown(url) != url
 
 
 def secrets_of(url: str) -> set[str]:
-    """Whatever in a URL, however malformed, may be secret, as it is written there."""
+    """Every part of a URL, however malformed, that may be secret, as it is written there."""
     _, mark, rest = url.partition("://")
     credentials, at, after = rest.rpartition("@") if mark else url.rpartition("@")
-    found: set[str] = set()
+    secrets: set[str] = set()
     if at:
         user, colon, password = credentials.partition(":")
         secret = password if colon else user
-        found |= {secret, *(piece for piece in re.split(r"[/?#@:]", secret) if len(piece) > 1)}
+        secrets |= {secret, *(piece for piece in re.split(r"[/?#@:]", secret) if len(piece) > 1)}
     for part in (rest, after):
         place, path, query = _split(part)
         host, colon, port = ("", "", "") if at and part is rest else place.rpartition(":")
         if colon and "]" not in port and (not host or not port.isdigit() or len(port) > 5):
-            found |= {port, place.partition(":")[2]}
+            secrets |= {port, place.partition(":")[2]}
         for name, _, value in (option.partition("=") for option in query.split("&")):
             if _SECRETIVE.search(name) or not (_HARMLESS.fullmatch(name) or len(value) < SHORT):
-                found |= {value, *value.split("@")}
+                secrets |= {value, *value.split("@")}
         if not path.strip("/").isdigit() and "@" in path:
-            found.add(path.strip("/"))
-    return {secret for secret in found if secret}
+            secrets.add(path.strip("/"))
+    return {secret for secret in secrets if secret}
 
 
 def _forms(secret: str) -> set[str]:
-    """How a secret may be quoted."""
+    """The forms in which a secret may be quoted."""
     plain = unquote(secret)
     escaped = {
         repr(plain)[1:-1],
@@ -144,90 +157,94 @@ def _forms(secret: str) -> set[str]:
 
 
 class Mask:
-    """Texts without the secrets of these URLs, nor of any other URL in them."""
+    """Hides the secrets of these URLs, and of any other URL in a text."""
 
     def __init__(self, *urls: str) -> None:
-        self._secrets: list[str] = []  # the longest first
-        self._public: set[str] = set()  # of the same URLs: users, hosts, ports, paths
+        # The longest secret comes first.
+        self._secrets: list[str] = []
+        # The parts of the same URLs that are shown: users, hosts, ports, paths.
+        self._public: set[str] = set()
         for url in urls:
             self.learn(url)
 
     def learn(self, urls: object) -> None:
-        """From now on hide the secrets of these URLs: one, or several with spaces or commas between
-        them."""
+        """From now on hide the secrets of these URLs.
+
+        `urls` is one URL, or several with spaces or commas between them.
+        """
         if not isinstance(urls, str):
             return
-        found = [secrets_of(url) for url in re.split(r"[\s,]+(?=[\w+.-]+://)", urls)]
-        forms = {form for secret in set().union(*found) for form in _forms(secret)}
+        secrets = [secrets_of(url) for url in re.split(r"[\s,]+(?=[\w+.-]+://)", urls)]
+        forms = {form for secret in set().union(*secrets) for form in _forms(secret)}
         self._secrets = sorted(forms.union(self._secrets), key=len, reverse=True)
         for url in re.split(r"[\s,]+(?=[\w+.-]+://)", urls):
             self._public |= set(re.split(r"[/@:?&=]+", shown(url)))
 
     def __call__(self, text: object) -> str:
-        """The text, without them."""
-        told = str(text)
+        """The text without the secrets."""
+        masked = str(text)
         for secret in self._secrets:
-            told = _without(told, secret)
-        return _urls_shown(told)
+            masked = _without(masked, secret)
+        return _urls_shown(masked)
 
+    # A password may be a word ("or"), a number, or a host. To hide such a secret in a sentence of
+    # our own would destroy the sentence, and would show what the password is. So a sentence gets
+    # less than the whole mask: only secrets that no word can look like are hidden. Texts of others
+    # have gone through the whole mask before they are quoted in it, so a secret that is still in a
+    # sentence has come there by accident.
     def sentence(self, text: str) -> str:
-        """One of our own sentences, in which a URL may stand. A password may be a word ("or"), a
-        number, a host: to hide it in a sentence would destroy the sentence, and show what the
-        password is. Texts of others go through the whole mask before they are quoted; here a secret
-        is hidden by accident only, if no word can look like it."""
-        told = _urls_shown(text)
+        """One of our own sentences, in which a URL may stand, without the secrets."""
+        masked = _urls_shown(text)
         for secret in self._secrets:
-            if not (
-                len(secret) < SHORT
-                or _ORDINARY.fullmatch(secret)
-                or any(secret in part for part in self._public)
-            ):
-                told = _without(told, secret)
-        return told
+            if len(secret) < SHORT or _ORDINARY.fullmatch(secret):
+                continue
+            if any(secret in part for part in self._public):
+                continue
+            masked = _without(masked, secret)
+        return masked
 
 
 def _urls_shown(text: str) -> str:
-    """The text with the secrets of all URLs in it hidden, those that nobody has told of, too."""
-    return (
-        _USER.sub(_user_hidden, _URL.sub(_url_shown, text))
-        if "@" in text or "://" in text
-        else text
-    )
+    """The text with the secrets of all URLs in it hidden, also of URLs that were not learned."""
+    if "@" in text or "://" in text:
+        return _USER.sub(_user_hidden, _URL.sub(_url_shown, text))
+    return text
 
 
 def _without(text: str, secret: str) -> str:
-    """The text without one secret; one that was cut off in the text is hidden as far as it goes."""
+    """The text without one secret. A secret that was cut off is hidden as far as it goes."""
     if len(secret) < SHORT:
         return re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", HIDDEN, text)
     text = text.replace(secret, HIDDEN)
     start = secret[:CUT_OFF]
     at = -1
     while len(secret) > CUT_OFF and (at := text.find(start, at + 1)) >= 0:
-        end = at + next(
-            (n for n, (a, b) in enumerate(zip(text[at:], secret, strict=False)) if a != b),
-            len(secret),
-        )
+        pairs = enumerate(zip(text[at:], secret, strict=False))
+        end = at + next((number for number, (a, b) in pairs if a != b), len(secret))
         end = min(end, len(text))
         if not text[end : end + 1].isalnum():
             text = text[:at] + HIDDEN + text[end:]
     return text
 
 
-def _url_shown(found: re.Match[str]) -> str:
-    text = found[0]
+def _url_shown(match: re.Match[str]) -> str:
+    text = match[0]
     if _EXAMPLE in text:
         return text
     end = len(text.rstrip(".,;:)]}!"))
     return shown(text[:end]) + text[end:]
 
 
-def _user_hidden(found: re.Match[str]) -> str:
-    return found[0] if found[0].endswith(_EXAMPLE) or _MASKED.fullmatch(found[0]) else f"{HIDDEN}@"
+def _user_hidden(match: re.Match[str]) -> str:
+    text = match[0]
+    return text if text.endswith(_EXAMPLE) or _MASKED.fullmatch(text) else f"{HIDDEN}@"
 
 
 def masked_command(arguments: Sequence[str]) -> list[str]:
-    """The command line without secrets: what is secret in URLs, and the values of password options,
-    become `***`."""
+    """The command line without secrets.
+
+    The secrets of URLs and the values of password options become `***`.
+    """
     masked: list[str] = []
     hide_next = False
     for argument in arguments:

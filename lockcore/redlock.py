@@ -1,8 +1,8 @@
 """The lock people use: *resource and TTL → a lease, or the error of its outcome*.
 
-Rules: thin. `Redlock` (gevent or threads) and `AsyncRedlock` (asyncio) have equal methods; what
-they do is decided in attempt.py and engine.py, how they wait in shells/. A shell, and its library,
-is imported when it is asked for.
+Rules: this layer is thin. `Redlock` (gevent or threads) and `AsyncRedlock` (asyncio) have equal
+methods. attempt.py and engine.py decide what they do, and shells/ how they wait. A shell, and its
+library, is imported when it is asked for.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ Shell = Literal["auto", "gevent", "threads"]
 
 
 def _targets_of(urls: Sequence[str], settings: Settings) -> list[InstanceTarget]:
-    from lockcore.shells.target import target_of  # redis-py imports asyncio
+    # This is imported late because redis-py imports asyncio.
+    from lockcore.shells.target import target_of
 
     if isinstance(urls, str):
         raise TypeError("urls must be a list of instance URLs, not one string")
@@ -72,22 +73,26 @@ def _driver_of(name: Shell) -> type[GreenletDriver | ThreadDriver]:
 
 
 def _granted(result: Lease | Denied, lease: Lease | None = None) -> Lease:
-    """The lease, or the error of why there is none; `lease` is the one that was to be extended."""
+    """The lease, or raises the error of why there is none.
+
+    `lease` is the one that was to be extended.
+    """
     if isinstance(result, Denied):
         raise error_of(result, lease)
     return result
 
 
+# How a dropped Redlock is noticed. Its loop, or its thread, keeps a driver alive for ever, so
+# somebody has to notice that nobody uses the driver any more. To watch the Redlock alone is not
+# enough: in `acquire = Redlock.connect(urls).try_acquire` the method is the driver's own, and goes
+# on without the Redlock. So the two methods that a Redlock hands out are watched, too. Each has to
+# be an object that only the Redlock and its users have. A lease is not watched: without its Redlock
+# nobody can give it back. The garbage collector calls all of this, in any thread and in the middle
+# of anything. So nothing is done here: the loop is asked to close the driver.
 class _Users:
-    """What can still use a driver: when the last of it is gone, the driver is closed and a
-    ResourceWarning says so.
+    """Whatever can still use a driver.
 
-    Its loop, or its thread, keeps a driver alive for ever, so somebody has to notice that nobody
-    uses it any more. The Redlock alone will not do: `acquire = Redlock.connect(urls).try_acquire`
-    is a method of the driver, and goes on without it. So the two methods that a Redlock hands out
-    are watched, too; each has to be an object that only the Redlock and its users have. A lease is
-    not watched: without its Redlock nobody can give it back. All of that is called by the garbage
-    collector, in any thread and in the middle of anything: what is to be done, the loop does.
+    When the last of it is gone, the driver is closed, and a ResourceWarning says so.
     """
 
     def __init__(self, driver: GreenletDriver | ThreadDriver | AsyncDriver, *users: object) -> None:
@@ -102,17 +107,18 @@ class _Users:
             return
         self._driver.close_soon()
         where = ", ".join(target.address for target in self._driver.targets)
+        # The collector has called this, so no line of the user's is to blame (`stacklevel`).
         warnings.warn(
-            f"a Redlock on {where} was dropped without close(), and is closed now; its leases last until their TTL "
-            "ends. Call close() when you are done with it, or connect it in a `with` (`async with`) statement",
+            f"a Redlock on {where} was dropped without close(), and is closed now; its leases last "
+            "until their TTL ends. Call close() when you are done with it, or connect it in a "
+            "`with` (`async with`) statement",
             ResourceWarning,
-            stacklevel=1,  # called by the collector: no line of the user's is to blame
+            stacklevel=1,
         )
 
 
 class _AnyRedlock(Generic[D]):
-    """What both kinds of lock have: a driver, its instances, and leases kept alive beside the
-    callers."""
+    """What both kinds of lock have: a driver, its instances, and leases that are kept alive."""
 
     def __init__(self, driver: D) -> None:
         self._driver = driver
@@ -125,12 +131,12 @@ class _AnyRedlock(Generic[D]):
         extensions: int = 1000,
         on_gone: Callable[[Denied], None] | None = None,
     ) -> KeepAlive:
-        """Extend `lease` in the background every `every_ms` (default: a third of its TTL), at most
-        `extensions` times.
+        """Extend `lease` in the background every `every_ms`, at most `extensions` times.
 
-        Stops at release. When the lease is gone, `KeepAlive.gone` is set and `on_gone` called at
-        once; nothing is sent after the lease's own end. Raises ValueError when `every_ms` or
-        `extensions` is out of range.
+        The default of `every_ms` is a third of its TTL. The extensions stop at its release. When
+        the lease is gone, `KeepAlive.gone` is set and `on_gone` is called at once. Nothing is sent
+        after the lease's own end. Raises ValueError when `every_ms` or `extensions` is out of
+        range.
         """
         keeper = KeepAlive(lease, every_ms, extensions, on_gone)
         self._driver.keep(keeper)
@@ -143,13 +149,15 @@ class _AnyRedlock(Generic[D]):
 
     @property
     def handoffs(self) -> dict[str, int]:
-        """With the policy `push`: turns from other processes, looks at who holds; and where it
-        hears nothing, that."""
+        """With the policy `push`: turns from other processes, and looks at who holds a key.
+
+        Where this process hears nothing, there is a third count that says so.
+        """
         handoff = self._driver.engine.handoff
         if handoff is None:
             return {}
-        counted = {"wakeups": handoff.wakeups, "polls": handoff.polls}
-        return counted if handoff.hears else counted | {"processes_that_hear_nothing_and_poll": 1}
+        counts = {"wakeups": handoff.wakeups, "polls": handoff.polls}
+        return counts if handoff.hears else counts | {"processes_that_hear_nothing_and_poll": 1}
 
     @property
     def closed(self) -> bool:
@@ -162,11 +170,10 @@ class _AnyRedlock(Generic[D]):
         self._driver.engine.observe_every = every
 
     def observe(self, observer: OperationObserver) -> None:
-        """From now on `observer` is told of every operation, and of attempts as `observe_every`
-        says.
+        """From now on tell `observer` of every operation, and of attempts as `observe_every` says.
 
-        Raises ValueError when there is an observer already: it takes the place of the one given at
-        connect.
+        It takes the place of the observer that can be given at connect. Raises ValueError when
+        there is an observer already.
         """
         driver = self._driver
         if driver.engine.observer is not None:
@@ -174,20 +181,19 @@ class _AnyRedlock(Generic[D]):
         listener = observer if isinstance(observer, Listener) else Listener(observer)
         if driver.for_threads:
             listener.among_threads(RLock())
-        driver.engine.observer = driver.engine.listener = Unraising(
-            listener, driver.can_be_interrupted
-        )
+        unraising = Unraising(listener, driver.can_be_interrupted)
+        driver.engine.observer = driver.engine.listener = unraising
 
-    def _released(self, lease: Lease, ended: Denied) -> None:
-        """Tell the observer of a release, then the caller, by raising what is to be raised."""
+    def _released(self, lease: Lease, result: Denied) -> None:
+        """Tell the observer of a release, and raise for the caller what is to be raised."""
         listener = self._driver.engine.listener
         if listener is not None:
-            listener.released(lease, ended.outcome, ended.started_ns)
-        if ended.outcome is not Outcome.RELEASED:
-            raise error_of(ended, lease)
+            listener.released(lease, result.outcome, result.started_ns)
+        if result.outcome is not Outcome.RELEASED:
+            raise error_of(result, lease)
 
     def _extended(self, lease: Lease, result: Lease | Denied) -> Lease | Denied:
-        """The result of an extension, of which the observer has been told."""
+        """Tell the observer of an extension, and return its result."""
         listener = self._driver.engine.listener
         if listener is not None:
             listener.extended(lease, result)
@@ -217,9 +223,8 @@ class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
 
     def __init__(self, driver: GreenletDriver | ThreadDriver) -> None:
         super().__init__(driver)
-        self.try_acquire, self.try_release = (
-            driver.methods()
-        )  # the driver's own: no wrapper on the hot path
+        # These are methods of the driver itself, so that there is no wrapper on the hot path.
+        self.try_acquire, self.try_release = driver.methods()
         _Users(driver, self, self.try_acquire, self.try_release)
 
     @classmethod
@@ -242,40 +247,43 @@ class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
         return cls(_driver_of(shell).connect(_targets_of(urls, checked), checked))
 
     def acquire(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Lease:
-        """Lock `resource` for `ttl_ms` (1 … max_ttl_ms), trying again for up to `wait_ms` (0 … a
-        day; 0: one attempt).
+        """Lock `resource` for `ttl_ms` (1 … max_ttl_ms), and try again for up to `wait_ms`.
 
-        Raises AcquireError by outcome: ContendedError, SplitVoteError, UnreachableError,
-        TooLateError. Before anything is sent: ValueError or TypeError for arguments that make no
-        sense, CannotWaitError where it cannot wait.
+        `wait_ms` is 0 … a day; with 0 there is one attempt. Raises AcquireError by outcome:
+        ContendedError, SplitVoteError, UnreachableError, TooLateError. Before anything is sent it
+        raises ValueError or TypeError for arguments that make no sense, and CannotWaitError where
+        it cannot wait.
         """
         return _granted(self.try_acquire(resource, ttl_ms, wait_ms))
 
     def release(self, lease: Lease) -> None:
-        """Give the lease back. Raises LeaseGoneError (it was no longer ours), UnreachableError (too
-        few answered)."""
+        """Give the lease back.
+
+        Raises LeaseGoneError (it was no longer ours) or UnreachableError (too few answered).
+        """
         self._released(lease, self._driver.drive(self._release_steps(lease)))
 
     def try_extend(self, lease: Lease, ttl_ms: int | None = None) -> Lease | Denied:
-        """Extend as a value: a new `Lease`, or a `Denied` (GONE, UNREACHABLE): the old one then
-        ends as before."""
+        """Extend the lease. The value is a new `Lease`, or a `Denied` (GONE, UNREACHABLE).
+
+        With a `Denied` the old lease ends as before.
+        """
         return self._extended(lease, self._driver.drive(self._extend_steps(lease, ttl_ms)))
 
     def extend(self, lease: Lease, ttl_ms: int | None = None) -> Lease:
         """Make the lease last `ttl_ms` from now (default: its own TTL).
 
-        Raises LeaseGoneError, UnreachableError (the lease then ends as before), ValueError when
+        Raises LeaseGoneError, UnreachableError (then the lease ends as before), or ValueError when
         that would shorten it.
         """
         return _granted(self.try_extend(lease, ttl_ms), lease)
 
     @contextmanager
     def hold(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Iterator[Lease]:
-        """`with lock.hold("stock:42", 10_000, wait_ms=500) as lease:` acquires, and releases
-        however the body ends.
+        """`with lock.hold("stock:42", 10_000, wait_ms=500) as lease:` acquires and releases.
 
-        Raises what `acquire` raises; LeaseGoneError at the end when the body outlived its lease and
-        raised nothing.
+        It releases however the body ends. Raises what `acquire` raises, and LeaseGoneError at the
+        end when the body outlived its lease and raised nothing.
         """
         lease = self.acquire(resource, ttl_ms, wait_ms)
         try:

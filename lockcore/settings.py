@@ -1,9 +1,10 @@
-"""What a Redlock was told, checked at the door: *keyword arguments → one frozen value, or a
-sentence*; and when it is to try again: *attempts so far, now, a random number → the next start, or
-never*. Pure.
+"""The settings of a Redlock, checked at the door: *keyword arguments → one value, or a sentence*.
 
-Rules: every number carries its unit in its name; a value out of range is a ValueError that names it
-and its range.
+Pure. They also say when it is to try again: *attempts so far, now, a random number → the next
+start, or never*.
+
+Rules: every number carries its unit in its name. A value out of range is a ValueError that names
+the value and its range.
 """
 
 from dataclasses import dataclass, field
@@ -18,34 +19,39 @@ DEFAULT_TIMEOUT_MS = 50.0
 MOST_UNOBSERVED = 1 << 30
 SILENCE_NS = 2 * NS_PER_S
 MOST_ATTEMPTS = 1 << 40
-OLD: Final = 20  # windows of waiting after which it tries twice as soon
-QUICK_ATTEMPTS: Final = 200  # of one acquire; the window does not grow before
-GROWTH_NS: Final = NS_PER_MS  # by which each further attempt makes the window longer
-LONGEST_WINDOW_NS: Final = (
-    250 * NS_PER_MS
-)  # it grows up to this; a longer `window_ms` stays as it is
+
+# After so many windows of waiting a caller tries twice as soon.
+OLD: Final = 20
+
+# The window grows after so many attempts of one acquire. Each further attempt makes it longer by
+# GROWTH_NS, up to LONGEST_WINDOW_NS. A longer `window_ms` stays as it is.
+QUICK_ATTEMPTS: Final = 200
+GROWTH_NS: Final = NS_PER_MS
+LONGEST_WINDOW_NS: Final = 250 * NS_PER_MS
 POLICIES = ("full-jitter", "poll", "push", "fixed", "none")
 RETRIED = frozenset({Outcome.CONTENDED, Outcome.SPLIT_VOTE, Outcome.TOO_LATE})
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """When to try again. `policy`: `full-jitter` waits U(0, window); `poll` waits so long at first,
-    then ever shorter; `push` waits until it hears of a release (handoff.py), and polls where that
-    cannot be; `fixed` waits the window ± 25 %. All make their last attempt when the wait ends.
-    `none` never retries, however long its caller may wait.
+    """When to try again.
 
-    `window_ms` ≥ 0 (ms); `attempts` ≥ 1 rounds in all, None for as many as the wait has room for,
-    since `wait_ms` is what bounds a wait; `retry_unreachable` also retries when a quorum was
-    impossible. Full jitter spreads contenders best: with 20 contenders a fixed 200 ± 50 ms delay
-    took 152 ms to the first grant, U(0, 5 ms) took 0.9 ms. The window should be at least five times
-    an uncontended acquire.
+    `policy`: `full-jitter` waits U(0, window). `poll` waits so long at first, then ever shorter.
+    `push` waits until it hears of a release (handoff.py), and polls where it cannot hear. `fixed`
+    waits the window ± 25 %. All of them make their last attempt when the wait ends. `none` never
+    retries, however long its caller may wait.
 
-    The window grows: each attempt after the 200th makes it 1 ms longer, up to 250 ms. Whoever has
-    been refused 200 times waits for a lock that is held long, and gains little by asking often. The
-    first 200 attempts last about half a second with the default window, so that a hot lock is
-    handed on as fast as ever. A lock that is free after 8 s then costs some 370 attempts and is
-    found within 180 ms, after 60 ms on average; 20 s in vain cost some 480.
+    `window_ms` ≥ 0 is in ms. `attempts` ≥ 1 is the number of rounds in all, or None for as many as
+    the wait has room for: `wait_ms` is what bounds a wait. `retry_unreachable` also retries when a
+    quorum was impossible. Full jitter spreads contenders best: with 20 contenders a fixed delay of
+    200 ± 50 ms took 152 ms to the first grant, U(0, 5 ms) took 0.9 ms. The window should be at
+    least five times an uncontended acquire.
+
+    The window grows: each attempt after the 200th makes it 1 ms longer, up to 250 ms. A caller that
+    has been refused 200 times waits for a lock that is held long, and gains little by asking often.
+    The first 200 attempts last about half a second with the default window, so a hot lock is handed
+    on as fast as ever. A lock that is free after 8 s then costs some 370 attempts. It is found
+    within 180 ms, after 60 ms on average. To wait 20 s in vain costs some 480 attempts.
 
     >>> RetryPolicy("sometimes")
     Traceback (most recent call last):
@@ -79,8 +85,10 @@ class RetryPolicy:
         random: float,
         age_ns: int = 0,
     ) -> int | None:
-        """When the next attempt starts, in ns, or None for never. `random` is uniform in [0, 1); it
-        waited `age_ns`."""
+        """When the next attempt starts, in ns, or None for never.
+
+        `random` is uniform in [0, 1). The caller has waited for `age_ns`.
+        """
         retried = outcome in RETRIED or (self.retry_unreachable and outcome is Outcome.UNREACHABLE)
         if not retried or self.policy == "none" or now_ns >= deadline_ns:
             return None
@@ -90,7 +98,7 @@ class RetryPolicy:
         return min(now_ns + int(self._window_ns(attempts, age_ns) * share), deadline_ns)
 
     def _window_ns(self, attempts: int, age_ns: int) -> float:
-        """The window after so many attempts, ns."""
+        """The window after so many attempts, in ns."""
         window_ns = self.window_ms * NS_PER_MS
         if self.policy in ("poll", "push") and window_ns:
             window_ns /= 1 + age_ns / (OLD * window_ns)
@@ -100,8 +108,10 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class LagCap:
-    """How far an instance may lag before it is left alone: commands and bytes not answered, ms of
-    the oldest one."""
+    """How far an instance may lag before it is left alone.
+
+    So many `operations` and `bytes` may be unanswered, and the oldest of them for `age_ms`.
+    """
 
     operations: int = 20_000
     bytes: int = 8 << 20
@@ -115,17 +125,20 @@ class LagCap:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`max_ttl_ms`: a setting of the whole fleet, shared by every client of it: no larger TTL is
-    granted, and a restarted instance abstains for as long. `instance_timeout_ms`: None for min(50
-    ms, TTL ÷ 4). `rejoin`: see the README. `observe_every`: one attempt in so many is observed.
-    `merge_releases`: merge script releases of one turn. `wait_for_own`: while this Redlock's own
-    lease on a resource is valid, whoever waits for it here asks for nothing.
+    """What a Redlock is told when it connects.
+
+    `max_ttl_ms` is a setting of the whole fleet, and every client of the fleet must share it: no
+    larger TTL is granted, and a restarted instance abstains for as long. `instance_timeout_ms` is
+    None for min(50 ms, TTL ÷ 4). `rejoin`: see the README. `observe_every`: one attempt in so many
+    is observed. `merge_releases`: releases by script that leave together are one call.
+    `wait_for_own`: while a lease of this Redlock on a resource is valid, its other callers wait for
+    it and ask the servers for nothing.
 
     >>> Settings(max_ttl_ms=2_000).timeout_ns(ttl_ms=100)
     25000000
     >>> Settings(max_ttl_ms=2_000).check_ttl(5_000)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    ValueError: ttl_ms 5000 is above the fleet's max_ttl_ms 2000: restarted instances abstain only that long; ...
+    ValueError: ttl_ms 5000 is above the fleet's max_ttl_ms 2000: restarted instances abstain ...
     """
 
     key_prefix: str = ""
@@ -146,7 +159,7 @@ class Settings:
         check_whole("observe_every", self.observe_every, 1, MOST_UNOBSERVED)
         check_number("drift_factor", self.drift_factor, 0.0, 0.5)
         check_number("connect_timeout_s", self.connect_timeout_s, 0.001, 60.0)
-        for name, kind, what in (
+        for name, kind, words in (
             ("retry", RetryPolicy, "a RetryPolicy"),
             ("lag_cap", LagCap, "a LagCap"),
             ("key_prefix", str, "text"),
@@ -154,7 +167,7 @@ class Settings:
             ("wait_for_own", bool, "True or False"),
         ):
             if not isinstance(value := getattr(self, name), kind):
-                raise TypeError(f"{name} must be {what}, not {value!r}")
+                raise TypeError(f"{name} must be {words}, not {value!r}")
         check_prefix(self.key_prefix)
         if self.observer is not None and not callable(getattr(self.observer, "observe", None)):
             raise TypeError(f"observer must have a method observe(record), not {self.observer!r}")
@@ -166,32 +179,40 @@ class Settings:
 
     @property
     def silence_ns(self) -> int:
-        """How long an instance may answer nothing it was asked: 2 s, or twice what was set as
-        timeout or as lag."""
+        """How long an instance may answer nothing of what it was asked.
+
+        It is 2 s, or twice what was set as timeout or as lag.
+        """
         patience_ms = max(self.lag_cap.age_ms, self.instance_timeout_ms or 0)
         return max(SILENCE_NS, int(2 * patience_ms * NS_PER_MS))
 
     def timeout_ns(self, ttl_ms: int) -> int:
-        """How long an attempt at `ttl_ms` waits for a silent instance. Raises ValueError when what
-        is set is longer."""
+        """How long an attempt at `ttl_ms` waits for a silent instance.
+
+        Raises ValueError when the timeout that is set is longer than a quarter of the TTL.
+        """
         fixed = self.instance_timeout_ms
         if fixed is None:
             return int(min(DEFAULT_TIMEOUT_MS, ttl_ms / 4) * NS_PER_MS)
         if fixed > ttl_ms / 4:
             raise ValueError(
-                f"instance_timeout_ms {fixed:g} is above a quarter of the TTL ({ttl_ms} ms): one silent instance would "
-                f"use up the lease; use at most {ttl_ms / 4:g} or a longer TTL"
+                f"instance_timeout_ms {fixed:g} is above a quarter of the TTL ({ttl_ms} ms): one "
+                f"silent instance would use up the lease; use at most {ttl_ms / 4:g} or a longer "
+                "TTL"
             )
         return int(fixed * NS_PER_MS)
 
     def check_ttl(self, ttl_ms: int) -> None:
-        """Raises TypeError unless it is a whole number, ValueError unless its drift < it ≤
-        max_ttl_ms."""
+        """Check a TTL.
+
+        Raises TypeError unless it is a whole number. Raises ValueError if it is above max_ttl_ms,
+        or if its own drift uses it up.
+        """
         check_whole("ttl_ms", ttl_ms, 1, A_DAY_MS)
         if ttl_ms > self.max_ttl_ms:
             raise ValueError(
-                f"ttl_ms {ttl_ms} is above the fleet's max_ttl_ms {self.max_ttl_ms}: restarted instances abstain only "
-                "that long; raise max_ttl_ms for every client of the fleet"
+                f"ttl_ms {ttl_ms} is above the fleet's max_ttl_ms {self.max_ttl_ms}: restarted "
+                "instances abstain only that long; raise max_ttl_ms for every client of the fleet"
             )
         self._check_validity("ttl_ms", ttl_ms)
 
@@ -200,6 +221,6 @@ class Settings:
         if drift_ms >= ttl_ms:
             least = int(2 / (1 - self.drift_factor)) + 1
             raise ValueError(
-                f"{name} {ttl_ms} could never be valid: clocks may differ by {drift_ms:g} ms over it; use at least "
-                f"{least}"
+                f"{name} {ttl_ms} could never be valid: clocks may differ by {drift_ms:g} ms over "
+                f"it; use at least {least}"
             )

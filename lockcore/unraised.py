@@ -1,8 +1,8 @@
 """An exception that no caller may see: *an exception, a sentence → `sys.unraisablehook`*.
 
-`is_its_own` says which exceptions those are. CPython's own hook takes nothing but its own struct, which Python code cannot make. So CPython makes
-it here: an exception that leaves a weak reference's callback goes to the hook, and whatever the
-hook does or raises ends there.
+`is_its_own` says which exceptions those are. CPython's own hook takes nothing but its own struct,
+which Python code cannot make. So CPython makes it here: an exception that leaves a weak reference's
+callback goes to the hook, and whatever the hook does or raises ends there.
 """
 
 import sys
