@@ -1,10 +1,12 @@
-"""lockcore as machine code: *its pure modules and its hot path → extension modules beside them*, by
-mypyc.
+"""lockcore as machine code: *its pure modules and hot paths → extension modules beside them*.
 
-Rules: this happens when a wheel is built, and takes along what the benchmark does for every lease.
-Where there is no compiler, no mypyc or no Python.h, or with LOCKCORE_PURE=1, everything runs from
-the source, which stays installed. All modules are compiled or none. An editable install is never
-compiled. Source: the documentation of mypyc, and of `tool.setuptools.cmdclass`.
+mypyc does it. This file itself is not compiled. README.md, "Compiled", has the rules for the files
+that are.
+
+Rules: this happens when a wheel is built, and it takes along what the benchmark does for every
+lease. Where there is no compiler, no mypyc or no Python.h, or with LOCKCORE_PURE=1, everything runs
+from the source, which stays installed. All modules are compiled or none. An editable install is
+never compiled. Source: the documentation of mypyc, and of `tool.setuptools.cmdclass`.
 """
 
 import logging
@@ -59,32 +61,32 @@ LOAD = (
 # value for final name "RELEASED" was not set).
 GROUPS = {"lockcore": MODULES, "lockbench_load": LOAD}
 
-
-MOST_REASON = 300  # characters: a build's log is read line by line
+# A build's log is read line by line, so the reason must not be longer.
+MOST_REASON = 300  # characters
 
 
 @contextmanager
 def read_along(lines: list[str]) -> Iterator[None]:
-    """Add what this process and its children print meanwhile to `lines`; it is printed afterwards.
+    """Add what this process and its children print meanwhile to `lines`, and print it afterwards.
 
-    mypyc prints what is wrong and then exits; a compiler is a process of its own. Both are heard
-    only where the descriptors of stdout and stderr lead.
+    mypyc prints what is wrong and then exits. A compiler is a process of its own. The output of
+    both can be caught only at the descriptors of stdout and stderr.
     """
     streams = [stream for stream in (sys.stdout, sys.stderr) if stream is not None]
     with TemporaryFile() as printed:
         for stream in streams:
             stream.flush()
-        kept = {number: os.dup(number) for number in (1, 2)}
+        copies = {number: os.dup(number) for number in (1, 2)}
         try:
-            for number in kept:
+            for number in copies:
                 os.dup2(printed.fileno(), number)
             yield
         finally:
             for stream in streams:
                 stream.flush()
-            for number, own in kept.items():
-                os.dup2(own, number)
-                os.close(own)
+            for number, copy in copies.items():
+                os.dup2(copy, number)
+                os.close(copy)
             printed.seek(0)
             text = printed.read().decode(errors="replace")
             lines += text.splitlines()
@@ -92,29 +94,32 @@ def read_along(lines: list[str]) -> Iterator[None]:
 
 
 def reason_of(error: BaseException, lines: list[str]) -> str:
-    """Why nothing was compiled, in one line: the error, and the last line that was printed about
-    one."""
+    """Why nothing was compiled, in one line: the error, and the last line printed about one."""
     if isinstance(error, ImportError):
         return f"mypyc cannot be imported ({error}); install mypy and build again"
     if isinstance(error, FileNotFoundError):
-        return f"there is no C compiler {error.filename}; install gcc or clang, or name one in CC, and build again"
+        return (
+            f"there is no C compiler {error.filename}; install gcc or clang, or name one in CC, "
+            "and build again"
+        )
     why = str(error) or type(error).__name__
     if isinstance(error, SystemExit):
         why = f"mypyc ended with exit status {error.code}"
     elif isinstance(error, CalledProcessError):
         why = f"{error.cmd[0]} ended with exit status {error.returncode}"
     printed = [line.strip() for line in lines if line.strip()]
-    about = [
-        line for line in printed if "error: " in line
-    ] or printed  # so does mypy say it, and so do compilers
+    # mypy marks an error so, and compilers do, too.
+    about = [line for line in printed if "error: " in line] or printed
     if about:
         why += f": {about[-1]}"
     return " ".join(why.split())[:MOST_REASON]
 
 
 class CompileCore(build_ext):  # type: ignore[misc]
-    """setuptools' `build_ext`, whose extension modules are made here. It raises nothing: what fails
-    is said."""
+    """setuptools' `build_ext`, whose extension modules are made here.
+
+    It raises nothing. What fails is logged.
+    """
 
     def run(self) -> None:
         """Compile all of them, or leave none."""
@@ -126,15 +131,17 @@ class CompileCore(build_ext):  # type: ignore[misc]
                 raise RuntimeError("LOCKCORE_PURE is set")
             with read_along(lines):
                 self._compile()
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a compiler can fail in any way, and mypyc exits
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a compiler can fail in any way
             logging.warning(
                 "lockcore stays pure Python, which is slower: %s", reason_of(error, lines)
             )
-            for module in Path(self.build_lib).glob("**/*.so"):  # of an earlier build, too
+            # These may also be the modules of an earlier build.
+            for module in Path(self.build_lib).glob("**/*.so"):
                 module.unlink()
 
     def _compile(self) -> None:
-        from mypyc.build import mypycify  # not everybody who builds has it
+        # Not everybody who builds has mypyc.
+        from mypyc.build import mypycify
 
         # The rest of lockcore is judged by `make lint`, where what it imports is installed.
         options = [

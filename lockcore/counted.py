@@ -1,18 +1,16 @@
-"""What a lock did for its application, counted as it happens: *operations → numbers, durations, a
-few samples*. Pure.
+"""An application's operations, counted: *operations → numbers, durations, a few samples*.
 
-This file is compiled, so it follows the rules of README.md, "Compiled".
+Pure. This file is compiled, so it follows the rules of README.md, "Compiled": hot paths avoid
+`suppress` and `pop`, which machine code looks up by name, and `Tallied` is a `Listener`, whose
+methods are called directly.
 
 Rules: every operation is counted, and so is how long it took (`Durations`). One in `every` is a
-sample, about `PER_SECOND` cycles a second, by the rate of the interval before (`pace`): the sink
-records its duration in the caller's own context, where an exemplar finds the caller's span, and it
-is not in `Durations`. Nothing is a sample before somebody collects: until then nobody may hear the
-sink. What failed, was slow or found its lease gone is told to the sink at once, in its caller's own
-context; the sink records a failed release, and of the rest the samples. A lease that nobody gives
-back is forgotten an hour after its end. In several threads what is usual takes no lock, which would
-cost more than the counting: `x += 1` on an attribute calls nothing, and threads change at calls and
-where loops turn only (in machine code not even there). Nor is a dictionary's entry set or removed
-in parts. All else is done by one thread at a time.
+sample, about `PER_SECOND` cycles a second, by the rate of the interval before (`pace`). The sink
+records the duration of a sample in the caller's own context, where an exemplar finds the caller's
+span; that duration is not in `Durations`. Nothing is a sample before somebody collects, because
+until then nobody may hear the sink. An operation that failed, was slow or found its lease gone is
+told to the sink at once, in its caller's own context. The sink records a failed release, and of the
+others the samples. A lease that nobody gives back is forgotten an hour after its end.
 """
 
 from bisect import bisect_left
@@ -32,22 +30,27 @@ NEVER: Final = 1 << 60
 CLASSES = 20
 OTHERS = "others"
 FORGOTTEN_NS = 3600 * NS_PER_S
-KEPT = 1000  # attempts between two collections; what is more pushes the oldest out
 
-Row = tuple[str, str]  # an instrument and its outcome; "" where it has none
+# So many attempts are kept between two collections. Further attempts push the oldest ones out.
+KEPT = 1000
+
+# An instrument and its outcome, which is "" where it has none.
+Row = tuple[str, str]
 DENIED: Final = "redlock.acquire.outcomes"
 SLOW = ("redlock.acquire.slow", "")
 SPLIT = ("redlock.split_votes", "")
 GONE = ("redlock.leases.gone", "")
 _WAYS = (Outcome.CONTENDED, Outcome.SPLIT_VOTE, Outcome.UNREACHABLE, Outcome.TOO_LATE)
 _DENIALS: Final[tuple[Row, ...]] = tuple([(DENIED, way.value) for way in _WAYS])
-ROWS: Final[tuple[Row, ...]] = (*_DENIALS, SLOW, SPLIT, GONE)  # each begins at 0
+
+# Each of these begins at 0.
+ROWS: Final[tuple[Row, ...]] = (*_DENIALS, SLOW, SPLIT, GONE)
 ACQUIRE = "redlock.acquire.duration"
 RELEASE = "redlock.release.duration"
 HOLD = "redlock.hold.duration"
 TRIES = "redlock.acquire.attempts"
 
-# Upper bounds of the buckets: six a decade, 10 µs to 100 s. One more bucket takes what is longer.
+# The upper bounds of the buckets: six a decade, 10 µs to 100 s. One more bucket takes the rest.
 BOUNDS_NS: Final[list[int]] = [
     *[tenths * 10 ** (power + 8) for power in range(-5, 2) for tenths in (10, 15, 22, 33, 47, 68)],
     100 * NS_PER_S,
@@ -63,23 +66,25 @@ _FIRST: Final[list[int]] = [bisect_left(BOUNDS_NS, cell << _CELL_BITS) for cell 
 
 
 class Sink(Protocol):
-    """Where samples, and what went wrong, go; `name`: the class of the resource."""
+    """Takes samples, and operations that went wrong. `name` is the class of the resource."""
 
     def acquire(
         self, name: str, result: Lease | Denied, started_ns: int, *, sampled: bool, odd: bool
     ) -> None:
-        """An acquire that is a sample, or is `odd`: slow, or failed."""
+        """Take an acquire that is a sample, or is `odd`: slow, or failed."""
 
     def release(self, name: str, lease: Lease, outcome: Outcome, started_ns: int) -> None:
-        """A release that is a sample, or failed."""
+        """Take a release that is a sample, or failed."""
 
     def extend(self, name: str, result: Lease | Denied) -> None:
-        """An extension."""
+        """Take an extension."""
 
 
 class Durations:
     """How long all operations of one kind took: so many in each of the `buckets`, and their sum.
-    Only ever grows, so that whoever adds need not wait for whoever reads."""
+
+    The numbers only ever grow, so that whoever adds need not wait for whoever reads.
+    """
 
     __slots__ = ("_read_buckets", "_read_ns", "buckets", "total_ns")
 
@@ -90,8 +95,10 @@ class Durations:
         self._read_ns = 0
 
     def add(self, took_ns: int) -> None:
-        """One more. The bucket is found before anything is counted: a thread may be held up only
-        until there."""
+        """Add one duration.
+
+        The bucket is found before anything is counted, because a thread may be held up until there.
+        """
         cell = took_ns >> _CELL_BITS
         if 0 <= cell < _CELLS:
             index = _FIRST[cell]
@@ -103,15 +110,14 @@ class Durations:
         self.total_ns += took_ns
 
     def news(self) -> tuple[list[int], int]:
-        """What was added since this was asked last: how many in each bucket, and their sum (ns)."""
+        """How many were added to each bucket since this was asked last, and their sum (ns)."""
         buckets = self.buckets.copy()
         total_ns = self.total_ns
         added = [now - before for now, before in zip(buckets, self._read_buckets, strict=True)]
         if not any(added):
-            return (
-                added,
-                0,
-            )  # a sum may be there before its count is read, or after: it waits for a count
+            # A thread may have added the time and not yet been read with its count. The time is
+            # handed out together with a count.
+            return added, 0
         added_ns = total_ns - self._read_ns
         self._read_buckets = buckets
         self._read_ns = total_ns
@@ -119,9 +125,13 @@ class Durations:
 
 
 class Counts:
-    """The numbers of one class. `held`: leases not given back, by the round that won them.
-    `first_tries`: leases of the first attempt; `tries`: of more attempts, which are counted like
-    seconds."""
+    """The numbers of one class of resources.
+
+    `held` has the leases that are not given back, by the round that won them. `first_tries` is the
+    number of leases of a first attempt. `tries` has the leases that took more attempts, which are
+    counted like seconds. `took`, `gave` and `kept` have the usual acquires, releases and holds,
+    `rare` whatever ended otherwise.
+    """
 
     __slots__ = (
         "_read_tries",
@@ -148,7 +158,7 @@ class Counts:
         self.rare: dict[Row, Durations] = {}
 
     def rare_of(self, name: str, outcome: Outcome) -> Durations:
-        """The durations of what ended otherwise than usual."""
+        """The durations of an instrument for an outcome that is not the usual one."""
         row = name, outcome.value
         durations = self.rare.get(row)
         if durations is None:
@@ -156,7 +166,7 @@ class Counts:
         return durations
 
     def news(self) -> Iterator[tuple[Row, list[int], int]]:
-        """What the histograms of each instrument and outcome have got since this was asked last."""
+        """What was added to each instrument and outcome since this was asked last."""
         usual = (
             ((ACQUIRE, ACQUIRED.value), self.took),
             ((RELEASE, RELEASED.value), self.gave),
@@ -185,18 +195,27 @@ class Counts:
         return held, sum(now_ns - FORGOTTEN_NS <= until_ns <= now_ns for _, until_ns in until)
 
 
+# What is usual takes no lock, also where callers live in several threads: a lock would cost more
+# than the counting. Three facts make that right. `x += 1` on an attribute calls nothing, and
+# threads change at calls and where loops turn only (in machine code not even there). A dictionary's
+# entry is not set or removed in parts. And numbers only grow, so that a reader in another thread
+# may see an old number but no wrong one. All else is done by one thread at a time (`_alone`).
+# Whoever adds a call between the reading of a number and its writing loses counts.
 class Tallied(Listener):
-    """An `OperationObserver` that counts. `slow_ns`: what takes longer is slow; `class_of`: a
-    resource's class. `told_every` is told of how many cycles one is a sample, when that changes.
-    `contended_is_odd`: the sink hears of every contended acquire; else of samples, because a held
-    lock is an answer."""
+    """An `OperationObserver` that counts.
+
+    An operation that takes longer than `slow_ns` is slow. `class_of` gives a resource's class.
+    `pace_listener` is called when the share of samples changes: one cycle in so many is a sample.
+    `contended_is_odd`: the sink hears of every contended acquire. Otherwise it hears of those that
+    are samples, because a held lock is an answer.
+    """
 
     def __init__(
         self,
         sink: Sink,
         slow_ns: int,
         class_of: Callable[[str], str] | None,
-        told_every: Callable[[int], object],
+        pace_listener: Callable[[int], object],
         contended_is_odd: bool = False,
     ) -> None:
         super().__init__(None)
@@ -208,7 +227,7 @@ class Tallied(Listener):
         self._sink = sink
         self._slow_ns = slow_ns
         self._class_of = class_of
-        self._told_every = told_every
+        self._pace_listener = pace_listener
         self._contended_is_odd = contended_is_odd
         self._paced: tuple[int, int] = monotonic_ns(), 0
         self._second_ns = self._samples = 0
@@ -220,7 +239,7 @@ class Tallied(Listener):
         self.attempts.append(record)
 
     def begun(self) -> None:
-        """One more waits."""
+        """Count one more caller that waits."""
         self.waiting += 1
 
     def ended(self, resource: Any, result: Lease | Denied | None, started_ns: int) -> None:
@@ -253,7 +272,8 @@ class Tallied(Listener):
             try:  # noqa: SIM105 - `suppress`, like `pop`, is looked up by name
                 del counts.held[lease.round]
             except KeyError:
-                pass  # found gone before, or got before this was there
+                # The lease was found gone before, or was acquired before anybody counted.
+                pass
             counts.released = number = counts.released + 1
             if number % self.every:
                 counts.gave.add(monotonic_ns() - started_ns)
@@ -316,7 +336,10 @@ class Tallied(Listener):
     # -- classes and samples -----------------------------------------------------------------------
 
     def pace(self, now_ns: int) -> int:
-        """Of how many cycles one is a sample from now on, by the rate since this was asked last."""
+        """Adapt the share of samples to the rate since this was asked last.
+
+        Returns the number of cycles of which one is a sample from now on.
+        """
         since_ns, before = self._paced
         done = sum(
             of.acquired + sum(of.numbers[row] for row in _DENIALS)
@@ -324,16 +347,15 @@ class Tallied(Listener):
         )
         if now_ns - since_ns > NS_PER_S // 2:
             a_second = (done - before) * NS_PER_S // (now_ns - since_ns)
-            self._adopt(
-                min(1 << (a_second // PER_SECOND).bit_length(), MOST_EVERY)
-                if a_second > PER_SECOND
-                else 1
-            )
+            every = 1
+            if a_second > PER_SECOND:
+                every = min(1 << (a_second // PER_SECOND).bit_length(), MOST_EVERY)
+            self._adopt(every)
             self._paced = now_ns, done
         return self.every
 
     def _one_more(self, now_ns: int) -> None:
-        """A sample: the 50th within a second halves their share."""
+        """Count a sample. The 50th within a second halves the share of samples."""
         self._samples += 1
         if self._samples == PER_SECOND or now_ns - self._second_ns > NS_PER_S:
             if now_ns - self._second_ns <= NS_PER_S:
@@ -343,7 +365,7 @@ class Tallied(Listener):
 
     def _adopt(self, every: int) -> None:
         self.every = every
-        self._told_every(every)
+        self._pace_listener(every)
 
     def _class(self, resource: str) -> str:
         if self._class_of is None:
@@ -356,6 +378,7 @@ class Tallied(Listener):
         counts = self.counts.get(name)
         if counts is None:
             with self._alone:
-                name = self._class(resource)  # another thread may have made the last one
+                # Another thread may have made the last class that there is room for.
+                name = self._class(resource)
                 counts = self.counts.setdefault(name, Counts())
         return counts

@@ -242,8 +242,9 @@ class Membership:
 
     def forgot(self, why: str, abstention: int, now_ns: int) -> None:
         """The instance may have forgotten locks while it was connected."""
+        until_ns = max(self.until_ns, now_ns + abstention)
         self.state = State.ABSTAINING
-        self.until_ns = max(self.until_ns, now_ns + abstention)
+        self.until_ns = until_ns
         self.reason = f"{why}: {MUST_EXPIRE}"
 
     @property

@@ -1,6 +1,6 @@
 """A lock's telemetry in the application that uses it: *a lock → OpenTelemetry's metrics and spans*.
 
-Rules: the API is all it needs. Names, units and meanings are those of the bench
+Rules: it needs nothing but the API. Names, units and meanings are those of the bench
 (bench/telemetry/table.py). No attribute ever holds a resource's name, a key or an owner token.
 Everything is exact, but for what is said to be of observed attempts. Counters, gauges and
 histograms are read from counted.py when somebody collects. Samples are recorded where the operation
@@ -36,12 +36,16 @@ from lockcore.otel_sdk import drop_remembered, record_all
 from lockcore.redlock import AsyncRedlock, Redlock
 
 SCOPE = "lockcore"
-SPANS = 10  # a second, of each operation and outcome
+
+# So many spans a second are made of each operation and outcome.
+SPANS = 10
 MOST_SLOW_S = 86_400
-LOOK_NS = NS_PER_S // 20  # a collection asks instrument by instrument
-BOUNDS = tuple(
-    bound_ns / NS_PER_S for bound_ns in BOUNDS_NS
-)  # as of every histogram of the bench: 10 µs … 100 s
+
+# A collection asks instrument by instrument. Within this time it gets the points of one look.
+LOOK_NS = NS_PER_S // 20
+
+# The buckets are those of every histogram of the bench: 10 µs … 100 s.
+BOUNDS = tuple(bound_ns / NS_PER_S for bound_ns in BOUNDS_NS)
 HISTOGRAMS = {
     "redlock.acquire.duration": ("s", "from asking until acquire returned"),
     "redlock.acquire.attempts": ("{attempt}", "rounds one acquire took"),
@@ -78,22 +82,27 @@ GAUGES = {
     "redlock.instance.voting": ("{instance}", "1 while it votes, else 0"),
     "redlock.instance.abstaining": ("{instance}", "1 while it must not vote: may have forgotten"),
 }
-_NO_ERRORS = {
-    "TIMEOUT": 0,
-    "CLOSED": 0,
-}  # the usual ones: the first of a series that begins with it is in no rate
+
+# The usual errors have a series from the beginning. If a series began with its first error, that
+# error would be in no rate.
+_NO_ERRORS = {"TIMEOUT": 0, "CLOSED": 0}
 _NO_VOTE = (Vote.ERRORED, Vote.SILENT)
 _SET = {"db.system.name": "redis", "db.operation.name": "SET"}
-# What stands for each bucket where it is handed to the SDK: the middle of a duration's; of
-# attempts, the largest number in it, which is the only one up to 4.
+
+# The value that stands for each bucket where it is handed to the SDK. For a duration it is the
+# middle of the bucket. For attempts it is the largest number in it, and up to 4 the only one.
 _MIDDLES = (*(bound_s / 1.21 for bound_s in BOUNDS), 1.21 * BOUNDS[-1])
 _NUMBERS = (*(float(int(bound)) if bound >= 1 else bound for bound in BOUNDS), BOUNDS[-1] + 1)
 _ROUTINE = (Outcome.ACQUIRED, Outcome.CONTENDED, Outcome.RELEASED)
 
 Lock = Redlock | AsyncRedlock
-Provider = MeterProvider | ModuleType  # the module stands for the global one
+
+# The module stands for the global provider.
+Provider = MeterProvider | ModuleType
 Attributes = tuple[tuple[str, str | int], ...]
-Point = tuple[str, Attributes]  # an instrument's name
+
+# The name of an instrument, and attributes.
+Point = tuple[str, Attributes]
 
 
 def instrument(
@@ -109,11 +118,11 @@ def instrument(
     """Export what `lock` does, from now on, through the providers given (else the global ones).
 
     An acquire of more than `slow_s` (s) is slow. `class_of` maps a resource to one of a few classes
-    (at most 20, then `others`), the attribute `redlock.resource.class`; it must be quick, and is
-    asked where the caller is, so in several threads at once; what it raises is dropped, with what
-    it was told. `fleet` names the instances (`redlock.fleet`). `contended_spans`: contended
-    acquires have spans, too. Raises TypeError or ValueError for what these cannot be, and
-    ValueError when the lock has an observer already.
+    (at most 20, then `others`), the attribute `redlock.resource.class`. It must be quick. It is
+    asked where the caller is, so in several threads at once. If it raises, the exception and the
+    operation are dropped. `fleet` names the instances (`redlock.fleet`). `contended_spans`:
+    contended acquires have spans, too. Raises TypeError or ValueError for arguments that make no
+    sense, and ValueError when the lock has an observer already.
     """
     if not isinstance(slow_s, int | float) or not 0 <= slow_s <= MOST_SLOW_S:
         raise ValueError(f"slow_s must be a number of seconds, 0 to {MOST_SLOW_S}, not {slow_s!r}")
@@ -121,8 +130,8 @@ def instrument(
         raise TypeError(f"class_of must take a resource and return its class, not {class_of!r}")
     if not isinstance(lock, Redlock | AsyncRedlock):
         raise TypeError(f"lock must be a Redlock or an AsyncRedlock, not {type(lock).__name__}")
-    # The global one by its module: what it was before set_meter_provider becomes what it is after,
-    # and is not another.
+    # The global provider is known by its module. The object that stands for it before
+    # set_meter_provider is another one than after, and it is the same provider.
     provider: Provider = metrics
     if meter_provider is not None and meter_provider is not metrics.get_meter_provider():
         provider = meter_provider
@@ -144,13 +153,14 @@ def instrument(
 
 
 class _Recording:
-    """Records the samples, and a span of what went wrong, in the caller's own context."""
+    """Records samples, and spans of operations that went wrong, in the caller's own context."""
 
     def __init__(self, histograms: dict[str, Histogram], tracer: trace.Tracer) -> None:
         self._histograms = histograms
         self._tracer = tracer
         self._second = 0
-        self._spans = Counter[tuple[str, Outcome]]()  # of this second
+        # How many spans were made in this second.
+        self._spans = Counter[tuple[str, Outcome]]()
 
     def acquire(
         self, name: str, result: Lease | Denied, started_ns: int, *, sampled: bool, odd: bool
@@ -158,9 +168,9 @@ class _Recording:
         """See counted.Sink."""
         times_ns = started_ns, result.granted_ns if isinstance(result, Lease) else result.ended_ns
         if sampled:
-            how = _attributes(name, result.outcome)
-            self._took("redlock.acquire", times_ns, how)
-            self._histograms["redlock.acquire.attempts"].record(result.attempts, how)
+            attributes = _attributes(name, result.outcome)
+            self._took("redlock.acquire", times_ns, attributes)
+            self._histograms["redlock.acquire.attempts"].record(result.attempts, attributes)
         if odd:
             more = {"redlock.attempts": result.attempts, "redlock.split_votes": result.split_votes}
             votes = {
@@ -188,14 +198,13 @@ class _Recording:
             self._span("redlock.extend", name, outcome, times_ns, {})
         self._took("redlock.extend", times_ns, _attributes(name, outcome))
 
-    def _took(self, what: str, times_ns: tuple[int, int], attributes: dict[str, str]) -> None:
-        self._histograms[f"{what}.duration"].record(
-            (times_ns[1] - times_ns[0]) / NS_PER_S, attributes
-        )
+    def _took(self, operation: str, times_ns: tuple[int, int], attributes: dict[str, str]) -> None:
+        took_s = (times_ns[1] - times_ns[0]) / NS_PER_S
+        self._histograms[f"{operation}.duration"].record(took_s, attributes)
 
     def _span(
         self,
-        span: str,
+        operation: str,
         name: str,
         outcome: Outcome,
         times_ns: tuple[int, int],
@@ -205,23 +214,24 @@ class _Recording:
         if second != self._second:
             self._second = second
             self._spans.clear()
-        self._spans[span, outcome] += 1
-        if self._spans[span, outcome] > SPANS:
+        self._spans[operation, outcome] += 1
+        if self._spans[operation, outcome] > SPANS:
             return
         wall_ns = time.time_ns() - monotonic_ns()
         attributes: dict[str, str | int] = {**_attributes(name, outcome), **more}
-        made = self._tracer.start_span(
-            span, start_time=times_ns[0] + wall_ns, attributes=attributes
-        )
+        start_ns = times_ns[0] + wall_ns
+        span = self._tracer.start_span(operation, start_time=start_ns, attributes=attributes)
         if outcome not in _ROUTINE:
-            made.set_status(trace.StatusCode.ERROR, outcome.value)
-        made.end(times_ns[1] + wall_ns)
+            span.set_status(trace.StatusCode.ERROR, outcome.value)
+        span.end(times_ns[1] + wall_ns)
 
 
 @dataclass(eq=False, slots=True)
 class _Source:
-    """A lock whose numbers are exported; `instances`: what there was to say of its instances at the
-    last look."""
+    """A lock whose numbers are exported.
+
+    `instances` has the points of its instances at the last look.
+    """
 
     lock: weakref.ref[Lock]
     watch: Tallied
@@ -229,7 +239,7 @@ class _Source:
     instances: dict[Point, int] = field(default_factory=dict)
 
     def counters(self) -> Iterator[tuple[Point, int]]:
-        """What never falls, also when the lock is closed or collected."""
+        """The numbers that never fall, also when the lock is closed or collected."""
         for name, counts in list(self.watch.counts.items()):
             named = tuple(_attributes(name).items())
             yield (
@@ -247,7 +257,7 @@ class _Source:
         yield ("redlock.callers.waiting", ()), self.watch.waiting
         for name, counts in list(self.watch.counts.items()):
             named = tuple(_attributes(name).items())
-            (held, overdue) = counts.standing(now_ns)
+            held, overdue = counts.standing(now_ns)
             yield ("redlock.leases.held", named), held
             yield ("redlock.leases.overdue", named), overdue
 
@@ -264,11 +274,11 @@ class _Exported:
             for name, (unit, meaning) in HISTOGRAMS.items()
         }
         self.locks: list[_Source] = []
-        self._past: Counter[Point] = (
-            Counter()
-        )  # of locks that are no more, and of collected attempts
+        # The numbers of locks that are no more, and of attempts that were collected.
+        self._past: Counter[Point] = Counter()
+        # When the last look was, and its points.
         self._looked_ns = 0
-        self._seen = dict[Point, int]()
+        self._last_look = dict[Point, int]()
         self._observables: list[Asynchronous] = [
             meter.create_observable_counter(name, [partial(self._points, name)], unit, meaning)
             for name, (unit, meaning) in COUNTERS.items()
@@ -279,34 +289,37 @@ class _Exported:
         ]
 
     def forget(self) -> None:
-        """A forked child: all of it is the parent's.
+        """This is a forked child: everything counted so far is the parent's.
 
-        So is what the SDK remembers. It has counted samples into our histograms. Of our counters it
-        keeps the last values that it collected: with delta temporality it would subtract the
-        parent's from the child's.
+        The same holds for what the SDK remembers. It has counted samples into our histograms. Of
+        our counters it keeps the last values that it collected: with delta temporality it would
+        subtract the parent's from the child's.
         """
         for one in (*self.histograms.values(), *self._observables):
             drop_remembered(one)
         self.locks.clear()
         self._past.clear()
         self._looked_ns = 0
-        self._seen = {}
+        self._last_look = {}
 
     def _points(self, name: str, _: CallbackOptions) -> Iterable[Observation]:
-        """The points of one instrument; those of one collection are of one look."""
+        """The points of one instrument. All points of one collection are of one look."""
         now_ns = monotonic_ns()
         if now_ns - self._looked_ns > LOOK_NS:
+            # A look that raises is no look, so the time comes last.
+            self._last_look = self._look(now_ns)
             self._looked_ns = now_ns
-            self._seen = self._look(now_ns)
         return [
             Observation(value, dict(attributes))
-            for (one, attributes), value in self._seen.items()
+            for (one, attributes), value in self._last_look.items()
             if one == name
         ]
 
     def _look(self, now_ns: int) -> dict[Point, int]:
-        """All points by now: counts of several locks add up; an instance votes if it does for all
-        of them."""
+        """All points by now.
+
+        The counts of several locks add up. An instance votes if it does for all of them.
+        """
         counts = Counter[Point]()
         states = dict[Point, int]()
         for source in list(self.locks):
@@ -314,7 +327,8 @@ class _Exported:
             watch = source.watch
             self._hand_over(watch)
             if lock is None:
-                with suppress(ValueError):  # another reader did
+                # Another reader may have removed it.
+                with suppress(ValueError):
                     self.locks.remove(source)
                     self._past.update(dict(source.counters()))
                 continue
@@ -338,10 +352,9 @@ class _Exported:
         for name, counts in list(watch.counts.items()):
             for (metric, outcome), added, added_ns in counts.news():
                 values = _NUMBERS if metric == TRIES else _MIDDLES
-                attributes = {
-                    **_attributes(name),
-                    **({"redlock.outcome": outcome} if outcome else {}),
-                }
+                attributes = _attributes(name)
+                if outcome:
+                    attributes = {**attributes, "redlock.outcome": outcome}
                 numbers = {values[index]: number for index, number in enumerate(added) if number}
                 record_all(self.histograms[metric], numbers, added_ns / NS_PER_S, attributes)
 
@@ -351,16 +364,14 @@ class _Exported:
             record = watch.attempts.popleft()
             if record.outcome is Outcome.ACQUIRED:
                 self.histograms["redlock.vote.margin"].record(record.margin)
-            for vote, sent_ns, replied_ns, place in zip(
-                record.votes, record.sent_ns, record.replied_ns, places, strict=True
-            ):
+            votes = zip(record.votes, record.sent_ns, record.replied_ns, places, strict=True)
+            for vote, sent_ns, replied_ns, place in votes:
                 self._past["redlock.votes", (("redlock.vote", vote.value),)] += 1
                 if sent_ns:
                     took_ns = (replied_ns or max(record.closed_ns, sent_ns)) - sent_ns
                     error = {"error.type": vote.value} if vote in _NO_VOTE else {}
-                    self.histograms["db.client.operation.duration"].record(
-                        took_ns / NS_PER_S, {**place, **_SET, **error}
-                    )
+                    durations = self.histograms["db.client.operation.duration"]
+                    durations.record(took_ns / NS_PER_S, {**place, **_SET, **error})
 
 
 def _attributes(name: str, outcome: Outcome | None = None) -> dict[str, str]:
@@ -369,7 +380,7 @@ def _attributes(name: str, outcome: Outcome | None = None) -> dict[str, str]:
 
 
 def _where(status: InstanceStatus, fleet: str) -> Attributes:
-    """Host and port; a unix socket's path has port 0."""
+    """The attributes for host and port. The path of a unix socket has port 0."""
     host, _, port = status.address.rpartition(":")
     place = (host.strip("[]"), int(port)) if host and port.isdigit() else (status.address, 0)
     return (*_fleet(fleet), ("server.address", place[0]), ("server.port", place[1]))

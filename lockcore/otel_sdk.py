@@ -14,28 +14,34 @@ from typing import Any
 
 from opentelemetry.metrics import Histogram, Instrument
 
-MOST_ONE_BY_ONE = 10_000  # values of one call: some 70 ms
-_OVERFLOW = {"otel.metric.overflow": True}  # the series that takes what is beyond the SDK's limit
+# So many values of one call are recorded one by one. They take some 70 ms.
+MOST_ONE_BY_ONE = 10_000
+
+# The series that takes everything beyond the SDK's limit of series.
+_OVERFLOW = {"otel.metric.overflow": True}
 
 
 def drop_remembered(instrument: Instrument) -> None:
-    """Have the SDK begin anew with this instrument: a forked child has none of its parent's
-    numbers."""
+    """Have the SDK begin anew with this instrument.
+
+    A forked child has none of its parent's numbers.
+    """
     real = _real(instrument)
     consumer = getattr(real, "_measurement_consumer", None)
     for storage in dict(getattr(consumer, "_reader_storages", {})).values():
         getattr(storage, "_instrument_view_instrument_matches", {}).pop(real, None)
 
 
+# `Histogram.record` costs 7 µs, and a process makes millions of values between two collections. So
+# only the first value is recorded, which makes the series in every reader. The rest is added to the
+# numbers of these series, which are private parts of the SDK. Where they are missing, values are
+# recorded one by one, and beyond a bound each gets its share.
 def record_all(
     histogram: Histogram, counts: Mapping[float, int], total: float, attributes: dict[str, str]
 ) -> None:
-    """Record each value of `counts` so many times (≥ 1); their sum is `total`, whatever the values
-    add up to.
+    """Record each value of `counts` so many times (≥ 1).
 
-    `Histogram.record` costs 7 µs, and a process makes millions of values between two collections.
-    So the first value is recorded, which makes the series in every reader. The rest is added to
-    what that has made.
+    Their sum is `total`, whatever the values add up to.
     """
     if not counts:
         return
@@ -50,15 +56,19 @@ def record_all(
         return
     for one in series:
         _add(one, rest)
-        with suppress(AttributeError), one._lock:  # a view that makes no histogram of it has no sum
+        # A view that makes no histogram of it has no sum.
+        with suppress(AttributeError), one._lock:
             one._sum += total - sum(value * number for value, number in counts.items())
 
 
 def _record_one_by_one(
     histogram: Histogram, counts: Mapping[float, int], attributes: dict[str, str]
 ) -> None:
-    """Beyond `MOST_ONE_BY_ONE` each value gets its share of that: the form is right, the count is
-    too low."""
+    """Record values one by one.
+
+    Beyond `MOST_ONE_BY_ONE` each value gets its share of that number. Then the form of the
+    histogram is right, and its count is too low.
+    """
     share = min(1.0, MOST_ONE_BY_ONE / max(1, sum(counts.values())))
     for value, number in counts.items():
         for _ in range(round(number * share)):
@@ -66,25 +76,27 @@ def _record_one_by_one(
 
 
 def _real(instrument: Any) -> Any:
-    """The SDK's own; the instrument may have been there before its provider."""
+    """The SDK's own instrument. The one we have may have been there before its provider."""
     return getattr(instrument, "_real_instrument", None) or instrument
 
 
 def _series(histogram: Histogram, attributes: dict[str, str]) -> Iterator[Any]:
-    """What the SDK counts into, under these attributes, for each reader and view."""
+    """The series that the SDK counts into under these attributes, for each reader and view."""
     real = _real(histogram)
     for storage in dict(real._measurement_consumer._reader_storages).values():
         for match in storage._instrument_view_instrument_matches.get(real, ()):
             keys = match._view._attribute_keys
-            kept = {key: value for key, value in attributes.items() if keys is None or key in keys}
-            made = list(match._attributes_aggregation.values())
-            own = [one for one in made if one._attributes == kept]
-            yield from own or [one for one in made if one._attributes == _OVERFLOW]
+            shown = {key: value for key, value in attributes.items() if keys is None or key in keys}
+            series = list(match._attributes_aggregation.values())
+            own = [one for one in series if one._attributes == shown]
+            yield from own or [one for one in series if one._attributes == _OVERFLOW]
 
 
 def _add(series: Any, counts: Mapping[float, int]) -> None:
-    """Count each value so many times, whatever kind of histogram it is; anything else gets them one
-    by one."""
+    """Count each value so many times, whatever kind of histogram the series belongs to.
+
+    A series of anything else gets the values one by one.
+    """
     for value, number in counts.items():
         if not number:
             continue

@@ -291,7 +291,7 @@ class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
         except BaseException as raised:
             try:
                 self.try_release(lease)
-            except Exception as failed:  # noqa: BLE001 - what the body raised must not be hidden by it
+            except Exception as failed:  # noqa: BLE001 - it must not hide what the body raised
                 raised.add_note(f"the lease on {resource!r} was not given back: {failed}")
             raise
         self.release(lease)

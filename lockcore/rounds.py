@@ -354,9 +354,10 @@ class ReleaseRound(Counting):
 
     def refused_by(self, instances: int) -> None:
         """The key was another's on so many instances, and ours on none."""
+        undecided = abs(self.undecided)
         self.missing = self.engine.quorum
         self.refused = instances
-        self.undecided = -abs(self.undecided)
+        self.undecided = -undecided
 
     def turned_down(self) -> None:
         """The key was another's on a quorum, and ours on no instance."""

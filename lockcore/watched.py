@@ -102,7 +102,7 @@ class WatchedSetRound(SetRound):
             self.observer = None  # type: ignore[assignment]
             try:
                 observer.observe(self._record())
-            except Exception as error:  # noqa: BLE001 - whatever it is, votes must not be lost over it
+            except Exception as error:  # noqa: BLE001 - votes must not be lost over it
                 _warn(error)
 
     def _record(self) -> AttemptRecord:
