@@ -1,9 +1,11 @@
 """The house rules, checked: sizes, names, imports, and nothing of a particular machine or registry."""
 
 import ast
+import io
 import re
 import subprocess
 import sys
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -97,3 +99,142 @@ def test_lockcore_imports_no_event_loop_and_nothing_of_the_bench() -> None:
     loaded = imported_by("import lockcore")
     assert "lockcore" in loaded
     assert loaded & {"gevent", "asyncio", "locust", "opentelemetry", "numpy", "bench"} == set()
+
+
+# ---------------------------------------------------------------- code that is read once
+# The folders that fulfil these rules. The list grows until it names them all.
+UNPRESSED = ("lockcore/*.py",)
+UNPRESSED_FILES = sorted(path for pattern in UNPRESSED for path in ROOT.glob(pattern))
+MOST_COLUMNS = 100
+BUILT_IN_TYPES = {"bool", "bytes", "dict", "float", "int", "list", "object", "set", "str", "tuple", "type"}
+
+
+def is_packed(node: ast.AST) -> bool:
+    """True for `a, b = x, y`. A swap packs nothing, nor does `a, b = call()`."""
+    if not isinstance(node, ast.Assign) or len(node.targets) != 1:
+        return False
+    target = node.targets[0]
+    value = node.value
+    if not isinstance(target, ast.Tuple) or not isinstance(value, ast.Tuple):
+        return False
+    return sorted(map(ast.unparse, target.elts)) != sorted(map(ast.unparse, value.elts))
+
+
+def loose_walruses(tree: ast.AST) -> list[ast.AST]:
+    """Each `:=` outside the head of an `if` or `while` and outside a comprehension."""
+    heads: list[ast.AST] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If | ast.While | ast.IfExp):
+            heads.append(node.test)
+        elif isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+            heads.append(node)
+    allowed = {id(inner) for head in heads for inner in ast.walk(head)}
+    return [node for node in ast.walk(tree) if isinstance(node, ast.NamedExpr) and id(node) not in allowed]
+
+
+def conditional_expressions(statement: ast.stmt) -> int:
+    """How many conditional expressions a statement has, without the statements in its body."""
+    count = 0
+    waiting: list[ast.AST] = [statement]
+    while waiting:
+        node = waiting.pop()
+        count += isinstance(node, ast.IfExp)
+        bodies = (ast.stmt, ast.excepthandler, ast.match_case)
+        waiting += [child for child in ast.iter_child_nodes(node) if not isinstance(child, bodies)]
+    return count
+
+
+def idle_callbacks(tree: ast.AST) -> list[ast.AST]:
+    """Where a built-in type stands for a function that does nothing: `self.wake = int`."""
+    values: list[tuple[ast.AST, ast.AST | None]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            values += [(target, node.value) for target in node.targets if isinstance(target, ast.Attribute)]
+        elif isinstance(node, ast.AnnAssign) and "Callable" in ast.unparse(node.annotation):
+            values.append((node, node.value))
+        elif isinstance(node, ast.arguments):
+            positional = [*node.posonlyargs, *node.args]
+            defaults = [*[None] * (len(positional) - len(node.defaults)), *node.defaults]
+            pairs = zip([*positional, *node.kwonlyargs], [*defaults, *node.kw_defaults], strict=True)
+            values += [pair for pair in pairs if pair[0].annotation and "Callable" in ast.unparse(pair[0].annotation)]
+    return [node for node, value in values if isinstance(value, ast.Name) and value.id in BUILT_IN_TYPES]
+
+
+def comments_beside_code(text: str) -> list[tuple[int, str]]:
+    """Comments to the right of code that say more than a unit."""
+    beside = []
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        says_more = len(token.string.split()) > 2 and not re.match(r"# (noqa|type:)", token.string)
+        if token.type == tokenize.COMMENT and token.line[: token.start[1]].strip() and says_more:
+            beside.append((token.start[0], token.string))
+    return beside
+
+
+def pressed_places(text: str) -> list[str]:
+    """Where the code of a file has to be read twice, and why."""
+    tree = ast.parse(text)
+    places = []
+    for node in ast.walk(tree):
+        line = getattr(node, "lineno", 0)
+        if is_packed(node):
+            places.append(f"line {line}: several values are assigned at once")
+        if isinstance(node, ast.stmt) and conditional_expressions(node) > 1:
+            places.append(f"line {line}: one statement has two conditional expressions")
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Tuple | ast.BoolOp | ast.IfExp):
+            places.append(f"line {line}: an expression stands for its side effects")
+    places += [f"line {node.lineno}: := outside a head" for node in loose_walruses(tree)]
+    places += [f"line {node.lineno}: a type that does nothing as a callback" for node in idle_callbacks(tree)]
+    for number, line_text in enumerate(text.splitlines(), 1):
+        if len(line_text) > MOST_COLUMNS:
+            places.append(f"line {number}: more than {MOST_COLUMNS} columns")
+        if re.search(r"#\s*fmt:\s*(skip|off)", line_text):
+            places.append(f"line {number}: the formatter is switched off")
+    places += [f"line {number}: {comment} says more than a unit" for number, comment in comments_beside_code(text)]
+    return places
+
+
+@pytest.mark.parametrize("path", UNPRESSED_FILES, ids=NAME)
+def test_code_is_read_once(path: Path) -> None:
+    assert pressed_places(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("snippet", "place"),
+    [
+        ("a, self.b = 1, {}", "line 1: several values are assigned at once"),
+        ("f((a := 1))", "line 1: := outside a head"),
+        ("a = (1 if b else 2) + (3 if c else 4)", "line 1: one statement has two conditional expressions"),
+        ("while 1 if a else 2 if b else 3:\n    pass", "line 1: one statement has two conditional expressions"),
+        ("ready and go()", "line 1: an expression stands for its side effects"),
+        ("go(), stay()", "line 1: an expression stands for its side effects"),
+        ("self.wake = int", "line 1: a type that does nothing as a callback"),
+        ("wake: Callable[[], object] = bool", "line 1: a type that does nothing as a callback"),
+        ("def f(wake: Callable[[], object] = type): ...", "line 1: a type that does nothing as a callback"),
+        ("def f(*, wake: Callable[[], object] = str): ...", "line 1: a type that does nothing as a callback"),
+        ("a = 1  # fmt" + ": skip", "line 1: the formatter is switched off"),
+        ("a = 1\n# " + "x" * MOST_COLUMNS, "line 2: more than 100 columns"),
+        ("a = 1  # what it means", "line 1: # what it means says more than a unit"),
+    ],
+)
+def test_code_that_has_to_be_read_twice_is_noticed(snippet: str, place: str) -> None:
+    assert place in pressed_places(snippet)
+
+
+@pytest.mark.parametrize(
+    "snippet",
+    [
+        "a, b = b, a",
+        "a, b = f()",
+        "if (a := f()) and (b := g()):\n    pass",
+        "c = [a for b in d if (a := b)]",
+        "if a if b else c:\n    d = e if f else g",
+        "Ns = int",
+        "numbers = list(map(int, texts))",
+        "def f(kind: type = int): ...",
+        "a = 1  # bytes",
+        "a = 1  # type: ignore[arg-type]",
+        "# A sentence above the code.\na = 1",
+    ],
+)
+def test_plain_code_is_not_called_pressed(snippet: str) -> None:
+    assert pressed_places(snippet) == []
