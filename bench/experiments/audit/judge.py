@@ -16,7 +16,8 @@ from bench.measure.verdict import Verdict
 def judge_cells(cells: Sequence[Cell], *, interrupted: bool = False) -> Verdict:
     """Return what the audit itself ends with."""
     rows = [
-        (_row_word(cell), f"{cell.library}, {cell.schedule}: {cell.verdict} {cell.happened}".strip()) for cell in cells
+        (_row_word(cell), ": ".join(filter(None, (f"{cell.library}, {cell.schedule}", cell.verdict, cell.happened))))
+        for cell in cells
     ]
     if not any(cell.verdict in ("holds", "does not") and not cell.library.startswith(CONTROL) for cell in cells):
         rows.append((NOT_KNOWN, "no library was played to an end: see absent and what is not known"))

@@ -12,6 +12,7 @@ from bench.report.sheet import BAD, DOUBTFUL, GOOD, Case, Part, Sheet, Suite, ma
 
 UNSEEN = 0.05  # of audits
 _SIGNS: Mapping[str, str] = {"holds": "✓", "does not": "✗", "not applicable": "–", "not known": "?"}
+_PLURALS = {"holds": "hold", "does not": "do not"}
 _STYLES = {"holds": GOOD, "does not": f"bold {BAD}", "not known": f"bold {DOUBTFUL}"}
 _STYLES |= {_SIGNS[word]: style for word, style in _STYLES.items()}
 
@@ -93,7 +94,7 @@ def _seen(cell: Cell) -> str:
 def _headline(result: AuditResult) -> str:
     counts = Counter[str](cell.verdict for cell in result.cells if not _is_control(cell))
     planted = [cell.verdict for cell in result.cells if _is_control(cell) and cell.library != CONTROL + NO_FAULT]
-    told = " · ".join(f"{counts[word]} {word}" for word in _SIGNS if counts[word])
+    told = " · ".join(f"{counts[word]} {_PLURALS.get(word, word)}" for word in _SIGNS if counts[word])
     faults = f"; {planted.count('does not')} of {len(planted)} planted faults found" if planted else ""
     cut = ", then interrupted" if result.interrupted else ""
     played = f"{counted(len(_libraries(result)), 'lock')}, {counted(len(result.schedules), 'schedule')}{cut}"

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bench.cli.experiment import Several, carry_out, experiment_options
-from bench.cli.options import Grouped, Values
+from bench.cli.options import Grouped, Read, Values
 from bench.errors import UsageError
+from bench.scenario.quantity import parse_duration
 
 if TYPE_CHECKING:
     from bench.experiments.crash.plan import CrashPlan
@@ -18,8 +19,17 @@ LOCKS_PER_S = 240
 SEED = 1
 _POLICIES = ("none", "no", "everysec", "always")
 _KINDS = ("shutdown", "kill", "kill-slow-fsync", "power-cut", "power-cut-torn")
+MOST_LATENCY_MS = 200.0  # more, and an acquire under always takes longer than its instance time-out allows
 
 
+def _latency_ms(text: str) -> float:
+    latency_ms = parse_duration(text)
+    if latency_ms > MOST_LATENCY_MS:
+        raise ValueError(f"{text} is too slow: at most {MOST_LATENCY_MS:g}ms")
+    return latency_ms
+
+
+_LATENCY = Read("duration", _latency_ms)
 _N, _EACH, _ENDS = Several(click.IntRange(1, 9)), Several(click.Choice(_POLICIES)), Several(click.Choice(_KINDS))
 _TAKES = "Servers are started on loopback and stopped; --quick takes less than 6 minutes on two cores."
 _OFFERED = f"locks/s per fleet  [{LOCKS_PER_S}]"
@@ -31,6 +41,7 @@ _OFFERED = f"locks/s per fleet  [{LOCKS_PER_S}]"
 @click.option("--kind", "kinds", metavar="K,…", type=_ENDS, help=f"only these: {', '.join(_KINDS)}")
 @click.option("--repeats", "--cuts", "cuts", metavar="C", type=click.IntRange(1, 10_000), help="cuts per cell  [20]")
 @click.option("--rate", metavar="L", type=click.IntRange(20, 5000), default=LOCKS_PER_S, help=_OFFERED)
+@click.option("--latency", "latency_ms", metavar="TIME", type=_LATENCY, default="0", help="added to every fsync  [0]")
 @click.option("--quick", is_flag=True, help="N=3 in depth, the main crashes of the other N")
 @experiment_options("crash", seed=SEED)
 def crash(**values: Any) -> int:
@@ -60,4 +71,5 @@ def plan_of(values: Values) -> CrashPlan:
     if not crashes:
         more = "; leave --quick out for more of them" if quick else ""
         raise UsageError(f"no crash has one of these policies and one of these kinds{more}")
-    return CrashPlan(crashes, values["cuts"] or CUTS, values["rate"], values["seed"], quick)
+    cuts = values["cuts"] or CUTS
+    return CrashPlan(crashes, cuts, values["rate"], values["seed"], quick, values["latency_ms"])

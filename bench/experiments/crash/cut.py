@@ -26,7 +26,7 @@ from redis import Redis
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.crash.judge import AskedAgain, CutFacts, Ledger, Loss
-from bench.experiments.crash.plan import TTL_MS, load_range_s, sync_delay_s
+from bench.experiments.crash.plan import TTL_MS, load_range_s
 from bench.experiments.crash.result import Crash
 from bench.measure.run_result import ServerBinary
 from bench.topology.faults.machine import cut_power
@@ -192,11 +192,21 @@ def valid_until_ns(record: AttemptRecord) -> int:
 
 
 class OneCut:
-    """One cut to come. `prefix`: of its keys; `rng`: every random choice of it; `locks_per_s` over all margins."""
+    """One cut to come. `prefix`: of its keys; `rng`: every random choice of it; `locks_per_s` over all margins;
+    `sync_delay_s`: how much longer each fsync takes while locks are taken."""
 
     def __init__(
-        self, place: CrashPlace, crash: Crash, number: int, *, prefix: str, rng: Random, locks_per_s: int
+        self,
+        place: CrashPlace,
+        crash: Crash,
+        number: int,
+        *,
+        prefix: str,
+        rng: Random,
+        locks_per_s: int,
+        sync_delay_s: float,
     ) -> None:
+        self._sync_delay_s = sync_delay_s
         self._place, self._crash, self._number, self._prefix = place, crash, number, prefix
         self._rng, self._locks_per_s = rng, locks_per_s
         self._victims = sorted(rng.sample(range(crash.instances), crash.crashed))
@@ -246,7 +256,7 @@ class OneCut:
 
     async def _end_under_load(self) -> None:
         """Take locks, end the victims meanwhile, and wait for the last answers."""
-        if delay_s := sync_delay_s(self._crash):
+        if delay_s := self._sync_delay_s:
             self._place.slow_syncs(delay_s)
         stop = asyncio.Event()
         load = asyncio.ensure_future(self._load(stop))

@@ -24,7 +24,7 @@ from redis import RedisError
 from bench.errors import BenchError
 from bench.experiments.crash.cut import CrashPlace, OneCut, finish
 from bench.experiments.crash.judge import GIVEN_UP, CutFacts, cells, group, judge_crash
-from bench.experiments.crash.plan import DEPTH, TTL_MS, CrashPlan, lanes_of, seconds_of
+from bench.experiments.crash.plan import DEPTH, TTL_MS, CrashPlan, lanes_of, seconds_of, sync_delay_s
 from bench.experiments.crash.result import Crash, CrashConditions, CrashResult
 from bench.measure.run_result import OwnFleet, ServerBinary
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Header, Show, left_text
@@ -87,6 +87,7 @@ def concluded(
             locks_per_s=plan.locks_per_s,
             instances=tuple(sorted({crash.instances for crash in plan.crashes})),
             finished_cuts=len(cuts),
+            latency_ms=plan.latency_ms,
         ),
         groups=tuple(groups),
         rows=tuple(rows),
@@ -162,7 +163,9 @@ class _CutQueue:
             try:
                 async with asyncio.timeout(_CUT_S):
                     await finish(place.open, crash.instances, crash.policy)
-                    cut = OneCut(place, crash, number, prefix=prefix, rng=rng, locks_per_s=self._plan.locks_per_s)
+                    delay_s = sync_delay_s(crash, self._plan.latency_ms)
+                    rate = self._plan.locks_per_s
+                    cut = OneCut(place, crash, number, prefix=prefix, rng=rng, locks_per_s=rate, sync_delay_s=delay_s)
                     return await cut.run()
             except (BenchError, LockcoreError, OSError, RedisError) as error:
                 reason = str(error) or type(error).__name__

@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from bench.experiments.crash.result import KINDS, POLICIES, RESTARTS, AtLeastOne, Crash, CrashKind, Policy
-from bench.measure.section import Section, builtins_of
+from bench.measure.section import Amount, Section, builtins_of
 from lockcore.quorum import quorum_of
 
 TTL_MS = 2000
@@ -21,13 +21,14 @@ _MAIN = {("none", "kill"), ("everysec", "kill"), *((policy, "power-cut") for pol
 
 
 class CrashPlan(Section, frozen=True):
-    """What is done: every crash `cuts` times. `locks_per_s`: offered to each fleet."""
+    """What is done: every crash `cuts` times. `locks_per_s`: offered to each fleet; `latency_ms`: added to fsyncs."""
 
     crashes: Annotated[tuple[Crash, ...], Meta(min_length=1)]
     cuts: AtLeastOne
     locks_per_s: AtLeastOne
     seed: int
     quick: bool
+    latency_ms: Amount = 0.0
 
     def to_json(self) -> dict[str, object]:
         """What a journal must agree in to be gone on from."""
@@ -44,10 +45,10 @@ def load_range_s(crash: Crash) -> tuple[float, float]:
     return SETTLE_S, SETTLE_S + (SLOW_SYNC_S if crash.kind == "kill-slow-fsync" else CYCLE_S)
 
 
-def sync_delay_s(crash: Crash) -> float:
-    """How much longer every sync takes under this kind of crash."""
+def sync_delay_s(crash: Crash, latency_ms: float) -> float:
+    """How much longer every sync takes before this kind of crash: `latency_ms`, unless it has a delay of its own."""
     slow_s = SLOW_ALWAYS_S if crash.policy == "always" else SLOW_SYNC_S
-    return slow_s if crash.kind == "kill-slow-fsync" else 0.0
+    return slow_s if crash.kind == "kill-slow-fsync" else latency_ms / 1000
 
 
 def lanes_of(crash: Crash) -> float:

@@ -120,6 +120,12 @@ class CrashConditions(Section, frozen=True, kw_only=True):
     locks_per_s: Annotated[Count, says("offered to each fleet, over all margins")]
     instances: Annotated[tuple[int, ...], says("every N")]
     finished_cuts: Annotated[Count, says("cuts made, earlier sittings included")]
+    latency_ms: Annotated[Amount, says("added to every fsync while locks were taken; 0 = the disk as it is")] = 0.0
+
+    @property
+    def disk(self) -> str:
+        """As `lockbench fsync` says it."""
+        return f"+{self.latency_ms:g} ms" if self.latency_ms else "raw disk"
 
 
 class CrashResult(Document, frozen=True, kw_only=True):

@@ -130,6 +130,7 @@ def _conditions(result: CrashResult) -> Sequence[str]:
         f"{count(conditions.finished_cuts)} crashes, {conditions.cuts_per_cell} of each kind, at random moments",
         f"TTL {conditions.ttl_ms / 1000:g} s",
         f"{conditions.locks_per_s} locks/s per fleet",
+        *([f"fsync {conditions.disk}"] if conditions.latency_ms else []),
         f"{server.name} {server.version}",
         *made(result),
     )
@@ -197,7 +198,9 @@ def _lines(result: CrashResult) -> Iterator[tuple[str, str] | Sentence]:
 def _unmeasured(result: CrashResult) -> Iterator[str]:
     disk, conditions = result.fleet.fdatasync_s, result.conditions
     own = f" (fdatasync p50 {latency(disk.p50_s)})" if disk else ""
-    yield f"a slower disk than this one{own}: it can lose more under everysec"
+    added = f", {conditions.disk} added" if conditions.latency_ms else ""
+    again = "" if conditions.latency_ms else " (lockbench crash --latency 2ms imitates one)"
+    yield f"a slower disk than this one{own}{added}: it can lose more under everysec{again}"
     counts = ", ".join(map(str, conditions.instances))
     yield f"fleets of other sizes than N={counts}, and a TTL other than {conditions.ttl_ms / 1000:g} s"
     if conditions.quick:

@@ -173,13 +173,13 @@ def _unmeasured(page: PlannerPage, rows: Rows, costs: Sequence[AlwaysCost], cras
 
 def _of_slow_disks(page: PlannerPage, crash: CrashResult) -> Iterator[str]:
     """The losses belong to the disk under the crashes; a slower one changes them as it changes the price."""
-    disk = crash.fleet.fdatasync_s
+    disk, added_ms, reference = crash.fleet.fdatasync_s, crash.conditions.latency_ms, page.reference
     own = f"fdatasync p50 {disk.p50_s * 1000:.3g} ms" if disk else "its fdatasync was not measured"
-    reference = page.reference
-    if reference is not None and reference.injected_ms:
+    if reference is not None and reference.injected_ms != added_ms:
+        again = f" --latency {reference.injected_ms:g}ms" if reference.injected_ms else ""
         yield (
-            f"what everysec loses at the {reference.disk} of these prices: the crashes were made on the disk as it is "
-            f"({own}); a slower disk can lose more"
+            f"what everysec loses at the latency of these prices ({reference.disk}): the crashes were made on "
+            f"{crash.conditions.disk} ({own}), and a slower disk can lose more; lockbench crash --quick{again}"
         )
     slow = [one for one in crash.groups if one.kind == "kill-slow-fsync" and one.policy == "everysec"]
     windows_s = [one.lost_window_s.max for one in slow if one.lost_window_s.max is not None]

@@ -17,6 +17,7 @@ from bench.experiments.crash.plan import (
     full_crashes,
     load_range_s,
     seconds_of,
+    sync_delay_s,
 )
 from bench.experiments.crash.result import Crash
 from bench.run.journal import JOURNAL_NAME, open_journal
@@ -25,7 +26,7 @@ from tests.doubles.collector import Collector, attributes_of
 
 OPTIONS = {
     "instances": None, "policies": None, "kinds": None, "cuts": None, "rate": 240, "quick": True,
-    "out": None, "seed": 1,
+    "out": None, "seed": 1, "latency_ms": 0.0,
 }  # fmt: skip
 
 
@@ -54,6 +55,21 @@ def test_the_full_matrix_has_everything_that_can_crash_and_is_planned_for_half_a
     assert delayed == {("none", "kill"), ("no", "power-cut"), ("everysec", "power-cut"), ("always", "power-cut")}
     assert full.cuts >= 20
     assert sum(seconds_of(crash) for crash in full.crashes) * full.cuts / 14 < 1800
+
+
+def test_a_slower_disk_is_imitated_but_for_crashes_that_have_a_delay_of_their_own() -> None:
+    assert plan(latency_ms=2.0).latency_ms == 2.0
+    assert sync_delay_s(Crash(3, "everysec", "power-cut", 1, "at-once"), 2.0) == 0.002
+    assert sync_delay_s(Crash(3, "everysec", "kill-slow-fsync", 1, "at-once"), 2.0) == 1.5
+    assert sync_delay_s(Crash(3, "always", "kill-slow-fsync", 1, "at-once"), 0.0) == 0.2
+
+
+@pytest.mark.parametrize("latency", ["2", "-1ms", "nan", "raw", "201ms", "1h"])
+def test_a_latency_that_is_none_is_refused_in_one_sentence(latency: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["crash", "--latency", latency]) == 2
+    told = capsys.readouterr().err
+    assert "--latency" in told
+    assert told.count("\n") == 1
 
 
 def test_the_phase_covers_a_whole_cycle_of_syncs() -> None:

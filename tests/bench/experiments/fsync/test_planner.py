@@ -108,13 +108,24 @@ def test_why_not_none_with_a_delayed_restart_is_answered_if_that_was_crashed() -
     assert "With everysec it forgets the last second at a power cut (93 of 1,200)" in told
 
 
-def test_losses_on_a_slower_disk_are_said_to_be_unknown() -> None:
-    crash = healthy()
-    assert crash.fleet.fdatasync_s is not None
-    unmeasured = plan_page(rows(), crash).unmeasured
-    assert any("what everysec loses at the +2 ms of these prices" in text for text in unmeasured)
-    raw = plan_page(rows_of([visit("everysec", ms=0.0), visit("always", ms=0.0)]), crash)
-    assert not any("of these prices" in text for text in raw.unmeasured)
+@pytest.mark.parametrize(
+    ("crashed_ms", "priced_ms", "told"),
+    [
+        (0.0, 2.0, "(+2 ms): the crashes were made on raw disk"),
+        (2.0, 2.0, ""),
+        (2.0, 0.0, "(raw disk): the crashes were made on +2 ms"),
+        (0.0, 0.0, ""),
+    ],
+)
+def test_losses_at_another_fsync_latency_than_the_prices_are_unknown(
+    crashed_ms: float, priced_ms: float, told: str
+) -> None:
+    crash = replace(healthy(), conditions=replace(healthy().conditions, latency_ms=crashed_ms))
+    page = plan_page(rows_of([visit("everysec", ms=priced_ms), visit("always", ms=priced_ms)]), crash)
+    found = [text for text in page.unmeasured if "what everysec loses at the latency" in text]
+    assert len(found) == bool(told)
+    assert all(told in text for text in found)
+    assert all(text.endswith(f"--quick{' --latency 2ms' * bool(priced_ms)}") for text in found)
 
 
 @pytest.mark.parametrize(
