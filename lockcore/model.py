@@ -231,7 +231,8 @@ class AttemptRecord:
     means never. `attempt` is 1 for the first round of its acquire, which began at `acquire_ns`. So
     attempts on one resource with the same `acquire_ns` belong to one acquire. `validity_ns` is what
     was left when the caller got it (≤ 0: nothing). `margin` is granted votes − quorum, negative
-    when the attempt was lost.
+    when the attempt was lost. `errors` has the first word of each instance's error
+    reply, "" where it gave none; it has no entries if no instance gave one.
     """
 
     resource: str
@@ -247,6 +248,7 @@ class AttemptRecord:
     votes: tuple[Vote, ...]
     sent_ns: tuple[int, ...]
     replied_ns: tuple[int, ...]
+    errors: tuple[str, ...] = ()
 
 
 class Observer(Protocol):

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 
 from opentelemetry import metrics, trace
@@ -36,6 +37,9 @@ from lockcore.otel_sdk import drop_remembered, record_all
 from lockcore.redlock import AsyncRedlock, Redlock
 
 SCOPE = "lockcore"
+
+# The version of OpenTelemetry's conventions: the first in which all names of databases are stable.
+SCHEMA_URL = "https://opentelemetry.io/schemas/1.33.0"
 
 # So many spans a second are made of each operation and outcome.
 SPANS = 10
@@ -138,7 +142,7 @@ def instrument(
     if provider not in _EXPORTED:
         _EXPORTED[provider] = _Exported(provider)
     exported = _EXPORTED[provider]
-    tracer = trace.get_tracer(SCOPE, tracer_provider=tracer_provider)
+    tracer = trace.get_tracer(SCOPE, _version(), tracer_provider, SCHEMA_URL)
     own = weakref.ref(lock)
 
     def observe_every(every: int) -> None:
@@ -266,7 +270,7 @@ class _Exported:
     """Everything exported through one meter provider, over all locks."""
 
     def __init__(self, provider: Provider) -> None:
-        meter = provider.get_meter(SCOPE)
+        meter = provider.get_meter(SCOPE, _version(), schema_url=SCHEMA_URL)
         self.histograms = {
             name: meter.create_histogram(
                 name, unit, meaning, explicit_bucket_boundaries_advisory=BOUNDS
@@ -372,6 +376,14 @@ class _Exported:
                     error = {"error.type": vote.value} if vote in _NO_VOTE else {}
                     durations = self.histograms["db.client.operation.duration"]
                     durations.record(took_ns / NS_PER_S, {**place, **_SET, **error})
+
+
+def _version() -> str:
+    """Of the package that this is a part of; "" where it was not installed as one."""
+    try:
+        return version("lockbench")
+    except PackageNotFoundError:
+        return ""
 
 
 def _attributes(name: str, outcome: Outcome | None = None) -> dict[str, str]:

@@ -13,6 +13,7 @@ from lockcore.awaited import InstancePipe
 from lockcore.claims import Terms
 from lockcore.model import AttemptRecord, Observer, Outcome, Vote
 from lockcore.quorum import outcome_of
+from lockcore.resp import UNEXPECTED, error_kind
 from lockcore.rounds import RoundEngine, SetRound
 from lockcore.unraised import show_unraised
 
@@ -40,6 +41,7 @@ class WatchedSetRound(SetRound):
         self.attempt = attempt
         self.acquire_ns = acquire_ns
         self.votes = [Vote.ABSENT] * engine.instances
+        self.errors: list[str] = []
         self.sent_ns = [0] * engine.instances
         self.replied_ns = [0] * engine.instances
         self.closed_ns = self.decided_ns = 0
@@ -60,8 +62,15 @@ class WatchedSetRound(SetRound):
                 self.stamp(pipe, Vote.REFUSED)
             else:
                 self.stamp(pipe, Vote.ERRORED)
+                self._note_error(pipe.index, error_kind(reply))
         super().reply(reply, pipe)
         self.close()
+
+    def _note_error(self, index: int, kind: str) -> None:
+        # A reply may be no answer to a SET and no error either.
+        if kind != UNEXPECTED:
+            self.errors = self.errors or [""] * self.engine.instances
+            self.errors[index] = kind
 
     def stamp(self, pipe: InstancePipe, vote: Vote = Vote.GRANTED) -> None:
         """An instance has just voted."""
@@ -123,6 +132,7 @@ class WatchedSetRound(SetRound):
             votes=tuple(self.votes),
             sent_ns=tuple(self.sent_ns),
             replied_ns=tuple(self.replied_ns),
+            errors=tuple(self.errors),
         )
 
 

@@ -41,6 +41,7 @@ from bench.topology.faults.injection import FaultOrder
 from bench.topology.faults.kinds import injection, read_faults
 from bench.topology.fleet import Fleet
 from bench.topology.probe import InfoWatch, info_snapshot, leaked_keys
+from bench.topology.target import databases_of
 from bench.workloads.launch import WORKERS_S, Load, LocustProcess, LocustSeries
 from bench.workloads.plan import Plan, Ring
 
@@ -105,7 +106,8 @@ def run_on(
     if order.bind:
         _require_free(*order.bind)
     scenario, started = order.scenario, f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
-    run = Run.of(scenario, order.run_id, scenario.processes, order.name, started).seen(servers.facts)
+    planned = Run.of(scenario, order.run_id, scenario.processes, order.name, started)
+    run = planned.seen(servers.facts, databases_of(servers.load_urls))
     with Guard(Path(tempfile.gettempdir()), "lockbench-run-") as guard:  # removes the folder even when we are killed
         follower = Follower(guard.folder, scenario, WORKERS_S if order.bind else 0.0)
         timeline = _timeline(order, servers.fleet, follower)

@@ -29,11 +29,13 @@ Line = TypeVar("Line")
 
 
 class Ask(Struct, frozen=True, array_like=True):
-    """One instance in one attempt: `vote` in lower case; `sent_ns`, `replied_ns` 0 = never."""
+    """One instance in one attempt: `vote` in lower case; `sent_ns`, `replied_ns` 0 = never. `error`: the first word of
+    its error reply."""
 
     vote: str
     sent_ns: int
     replied_ns: int
+    error: str = ""
 
 
 class ObservedAttempt(Struct, frozen=True, array_like=True):
@@ -117,7 +119,9 @@ class AttemptLog(LineLog):
         if len(self._lines) >= KEPT:
             self._dropped += 1
             return
-        asks = tuple(map(Ask, [vote.value for vote in record.votes], record.sent_ns, record.replied_ns))
+        votes = [vote.value for vote in record.votes]
+        errors = record.errors or [""] * len(votes)
+        asks = tuple(map(Ask, votes, record.sent_ns, record.replied_ns, errors))
         times_ns = record.acquire_ns, record.started_ns, record.decided_ns, record.closed_ns
         resource, outcome = checksum(record.resource), record.outcome.value
         self.keep(ObservedAttempt(resource, number, *times_ns, outcome, asks, self._dropped))

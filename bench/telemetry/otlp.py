@@ -20,20 +20,23 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from bench.errors import EnvironmentNotReadyError, UsageError, secrets
+from bench.measure.environment import version_of
 from bench.telemetry.points import SCALE, Buckets, DataPoint, Snapshot, by_name
 from bench.telemetry.run import Run
 from bench.telemetry.settings import GRPC, Environ, TelemetrySettings, settings_of
-from bench.telemetry.table import BOUNDS, SCOPE, InstrumentKind
+from bench.telemetry.table import BOUNDS, SCHEMA_URL, SCOPE, InstrumentKind
 from bench.telemetry.traces import TraceSpan
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics import export
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 CLOSE_S = 5.0  # how long the end of a run waits for a collector
 SPANS_KEPT, SPANS_PER_BATCH = 8192, 512
@@ -170,10 +173,9 @@ class Otlp:
 
     def _metrics_of(self, snapshot: Snapshot) -> export.MetricsData:
         from opentelemetry.sdk.metrics import export
-        from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
         metrics = _metrics(snapshot, exponential=self._settings.exponential)
-        scope = export.ScopeMetrics(InstrumentationScope(SCOPE), metrics, schema_url="")
+        scope = export.ScopeMetrics(_scope(), metrics, schema_url=SCHEMA_URL)
         return export.MetricsData([export.ResourceMetrics(self._resource, [scope], schema_url="")])
 
 
@@ -310,6 +312,13 @@ def _refuse_moved(response: Any, **_: object) -> None:
         raise ConnectionError(f"it answers {response.status_code}: go to {response.headers.get('Location', 'nowhere')}")
 
 
+@cache
+def _scope() -> InstrumentationScope:
+    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+    return InstrumentationScope(SCOPE, version_of("lockbench"), SCHEMA_URL)
+
+
 def _metrics(snapshot: Snapshot, *, exponential: bool) -> list[export.Metric]:
     from opentelemetry.sdk.metrics import export
 
@@ -340,7 +349,11 @@ def _explicit(point: DataPoint, snapshot: Snapshot) -> export.HistogramDataPoint
 
     buckets = point.value
     assert isinstance(buckets, Buckets)
-    least, greatest = (end / buckets.unit if buckets.count else 0.0 for end in (buckets.least, buckets.greatest))
+    least: Any = None  # of no values there is no least one; the SDK's type does not know that OTLP can leave it out
+    greatest: Any = None
+    if buckets.count:
+        least = buckets.least / buckets.unit
+        greatest = buckets.greatest / buckets.unit
     return export.HistogramDataPoint(
         dict((*snapshot.common, *point.attributes)), snapshot.began_ns, snapshot.taken_ns, buckets.count, buckets.sum,
         buckets.explicit, BOUNDS, least, greatest,
@@ -360,7 +373,6 @@ def _exponential(buckets: Buckets, same: export.HistogramDataPoint) -> export.Ex
 
 def _readable(span: TraceSpan, resource: Resource, wall_ns: int) -> ReadableSpan:
     from opentelemetry.sdk.trace import ReadableSpan
-    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
     from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
     def context(trace_id: int, span_id: int) -> SpanContext:
@@ -377,5 +389,5 @@ def _readable(span: TraceSpan, resource: Resource, wall_ns: int) -> ReadableSpan
         status=Status(StatusCode.ERROR, span.failed) if span.failed else Status(StatusCode.UNSET),
         start_time=span.begun_ns + wall_ns,
         end_time=span.ended_ns + wall_ns,
-        instrumentation_scope=InstrumentationScope(SCOPE),
+        instrumentation_scope=_scope(),
     )

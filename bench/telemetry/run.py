@@ -58,7 +58,8 @@ _COUNTERS: list[tuple[str, str, dict[str, str]]] = [
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run, or one process's share of it. `addresses`: host and port of each instance (port 0: a unix socket).
+    """One run, or one process's share of it. `addresses`: host and port of each instance (port 0: a unix socket);
+    `databases`: the index that each one's URL selects, empty where nobody knows.
 
     `fsync`: one of table.POLICIES. `part`: tells the exporters of one run apart. `name`: what its user calls it;
     `started`: as in result.json; "" where nobody knows.
@@ -74,6 +75,7 @@ class Run:
     part: str = ""
     name: str = ""
     started: str = ""
+    databases: Sequence[int] = ()
 
     @classmethod
     def of(
@@ -87,14 +89,14 @@ class Run:
             instance_timeout_ms=scenario.instance_timeout_ms,
         )  # fmt: skip
 
-    def seen(self, facts: Sequence[InstanceFacts], part: str = "") -> Self:
+    def seen(self, facts: Sequence[InstanceFacts], databases: Sequence[int], part: str = "") -> Self:
         """The same on servers that have said what they are."""
         policies, addresses = {fact.fsync for fact in facts if fact.fsync is not None}, []
         for fact in facts:
             host, colon, port = fact.address.rpartition(":")  # host:port, [host]:port, or a unix socket's path
             addresses.append((host.strip("[]"), int(port)) if colon and port.isdigit() else (fact.address, 0))
         policy = policies.pop() if len(policies) == 1 else "mixed" if policies else "unknown"
-        return replace(self, addresses=addresses, fsync=policy, part=part)
+        return replace(self, addresses=addresses, databases=databases, fsync=policy, part=part)
 
     @property
     def quorum(self) -> int:

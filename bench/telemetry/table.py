@@ -68,6 +68,7 @@ BOUNDS: tuple[float, ...] = (*map(float, _DECADES), 100.0)  # 43 upper bounds, s
 
 COMMON: tuple[Attribute, ...] = (RECIPE, FSYNC)
 SCOPE = "lockbench"
+SCHEMA_URL = "https://opentelemetry.io/schemas/1.33.0"  # the first in which all names of databases are stable
 
 _UNITS = {"s": "_seconds", "By": "_bytes"}
 _INSTANCE = (ADDRESS, PORT)

@@ -218,15 +218,20 @@ class Tracing:
         )  # fmt: skip
 
     def _sets(self, chosen: Chosen, attempt: ObservedAttempt) -> Iterator[TraceSpan]:
-        for (host, port), ask in zip(self._run.addresses, attempt.asks, strict=True):
+        for index, ask in enumerate(attempt.asks):
             if not ask.sent_ns:
                 continue  # an absent vote: nothing was sent
+            host, port = self._run.addresses[index]
             attributes: dict[str, Value] = {
                 "db.system.name": "redis", "db.operation.name": "SET", "server.address": host, "server.port": port,
                 "redlock.vote": ask.vote, "redlock.attempt": attempt.number,
             }  # fmt: skip
+            if self._run.databases:
+                attributes["db.namespace"] = str(self._run.databases[index])
             if failed := _FAILED.get(ask.vote, ""):
-                attributes["error.type"] = ask.vote
+                attributes["error.type"] = ask.error or ask.vote
+            if ask.error:
+                attributes["db.response.status_code"] = ask.error
             times_ns = ask.sent_ns, ask.replied_ns or max(attempt.closed_ns, ask.sent_ns)
             yield self._child(chosen, chosen.span_id, "SET", times_ns, attributes, failed=failed)
 

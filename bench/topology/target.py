@@ -69,6 +69,11 @@ def parse_targets(urls: Sequence[str]) -> tuple[InstanceTarget, ...]:
     return tuple(targets)
 
 
+def databases_of(urls: Sequence[str]) -> list[int]:
+    """The index of the database that each URL selects. Raises as `parse_targets` does."""
+    return [target.options.get("db", 0) for target in parse_targets(urls)]
+
+
 def emptied(urls: Sequence[str]) -> int:
     """Empty our throw-away servers; how many keys they still had."""
     left = 0

@@ -17,6 +17,7 @@ from bench.telemetry.run import Run
 from bench.telemetry.settings import settings_of
 from bench.topology.child import Child, orders
 from bench.topology.probe import InfoWatch, inspect
+from bench.topology.target import databases_of
 from bench.workloads.plan import Plan
 
 END_S = 10.0
@@ -59,7 +60,8 @@ def main() -> int:
         return 0
     try:
         watch = InfoWatch(order.targets)
-        run = order.run.seen(inspect(order.targets, allow_missing=True), f"-{order.worker}-{os.getppid()}")
+        facts = inspect(order.targets, allow_missing=True)
+        run = order.run.seen(facts, databases_of(order.targets), f"-{order.worker}-{os.getppid()}")
         if settings.page is not None:  # each worker of a host has one of its own, on consecutive ports
             host, port = settings.page
             settings = replace(settings, page=(host, port + order.worker if port else 0))

@@ -26,6 +26,7 @@ class Received:
     """What has come in. A metric's points are those of the newest request that has it."""
 
     requests: int = 0
+    scopes: set[tuple[str, str, str]] = field(default_factory=set)  # name, version, schema URL, of either signal
     resource: Attributes = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)  # name -> opentelemetry.proto Metric
     history: dict[str, list[Any]] = field(default_factory=dict)
@@ -39,6 +40,7 @@ class Received:
             for of_resource in request.resource_metrics:
                 self.resource = attributes_of(of_resource.resource)
                 for scope in of_resource.scope_metrics:
+                    self.scopes.add((scope.scope.name, scope.scope.version, scope.schema_url))
                     for metric in scope.metrics:
                         self.metrics[metric.name] = metric
                         self.instances.setdefault(self.resource["service.instance.id"], {})[metric.name] = metric
@@ -48,6 +50,7 @@ class Received:
         with self.lock:
             for of_resource in request.resource_spans:
                 for scope in of_resource.scope_spans:
+                    self.scopes.add((scope.scope.name, scope.scope.version, scope.schema_url))
                     self.spans += scope.spans
 
     def points(self, name: str, **wanted: Any) -> list[Any]:

@@ -226,8 +226,8 @@ SPANS = {  # name -> parent, attributes; redlock.extend has those of redlock.rel
     "SET": (
         "redlock.acquire",
         {
-            "db.system.name", "db.operation.name", "server.address", "server.port", "redlock.vote", "redlock.attempt",
-            "error.type",
+            "db.system.name", "db.operation.name", "db.namespace", "server.address", "server.port", "redlock.vote",
+            "redlock.attempt", "error.type", "db.response.status_code",
         },
     ),
     "redlock.retry_wait": ("redlock.acquire", {"redlock.attempt"}),

@@ -113,6 +113,7 @@ def test_votes_are_those_of_each_instance(company: int) -> None:
     run.answer(after_ms=0)
     record = next(one for one in records if one.resource == "stock")
     assert record.votes == (GRANTED, REFUSED, ERRORED, SILENT, ABSENT)
+    assert record.errors == ("", "", "MISCONF", "", "")
     assert record.tally == (1, 1, 1, 1, 1, 0)
     assert record.outcome is Outcome.UNREACHABLE
     assert [bool(sent) for sent in record.sent_ns] == [True] * 4 + [False]

@@ -53,6 +53,15 @@ def test_an_attempt_comes_out_as_it_went_in_and_without_its_resource(tmp_path: P
     assert b"r7" not in next(tmp_path.iterdir()).read_bytes()
 
 
+def test_an_attempt_comes_out_with_its_error_replies(tmp_path: Path) -> None:
+    log, tail = log_in(tmp_path), attempts_in(tmp_path)
+    votes = (Vote.GRANTED, Vote.ERRORED, Vote.ABSENT)
+    log.observe(replace(record(), votes=votes, errors=("", "OOM", "")))
+    log.flush()
+    (attempt,) = tail.new()
+    assert [ask.error for ask in attempt.asks] == ["", "OOM", ""]
+
+
 def test_the_tail_hands_out_each_attempt_once_and_never_half_a_line(tmp_path: Path) -> None:
     log, tail = log_in(tmp_path), attempts_in(tmp_path)
     for number in range(5):

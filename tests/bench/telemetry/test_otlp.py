@@ -8,13 +8,16 @@ from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from bench.measure.environment import version_of
 from bench.telemetry import otlp as module
 from bench.telemetry.otlp import Otlp
-from bench.telemetry.points import Snapshot, point
+from bench.telemetry.points import NS_PER_S, Buckets, Snapshot, point
 from bench.telemetry.run import Run
 from bench.telemetry.settings import GRPC, HTTP, TelemetrySettings
+from bench.telemetry.table import SCHEMA_URL
 from bench.telemetry.traces import TraceSpan
 from tests.doubles.collector import Collector, GrpcCollector
 
@@ -227,6 +230,32 @@ def test_a_collector_that_is_down_is_said_once_and_off_the_screen(monkeypatch: p
     assert "0 of 1 exports" in said
     assert said.endswith("; it said: Connection refused")
     assert past == [], "nothing went past our handler"
+
+
+def test_both_signals_name_their_scope_with_its_version_and_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Collector() as collector:
+        sent_to(collector, HTTP, monkeypatch)
+    assert collector.received.scopes == {("lockbench", version_of("lockbench"), SCHEMA_URL)}
+
+
+@pytest.mark.parametrize("exponential", [False, True])
+def test_a_histogram_of_nothing_has_no_least_and_no_greatest(
+    exponential: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A 0 would be a value that nobody has seen."""
+    filled = Buckets()
+    filled.add(np.array([NS_PER_S, 3 * NS_PER_S]))
+    points = [point("redlock.hold.duration", Buckets()), point("redlock.handoff.duration", filled)]
+    with Collector() as collector:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint)
+        otlp = Otlp(
+            TelemetrySettings(metrics=HTTP, endpoint="E", exponential=exponential), {"service.instance.id": "i"}, 0
+        )
+        otlp.offer(Snapshot(0, 1, (), points))
+        otlp.close(LONG_S)
+        (empty,), (full,) = (collector.received.points(one.instrument.name) for one in points)
+    assert (empty.count, empty.HasField("min"), empty.HasField("max")) == (0, False, False)
+    assert (full.count, full.min, full.max) == (2, 1.0, 3.0)
 
 
 def test_the_environment_adds_to_the_resource_and_replaces_nothing_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

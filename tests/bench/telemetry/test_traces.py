@@ -70,14 +70,20 @@ def attempt(number: int, started_ms: float, outcome: str, votes: str, resource: 
     at_ns = round(started_ms * MS)
     names = {"g": "granted", "r": "refused", "s": "silent", "a": "absent", "e": "errored"}
     asks = tuple(
-        Ask(names[vote], 0 if vote == "a" else at_ns + MS // 10, at_ns + MS // 2 if vote in "gre" else 0)
+        Ask(
+            names[vote],
+            0 if vote == "a" else at_ns + MS // 10,
+            at_ns + MS // 2 if vote in "gre" else 0,
+            "OOM" if vote == "e" else "",
+        )
         for vote in votes
     )
     return ObservedAttempt(checksum(resource), number, 100 * MS, at_ns, at_ns + MS, at_ns + 2 * MS, outcome, asks)
 
 
 def tracing(one_in: int = 0) -> Tracing:
-    return Tracing(Run("r", "redlock", "always", ADDRESSES), one_in, 10**18, random.Random(1))
+    run = Run("r", "redlock", "always", ADDRESSES, databases=[0, 0, 7])
+    return Tracing(run, one_in, 10**18, random.Random(1))
 
 
 def traced(records, *attempts: ObservedAttempt) -> list[TraceSpan]:
@@ -100,6 +106,15 @@ ROUNDS = (
     attempt(2, 103, "split_vote", "gra"),
     attempt(3, 106, "acquired", "ggs"),
 )
+
+
+def test_a_command_has_its_database_and_the_first_word_of_its_error_reply(records) -> None:
+    """As the conventions for Redis have it: `db.namespace`, `db.response.status_code`, and `error.type` alike."""
+    refused = records({"start": 100, "ended": 101, "outcome": "unreachable", "attempts": 1})
+    spans = traced(refused, attempt(1, 100, "unreachable", "ges"))
+    keys = ("db.namespace", "db.response.status_code", "error.type")
+    sets = [[one.attributes.get(key) for key in keys] for one in spans if one.name == "SET"]
+    assert sets == [["0", None, None], ["0", "OOM", "OOM"], ["7", None, "silent"]]
 
 
 def test_an_observed_acquire_has_a_child_for_each_instance_asked_and_each_wait(records) -> None:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from bench.telemetry.table import BOUNDS, BY_NAME
+from bench.telemetry.table import BOUNDS, BY_NAME, SCHEMA_URL
 from lockcore import Outcome, observed
 from lockcore import otel as production
 from lockcore.counted import FIRST_EVERY
@@ -206,6 +207,11 @@ def test_a_slow_and_a_failed_acquire_have_spans_within_the_applications_own(
     if shell.name in ("gevent", "threads"):  # the other shells' operations run in a loop of the test's own
         assert {span.parent.span_id for span in own} == {request.get_span_context().span_id}
     assert own[0].end_time - own[0].start_time == pytest.approx(slow.granted_ns - slow.started_ns, abs=5e6)
+    measured = told.reader.get_metrics_data().resource_metrics[0].scope_metrics
+    scopes = [*(one.instrumentation_scope for one in own), *(one.scope for one in measured)]
+    assert {(one.name, one.version, one.schema_url) for one in scopes} == {
+        (production.SCOPE, version("lockbench"), SCHEMA_URL)
+    }
 
 
 @pytest.mark.parametrize("wanted", [False, True])
@@ -349,8 +355,9 @@ def test_a_bad_receiver_costs_no_lease_and_hears_no_secret(
 # -- of one process ----------------------------------------------------------------------------------------------------
 
 
-def test_units_kinds_and_bounds_are_those_of_the_table() -> None:
+def test_units_kinds_bounds_and_schema_are_those_of_the_table() -> None:
     assert production.BOUNDS == BOUNDS
+    assert production.SCHEMA_URL == SCHEMA_URL
     for kind, names in (
         ("histogram", production.HISTOGRAMS), ("counter", production.COUNTERS), ("gauge", production.GAUGES),
     ):  # fmt: skip
