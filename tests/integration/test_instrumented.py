@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("opentelemetry.sdk")
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.contest import instrumented
-from bench.experiments.contest.judge import judge_bars
+from bench.experiments.contest.judge import judge_bars, side_of
 from bench.experiments.contest.words import speed_sheet
 from bench.topology.child import Child
 from bench.topology.fleet import start_fleet
@@ -72,11 +72,27 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 @pytest.mark.parametrize("low_us, high_us, word", [(0.2, 0.4, "reached"), (0.9, 2, "missed"), (0.2, 2, "not known")])
 def test_a_bar_is_judged_by_its_interval(alone: pytest.MonkeyPatch, low_us: float, high_us: float, word: str) -> None:
     """Of 20 rounds whose difference is the one or the other, and twice that with an SDK."""
-    took = [[5.0, 5.0 + added_us, 5.0 + 2 * added_us] for added_us in (low_us, high_us) * 10]
+    took = [[5.0, 5.0 + added_us, 5.0 + 2 * added_us, 5.0] for added_us in (low_us, high_us) * 10]
     alone.setattr(instrumented, "Child", Told(took))
     result = instrumented.measure_telemetry(1, lambda _: None)
     lines = speed_sheet(result, judge_bars(result.bars), "x").lines
     assert [line.label for line in lines[:2]] == [word, word]
+
+
+def test_what_two_locks_differ_by_that_are_alike_is_not_measurable(alone: pytest.MonkeyPatch) -> None:
+    """The control differs by −0.6 to 0.7 µs: 0.3 without an SDK may be nothing, 2 with one is something."""
+    took = [[5.0, 5.3, 7.0, 5.0 + control_us] for control_us in (-0.6, 0.7) * 10]
+    alone.setattr(instrumented, "Child", Told(took))
+    free, with_sdk = instrumented.measure_telemetry(1, lambda _: None).bars
+    assert (free.measurable, with_sdk.measurable) == (False, True)
+    assert free.null is not None
+    assert (free.low, free.high) == (free.null.low, free.null.high), "all that nothing was is possible"
+    assert (side_of(free), side_of(with_sdk)) == ("not known", "missed")
+    result = instrumented.measure_telemetry(1, lambda _: None)
+    first, second = (line.text for line in speed_sheet(result, judge_bars(result.bars), "x").lines[:2])
+    assert first.startswith("not measurable here (")
+    assert second.startswith("2.00 (2.00 … 2.00)")
+    assert all(f"nothing beside nothing: 0.05 ({free.low:.2f} … {free.high:.2f})" in text for text in (first, second))
 
 
 def test_of_no_round_nothing_is_known(alone: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,11 @@
 """`make bench ARGS=--telemetry`: *lockcore on each way of waiting → what `lockcore.otel` adds to a cycle's CPU*.
 
-Rules: three locks of one process take turns in every round, in random order, on the same servers: as they are,
-instrumented without an SDK, and with one. A turn is a short load; what making and counting it takes is not in it. A
-longer turn of each comes before them, after which as few cycles are samples as of a lock that is always busy; nobody
-collects meanwhile. The estimate over the rounds is Hodges and Lehmann's, its interval of 95 % Wilcoxon's.
+Rules: four locks of one process take turns in every round, in random order, on the same servers: as they are,
+instrumented without an SDK, instrumented with one, and once more as they are. The last is the null control: what
+nothing adds to nothing. A figure within its spread is not measurable here. A turn is a short load; what making and
+counting it takes is not in it. A longer turn of each comes before them, after which as few cycles are samples as of a
+lock that is always busy; nobody collects meanwhile. The estimate over the rounds is Hodges and Lehmann's, its interval
+of 95 % Wilcoxon's.
 `forked`: all happens in a forked child, through providers that its parent has used. Threads: whole cycles of two locks
 that are alike differ by more than the bar (lockcore/applications.md), so what is measured is what one thread's calls
 take, as an operation makes them, at the rate of a busy lock.
@@ -74,12 +76,13 @@ def _bars(shell: str, rounds: int, urls: Sequence[str], show: Show) -> Iterator[
     if not took:
         raise EnvironmentNotReadyError(f"{shell} got no round done; try again on a quieter machine")
     plain_us = paired_shift([us[0] for us in took], CONFIDENCE).shift
+    null = Spread.of_rounds(us[-1] - us[0] for us in took)
     for index, (how, bar) in enumerate(BARS.items(), 1):
         added = paired_shift([us[index] - us[0] for us in took], CONFIDENCE)
         where = f"{SHELLS[shell]} callers, {plain_us:.1f} µs a cycle: what lockcore.otel adds"
         name = f"{shell}, {'its calls alone: what they take' if shell == 'threads' else where} {how}, µs"
         spread = Spread(median=added.shift, low=added.low, high=added.high)
-        yield bar_of(name, spread, bar, busy=machine.elsewhere_ratio >= BUSY_RATIO)
+        yield bar_of(name, spread, bar, busy=machine.elsewhere_ratio >= BUSY_RATIO, null=null)
 
 
 # -- in the shell's process --------------------------------------------------------------------------------------------
@@ -92,9 +95,9 @@ PROVIDERS: tuple[tuple[Meters, Traces], ...] = (  # in the order of `BARS`; a fo
 
 
 async def rounds_of(shell: str, rounds: int, order: ClientOrder) -> list[list[float]]:
-    """The CPU of a cycle of each lock (µs) in each round."""
-    locks, found = [await _connected(shell, order) for _ in range(1 + len(PROVIDERS))], []
-    for lock, (meters, traces) in zip(locks[1:], PROVIDERS, strict=True):
+    """The CPU of a cycle of each lock (µs) in each round, the null control's last."""
+    locks, found = [await _connected(shell, order) for _ in range(1 + len(PROVIDERS) + 1)], []
+    for lock, (meters, traces) in zip(locks[1:-1], PROVIDERS, strict=True):
         instrument(lock, meter_provider=meters, tracer_provider=traces)
     for lock in locks:
         await _turn(shell, lock, replace(order, seconds=LONG_S))

@@ -127,13 +127,26 @@ def _value(turn: TurnFigures | None, figure: Figure) -> float:
 
 def bar_of(
     name: str, spread: Spread, bar: float, *, at_least: bool = False, busy: bool = False, ours: str = "",
-    theirs: str | None = None,
+    theirs: str | None = None, null: Spread | None = None,
 ) -> ContestBar:  # fmt: skip
-    """A bar beside what was found; what took for ever is None."""
+    """A bar beside what was found; what took for ever is None. `null`: see ContestBar. A figure that is not measurable
+    beside it may be anything that nothing beside nothing was."""
     value, low, high = (None if one == math.inf else one for one in (spread.median, spread.low, spread.high))
-    return ContestBar(
-        name=name, ours=ours, theirs=theirs, value=value, low=low, high=high, bar=bar, at_least=at_least, busy=busy
+    made = ContestBar(
+        name=name,
+        ours=ours,
+        theirs=theirs,
+        value=value,
+        low=low,
+        high=high,
+        bar=bar,
+        at_least=at_least,
+        busy=busy,
+        null=null,
     )
+    if null is None or made.measurable:
+        return made
+    return replace(made, low=min(spread.low, null.low), high=None if high is None else max(high, null.high))
 
 
 def _is_ours(row: TurnRow) -> bool:

@@ -109,6 +109,14 @@ class ContestBar(Section, frozen=True, kw_only=True):
     bar: Annotated[float, says("what it is to be")]
     at_least: Annotated[bool, says("true: at least the bar; false: below it")]
     busy: Annotated[bool, says("the cores were not ours in any round: it is not known")] = False
+    null: Annotated[
+        Spread | None, says("the same of two that are alike: what nothing adds to nothing; null: not measured")
+    ] = None
+
+    @property
+    def measurable(self) -> bool:
+        """False if what nothing adds to nothing is as much."""
+        return self.null is None or self.value is None or not self.null.low <= self.value <= self.null.high
 
 
 class PeersResult(Document, frozen=True, kw_only=True):

@@ -90,10 +90,16 @@ def _bar_lines(bars: Sequence[ContestBar]) -> Iterator[tuple[str, str]]:
 def _figures(bar: ContestBar) -> tuple[str, str, str]:
     """Its value, both ends of its range, and what is wanted."""
     value, low, high = (INFINITE if one is None else f"{one:.2f}" for one in (bar.value, bar.low, bar.high))
+    if not bar.measurable:
+        value = "not measurable here"
     return value, f"{low} … {high}", f"{'≥' if bar.at_least else '<'} {bar.bar:.2f}"
 
 
 def _who(bar: ContestBar) -> str:
+    """Whom it is about, and what nothing beside nothing came to."""
+    if bar.null is not None:
+        null = bar.null
+        return f"; nothing beside nothing: {null.median:.2f} ({null.low:.2f} … {null.high:.2f})"
     return f"; {bar.ours}" + (f" beside {bar.theirs}" if bar.theirs else "") if bar.ours else ""
 
 

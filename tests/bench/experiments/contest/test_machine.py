@@ -13,7 +13,7 @@ from msgspec.structs import asdict, replace
 from bench.experiments.contest import turn as machines
 from bench.experiments.contest.judge import bars, judge_bars
 from bench.experiments.contest.result import Kind, TurnFigures, TurnRow
-from bench.experiments.contest.speed import SpeedEntry, bars_of, rows_of
+from bench.experiments.contest.speed import CONTROLS, UNWATCHED, WATCHED, SpeedEntry, bars_of, rows_of
 from bench.experiments.contest.turn import PAUSE_S, Machine
 
 LATE_S = 60.0
@@ -83,10 +83,26 @@ def test_turns_are_compared_as_at_one_pace_of_the_cores() -> None:
     assert (found.client_us, found.rounds[0].client_us) == (5.0, 10.0)  # what is shown is what was measured
     added = next(bar for bar in bars_of(measured) if bar.name.startswith("telemetry adds"))
     assert (added.low, added.high) == (1.0, 1.0)
+    assert (added.null, added.measurable) == (None, True), "it was not run"
     assert turn(5.0, 200.0).at_pace(100.0).p50_us == 50.0
     unpaced = {entry: [replace(each, piece_us=None) for each in turns] for entry, turns in measured.items()}
     _, found, *_ = rows_of(unpaced)
     assert (found.ratio.low, found.ratio.high) == pytest.approx((0.4, 1.6))
+
+
+def test_what_telemetry_adds_stands_beside_what_nothing_adds_to_nothing() -> None:
+    def rounds(*client_us: float) -> list[TurnFigures]:
+        return [TurnFigures(cycles_per_s=1.0, client_us=us, server_us=1.0) for us in client_us]
+
+    fast, with_it, again = (SpeedEntry(name) for name in (UNWATCHED, WATCHED, CONTROLS[WATCHED]))
+    base = {fast: rounds(3.0, 3.0, 3.0), with_it: rounds(3.4, 3.5, 3.6)}
+    for other_us, measurable, ends in (([3.1, 3.2, 2.9], True, (0.4, 0.6)), ([3.1, 3.9, 1.0], False, (-2.0, 0.9))):
+        (bar,) = bars_of(base | {again: rounds(*other_us)})
+        assert bar.name.startswith("telemetry adds")
+        assert bar.measurable is measurable
+        assert (bar.low, bar.high) == pytest.approx(ends)
+        assert bar.null is not None
+        assert (bar.null.low, bar.null.high) == pytest.approx((min(other_us) - 3.0, max(other_us) - 3.0))
 
 
 def test_peers_are_compared_as_at_one_pace_where_it_was_measured() -> None:

@@ -302,14 +302,14 @@ def test_without_the_server_of_its_bars_nothing_is_known_and_that_is_said_first(
     monkeypatch.setattr(speeds, "servers_by_kind", lambda: {"native": native})
     result = speeds.measure(6, 1.0, 1, told.append)
     assert told[0].startswith("this machine lacks a server without DELEX and DELIFEQ")
-    assert "install redis-server. 13 of 15 rows are not measured" in told[0]
+    assert "install redis-server. 14 of 16 rows are not measured" in told[0]
     verdict = judge_bars(result.bars, absent=result.conditions.absent)
     assert (verdict.word, verdict.exit_code, result.bars) == ("NOT KNOWN", 4, ())
     assert verdict.reasons[0] == result.conditions.absent == told[0]
     assert ("because", told[0]) in [line[:2] for line in speed_sheet(result, verdict, "there").lines]
     for servers, lost in (({"plain": plain}, 2), ({"plain": plain, "native": native}, 0)):
         sentence = speeds.absence(servers)
-        assert (f"{lost} of 15 rows" in sentence) is bool(lost)
+        assert (f"{lost} of 16 rows" in sentence) is bool(lost)
 
 
 def test_peers_tell_the_pace_of_their_free_resources_where_it_was_measured() -> None:
