@@ -13,6 +13,7 @@ service without sockets: the capacity is the rate that half of the probes hold.
 import random
 import select
 import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -39,6 +40,17 @@ class QueueingInstance(Instance):
             self._serve_one(kind)
         return super()._answer(number, command)
 
+    def start(self) -> None:
+        """Listen, with a run id that is no number."""
+        super().start()
+        self.run_id = f"a{self.run_id[1:]}"
+
+    def _info(self, section: str) -> bytes:
+        wanted = ("server", "replication", "cluster") if section == "all" else (section,)
+        texts = [super(QueueingInstance, self)._info(one).split(b"\r\n", 1)[1] for one in wanted]
+        text = b"\r\n".join(texts)
+        return b"$%d\r\n%b\r\n" % (len(text), text) if len(wanted) > 1 else super()._info(section)
+
     def _serve_one(self, _kind: str) -> None:
         self._free_s = max(self._came_s, self._free_s) + self._service_s
 
@@ -53,17 +65,24 @@ class ServingInstance(QueueingInstance):
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._done_s: list[float] = []
+        self._mine = threading.local()  # of a connection's thread: when each of the commands in hand is done
         super().__init__(0.0)
+
+    def _execute(self, number: int, connection: socket.socket, reader: Any) -> bool:
+        self._mine.done_s = []
+        return super()._execute(number, connection, reader)
+
+    def _answer(self, number: int, command: Command) -> bytes | Say:
+        answer = super()._answer(number, command)
+        self._mine.done_s.append(0.0 if _kind_of(command) == "other" else self._free_s)
+        return answer
 
     def _serve_one(self, kind: str) -> None:
         if kind == "set":
             self._free_s = max(self._came_s, self._free_s) + self._service(self._came_s, self._free_s)
-        self._done_s.append(self._free_s)
 
     def _send(self, connection: socket.socket, replies: Sequence[bytes]) -> None:
-        times_s, self._done_s = self._done_s, []
-        for reply, done_s in zip(replies, times_s or [0.0] * len(replies), strict=True):
+        for reply, done_s in zip(replies, self._mine.done_s, strict=True):
             time.sleep(max(done_s - time.monotonic(), 0.0))
             Instance._send(self, connection, [reply])
         self._has_more = bool(select.select([connection], [], [], 0)[0])
@@ -90,6 +109,11 @@ def stalling(service_s: float, every_s: float, stall_s: float) -> Service:
 def idling(service_s: float, after_s: float, slow_s: float) -> Service:
     """The same, but `slow_s` after so long without a SET: low rates are slow, and higher ones are not."""
     return lambda came_s, free_s: slow_s if came_s - free_s > after_s else service_s
+
+
+def delaying(delay_s: float) -> Service:
+    """So much later, however many come: each is served by itself."""
+    return lambda came_s, free_s: max(came_s + delay_s - max(came_s, free_s), 0.0)
 
 
 def held_share(

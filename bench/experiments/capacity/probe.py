@@ -5,7 +5,7 @@ held whatever the generator and the machine did. A miss is the servers', with tw
 - SATURATED: the generator used 0.9 of a core, or there is no miss without the operations that its timer began so late
   that not even a median acquire would have been in time.
 - PAUSED: the machine kept the load process from running. Acquires that touch a pause of a quarter of the SLO's limit or
-  more are left out, hits and misses. If more than half of all acquires touch one, the rest tell too little.
+  more are left out, hits and misses, and the rest are too few to tell.
 """
 
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ HOT_KEY, CALLERS, FSYNC, NETWORK = "the hot key r0", "callers", "fsync", "the ne
 NEAR = 0.7
 NEARLY_FULL = 0.5  # a use from here on tells the rate that takes all of it: no more than twice that of the probe
 PAUSE_SHARE = 0.25  # of the SLO's limit: a shorter pause makes no miss of an acquire that the servers answered in time
-MOST_PAUSED = 0.5  # of the acquires of a probe
+LEAST_LEFT = 3.0  # acquires ÷ what may be late: so many without a miss are 95 % sure to be within it (rule of three)
 OTHERS = 0.25  # of this machine's CPU time: what others take from there on is worth a word
 GAVE_OUT = "not reached: the generator gave out first ({}); use --processes or more hosts"
 FULL = 0.9  # of this machine's cores
@@ -115,13 +115,20 @@ def judge_probe(rate: float, step: str, result: RunResult, slo: Slo, busy: float
 
 
 def _seen(result: RunResult, slo: Slo) -> Seen:
-    is_sustained = result.rate.sustained is not False
-    if is_sustained and all(_kept(threshold, result) for threshold in slo.thresholds):
+    limit, is_sustained = slo.acquire_limit, result.rate.sustained is not False
+    if is_sustained and all(_kept(threshold, result, left_out=False) for threshold in slo.thresholds):
         return Seen.HELD
-    due, paused = result.outcomes.total, _paused(slo.acquire_limit, result).count
     if result.generator.verdict == "INVALID" and result.generator.gap_s > MOST_SHARE * result.duration_s:
         return Seen.PAUSED
-    if paused > MOST_PAUSED * due:
+    if limit is None or not _paused(limit, result).count:
+        return Seen.SATURATED if _is_saturated(result, slo) else Seen.MISSED
+    within, due = _within(limit, result)
+    share = MISS_SHARES[slo.figure]
+    is_enough = due * share >= LEAST_LEFT
+    # whether the rate was sustained is left out, too: what a pause at its end held up returned after the window
+    if all(_kept(threshold, result) for threshold in slo.thresholds):
+        return Seen.HELD if is_enough else Seen.PAUSED
+    if not is_enough and (wilson(due - within, due).low or 0.0) <= share:
         return Seen.PAUSED
     return Seen.SATURATED if _is_saturated(result, slo) else Seen.MISSED
 
@@ -163,10 +170,11 @@ def is_busy(cpu_ratio: float | None) -> bool:
     return (cpu_ratio or 0.0) >= BUSY_CORE
 
 
-def _kept(threshold: Threshold, result: RunResult) -> bool:
+def _kept(threshold: Threshold, result: RunResult, *, left_out: bool = True) -> bool:
+    """Whether an expression is true; with `left_out` acquires that touch a pause of the machine are none."""
     if not _is_acquire_limit(threshold):
         return threshold.judge(result).status == "pass"
-    within, due = _within(threshold, result)
+    within, due = _within(threshold, result) if left_out else _of_all(threshold, result)
     return due > 0 and due - within <= MISS_SHARES[threshold.metric.path[-1]] * due
 
 
@@ -177,11 +185,13 @@ def _is_acquire_limit(threshold: Threshold) -> bool:
 
 def _within(threshold: Threshold, result: RunResult) -> tuple[int, int]:
     """Operations of the window that got their lease within the limit, and all of them, but for those left out."""
-    within, due = _up_to(_histogram("acquire", result), threshold.limit), result.outcomes.total
+    within, due = _of_all(threshold, result)
     paused = _paused(threshold, result)
-    if paused.count > MOST_PAUSED * due:
-        return within, due
-    return within - _up_to(paused, threshold.limit), due - paused.count
+    return max(within - _up_to(paused, threshold.limit), 0), max(due - paused.count, 0)
+
+
+def _of_all(threshold: Threshold, result: RunResult) -> tuple[int, int]:
+    return _up_to(_histogram("acquire", result), threshold.limit), result.outcomes.total
 
 
 def _paused(threshold: Threshold | None, result: RunResult) -> Histogram:

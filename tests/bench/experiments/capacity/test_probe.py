@@ -109,7 +109,9 @@ def paused(result: dict[str, Any], fast: int, slow: int = 0, least_ms: int = 8) 
         ({"fast": 0, "slow": 250}, Seen.HELD),  # what is left has 50 misses in 9,750
         ({"fast": 250, "slow": 0}, Seen.MISSED),  # hits are left out, too
         ({"fast": 0, "slow": 250, "least_ms": 1}, Seen.MISSED),  # too short to make a miss of 10 ms
-        ({"fast": 5_000, "slow": 250}, Seen.PAUSED),
+        ({"fast": 9_500, "slow": 298}, Seen.PAUSED),  # 2 misses of 202: too few to tell
+        ({"fast": 9_500, "slow": 280}, Seen.MISSED),  # 20 of 220: a miss for certain
+        ({"fast": 5_000, "slow": 290}, Seen.HELD),  # 10 of 4,710
     ],
 )
 def test_acquires_in_a_pause_of_the_machine_are_neither_hits_nor_misses(
