@@ -147,7 +147,7 @@ def gate(scenario: Path | None, **values: Any) -> int:
 
 def _now(kind: Kind, sides: list[Side], values: Values) -> int:
     from bench.experiments.compare.experiment import compare_now
-    from bench.experiments.compare.judge import gate_confidence, gate_looks
+    from bench.experiments.compare.judge import CPU_SHARE, gate_confidence, gate_looks
     from bench.experiments.compare.pairs import Comparison, take_turns
     from bench.experiments.compare.sides import require_declared, scenario_settings
     from bench.measure.statistics import least_pairs
@@ -173,8 +173,9 @@ def _now(kind: Kind, sides: list[Side], values: Values) -> int:
         looks=gate_looks(pairs, len(judged)) if is_gate else (),
         allow_missing=values["allow_missing"], allow_skipped=values["allow_skipped"], bind=bind,
     )  # fmt: skip
-    sharp = is_gate and not values["metrics"] and take_turns(plan)  # a figure that was named is held as said
-    return carry_out(kind, replace(plan, sharp=sharp), values, compare_now)
+    if is_gate and not values["metrics"] and take_turns(plan):  # a figure that was named is held as said
+        plan = replace(plan, cpu_share=CPU_SHARE)
+    return carry_out(kind, plan, values, compare_now)
 
 
 def _stored(kind: Kind, given: Sequence[Named], values: Values) -> int:

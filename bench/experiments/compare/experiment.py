@@ -74,7 +74,8 @@ def _answer(experiment: Experiment, plan: Comparison, rounds: Rounds, exact: Exa
         looks=tuple(plan.looks),
         repeated_pairs=rounds.repeated,
         stopped=rounds.stopped,
-        sharp=plan.sharp,
+        sharp=plan.cpu_share < 1,
+        missed_ratio=asked.missed,
         metrics=tuple(judge_figures(asked, rounds.runs)),
         exact=exact,
         thresholds=(),
@@ -93,7 +94,7 @@ def _asked(plan: Comparison, rounds: Rounds) -> Asked:
         judged=plan.judged,
         shown=plan.shown,
         tolerance=plan.tolerance,
-        sharp=plan.sharp,
+        cpu_share=plan.cpu_share,
         looks=plan.looks,
         paired=rounds.paired,
     )

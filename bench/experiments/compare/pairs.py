@@ -41,6 +41,7 @@ from bench.scenario import Scenario
 from bench.telemetry.settings import is_wanted
 from bench.topology.child import Guard
 from bench.topology.faults.kinds import read_faults
+from bench.workloads.launch import LocustSeries
 from bench.workloads.plan import Ring
 
 SHORT_MS = 10.0  # a hold and a rest that end well within a turn
@@ -50,6 +51,7 @@ _DESCRIBE = (
     "import json; from bench.measure.environment import describe_environment; found = describe_environment(); "
     "print(json.dumps({'lockcore': found.lockcore, 'packages': found.packages}))"
 )
+RUNS = 6  # of one load process: what its memory looks like by chance is not in all pairs of a gate
 HERE = Path(__file__).resolve().parents[3]
 
 
@@ -85,8 +87,8 @@ class Side:
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """What is asked of `sides`, the first of which the others are held against. `judged`: figures the verdict rests on;
-    `pairs`: rounds at most; `looks`: after how many a gate may stop; `sharp`: CPU is judged by less; `bind`: where
-    hosts join."""
+    `pairs`: rounds at most; `looks`: after how many a gate may stop; `cpu_share`: of the tolerance, for CPU; `bind`:
+    where hosts join."""
 
     kind: Kind
     sides: Sequence[Side]
@@ -96,14 +98,14 @@ class Comparison:
     seed: int
     pairs: int
     looks: Sequence[int] = ()
-    sharp: bool = False
+    cpu_share: float = 1.0
     allow_missing: bool = False
     allow_skipped: bool = False
     bind: tuple[str, int] | None = None
 
     def tolerance_of(self, metric: Metric) -> float:
         """How much worse is still the same: of CPU, the sharpest figure of runs in turns, less."""
-        return tolerance_of(metric, self.tolerance, sharp=self.sharp)
+        return tolerance_of(metric, self.tolerance, self.cpu_share)
 
 
 CompareOrder = ExperimentOrder[Comparison]
@@ -196,7 +198,15 @@ def _in_turns(fleets: _Fleets, there: Sequence[int], number: int, interrupts: In
     with Guard(Path(tempfile.gettempdir()), "lockbench-turns-") as guard, ThreadPoolExecutor(len(there)) as pool:
         interrupts.raising = False
         runs = [
-            pool.submit(run, index, number, wishes, servers[place], ring=Ring(guard.folder, place, len(there)))
+            pool.submit(
+                run,
+                index,
+                number,
+                wishes,
+                servers[place],
+                ring=Ring(guard.folder, place, len(there)),
+                series=fleets.series(index),
+            )
             for place, index in enumerate(there)
         ]
         while (ended := wait(runs, LOOK_S)).not_done:
@@ -212,15 +222,16 @@ class _TornError(BenchError):
 
 
 def _run(
-    order: CompareOrder, index: int, number: int, interrupts: Interrupts, servers: Servers, *, ring: Ring | None = None
-) -> RunResult:
+    order: CompareOrder, index: int, number: int, interrupts: Interrupts, servers: Servers, *, ring: Ring | None = None,
+    series: LocustSeries | None = None,
+) -> RunResult:  # fmt: skip
     """Run one side once. Raises KeyboardInterrupt when it was cut short: half a run is no measurement."""
     plan, side = order.plan, order.plan.sides[index]
     run = Order(
         replace(side.scenario, seed=plan.seed + number), secrets.token_hex(4), (), None, order.server,
         plan.allow_missing, plan.allow_skipped, ring, bind=plan.bind, more=True, stand_ins=False,
     )  # fmt: skip
-    result = run_on(servers, run, interrupts, None, environ=side.environ()).result
+    result = run_on(servers, run, interrupts, None, environ=side.environ(), series=series).result
     if interrupts.count:
         raise KeyboardInterrupt
     if ring and (result.interrupted or result.duration_s * 1000 < result.scenario.duration_ms - 1):
@@ -245,11 +256,12 @@ def entry_of(result: RunResult, side: int, number: int) -> ComparedRun:
 
 
 class _Fleets:
-    """The servers of the sides: shared for the whole time where that is possible."""
+    """The servers of the sides, shared for the whole time where that is possible, and their load processes."""
 
     def __init__(self, order: CompareOrder, stack: contextlib.ExitStack) -> None:
         self.order, self._stack = order, stack
         self._open: dict[tuple[object, ...], Servers] = {}
+        self._loads: dict[int, tuple[int, LocustSeries]] = {}  # how many runs they had
         loads = [side.scenario for side in order.plan.sides]  # of all: if one stands behind proxies the others do, too
         self._faults = [
             fault for load in loads for fault in read_faults(load.faults, seed=load.seed, duration_ms=load.duration_ms)
@@ -267,6 +279,16 @@ class _Fleets:
         if key not in self._open:
             self._open[key] = self._stack.enter_context(self._opened(index))
         return self._open[key]
+
+    def series(self, index: int) -> LocustSeries:
+        """The load process of this side's next run; a fresh one after RUNS runs."""
+        runs, load = self._loads.get(index, (RUNS, None))
+        if load is None or runs == RUNS:
+            if load is not None:
+                load.close()
+            runs, load = 0, self._stack.enter_context(contextlib.closing(LocustSeries()))
+        self._loads[index] = runs + 1, load
+        return load
 
     def _opened(self, index: int) -> contextlib.AbstractContextManager[Servers]:
         plan, server = self.order.plan, self.order.server

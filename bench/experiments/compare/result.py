@@ -142,6 +142,9 @@ class ComparisonResult(Document, frozen=True, kw_only=True):
     repeated_pairs: Annotated[Count, says("rounds run again because a run was INVALID")]
     stopped: Annotated[str | None, says("why not all rounds were run; empty: nothing stopped them; null: older")] = None
     sharp: Annotated[bool | None, says("whether the client's CPU is allowed less than the rest; null: older")] = None
+    missed_ratio: Annotated[
+        Share | None, says("how often a gate may PASS what is worse by all that is allowed; null: older, see README")
+    ] = None
     metrics: Annotated[tuple[Judged, ...], says("every figure of every side against the first")]
     exact: Annotated[Exact | None, says("costs per acquire; null: not asked for")]
     thresholds: Annotated[tuple[SideThreshold, ...], says("of all runs of a side the middle one, of safety the worst")]

@@ -1,14 +1,17 @@
 """Rounds in turns, or there and back: what is finished counts, what is not is no measurement, and invalid rounds are
 run again."""
 
+from __future__ import annotations
+
 import contextlib
 import copy
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from msgspec import structs
@@ -19,7 +22,7 @@ from bench.experiments.compare import pairs
 from bench.experiments.compare.experiment import compare_now
 from bench.experiments.compare.judge import judge_exact
 from bench.experiments.compare.judge import middle as middle_of
-from bench.experiments.compare.pairs import CompareOrder, Comparison, Side, run_pairs, take_turns
+from bench.experiments.compare.pairs import RUNS, CompareOrder, Comparison, Side, run_pairs, take_turns
 from bench.gates.threshold import FOREVER_S, find_metric
 from bench.measure.environment import lockcore_form
 from bench.run.experiment import ExperimentOrder
@@ -41,6 +44,7 @@ class Stage:
         self.ran: list[tuple[str, int]] = []
         self.rates: dict[str, float] = {}
         self.rings: list[Any] = []
+        self.series: list[Any] = []
         self.statuses = ["pass"]
         self.stop_at: tuple[int, str] = (10**6, "")
 
@@ -50,7 +54,7 @@ class Stage:
         self.needs.append(needs_of(faults))
         yield f"servers {len(self.opened)}"
 
-    def run_on(self, servers: Any, order: Any, interrupts: Any, show: Any, *, environ: Any) -> Any:
+    def run_on(self, servers: Any, order: Any, interrupts: Any, show: Any, *, environ: Any, series: Any) -> Any:
         assert show is None, "nobody looks"
         assert not order.stand_ins, "no side has callers that cost less, or that know one version of the lock"
         number, name = len(self.ran), environ["PYTHONPATH"].partition(":")[0]
@@ -61,6 +65,7 @@ class Stage:
                 raise EnvironmentNotReadyError("a server died")
         self.ran.append((name, order.scenario.seed))
         self.rings.append((name, servers, order.ring))
+        self.series.append((name, series))
         result = copy.deepcopy(SAMPLE)
         result["fleet"]["server"] = None
         result["rate"]["achieved_per_s"] = self.rates.get(name, 100.0) * (1 + number % 2)
@@ -69,9 +74,24 @@ class Stage:
         return SimpleNamespace(result=run_of(result))
 
 
+class FakeSeries:
+    """Stands for a load process that has several runs; all that were made, in order."""
+
+    made: ClassVar[list[FakeSeries]] = []
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.made.append(self)
+
+    def close(self) -> None:
+        self.closed = True
+
+
 @pytest.fixture
 def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
     stage = Stage()
+    monkeypatch.setattr(FakeSeries, "made", [])
+    monkeypatch.setattr(pairs, "LocustSeries", FakeSeries)
     monkeypatch.setattr(pairs, "open_servers", stage.open_servers)
     monkeypatch.setattr(pairs, "run_on", stage.run_on)
     monkeypatch.setattr(Side, "described", lambda _side, run: run)  # its folders are names only
@@ -125,6 +145,18 @@ def test_in_turns_every_side_runs_once_and_all_at_the_same_time(stage: Stage) ->
     assert {(name, servers) for name, servers, _ in stage.rings} == {
         (name, servers) for name in "ab" for servers in ("servers 1", "servers 2")
     }, "and who gets which is random"
+
+
+def test_in_turns_a_load_process_has_some_runs_and_is_renewed(stage: Stage) -> None:
+    """A Locust started for each run took half of a gate's time on a busy machine."""
+    run_pairs(order(2 * RUNS + 1, processes=1), quiet)
+    assert sorted(Counter(id(one) for _, one in stage.series).values()) == [1, 1, RUNS, RUNS, RUNS, RUNS]
+    sides = {id(one): name for name, one in stage.series}
+    assert all(sides[id(one)] == name for name, one in stage.series), "each its own library"
+    assert all(one.closed for one in FakeSeries.made), "none is left"
+    stage.series.clear()
+    run_pairs(order(2), quiet)
+    assert {one for _, one in stage.series} == {None}, "there and back every run has a process of its own"
 
 
 @pytest.mark.parametrize(
