@@ -194,6 +194,10 @@ class Conductor:
     def _end_at(self, due_ns: int) -> None:
         while (left_ns := due_ns - monotonic_ns()) > 0:  # gevent's timers count from the turn's begin
             gevent.sleep(left_ns / NS_PER_S)
+        self.end_run()
+
+    def end_run(self) -> None:
+        """End the run that has had its time. Locust goes on if another may follow."""
         if self._series is None:
             self._runner.quit()
         else:

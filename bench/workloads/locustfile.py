@@ -62,7 +62,7 @@ def _connect(
     if web_ui is not None:
         _show_verdict(web_ui, conductor)
     if not isinstance(runner, MasterRunner):
-        Member(environment, runner)
+        Member(environment, runner, conductor.end_run)
 
 
 def _show_verdict(web_ui: WebUI, conductor: Conductor) -> None:

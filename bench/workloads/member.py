@@ -153,8 +153,15 @@ class LockUser(User):
 class Member:
     """Listens for one local runner or worker."""
 
-    def __init__(self, environment: Environment, runner: LocalRunner | WorkerRunner) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        runner: LocalRunner | WorkerRunner,
+        end: Callable[[], None] | None = None,
+    ) -> None:
+        """`end`: ends a run that takes turns; None: Locust ends with it."""
         self._environment, self._runner = environment, runner
+        self._end = runner.quit if end is None else end
         self._worker: Worker | None = None
         self._waiting: Worker | None = None  # for the run to begin
         self._quitting = False
@@ -224,7 +231,7 @@ class Member:
     def _begin(self, msg: Message, **_: object) -> None:
         self._waiting = None
         if self._worker is not None:
-            self._worker.begin(self._runner.quit, **msg.data)
+            self._worker.begin(self._end, **msg.data)
 
     def _close(self, **_: object) -> None:
         """All users have ended; whoever is spawned after this has nothing to do."""

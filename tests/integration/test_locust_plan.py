@@ -3,7 +3,8 @@
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ from bench.measure.record import OUTCOME_CODES, Records, read_history
 from bench.scenario import load
 from bench.topology.fleet import Fleet
 from bench.workloads.demand import CALLERS_PER_WORKER
-from bench.workloads.launch import LocustProcess
-from bench.workloads.plan import Plan
+from bench.workloads.launch import LocustProcess, LocustSeries
+from bench.workloads.plan import Plan, Ring
 from tests.integration.locust_runs import counts, keys
 
 pytestmark = pytest.mark.integration
@@ -192,3 +193,20 @@ def test_callers_that_rest_or_wait_for_a_far_arrival_do_not_delay_the_end(fleet:
         done = run(plan_for(fleet, folder, users="4", **options))
         assert 1 <= len(done.records) <= 4
         assert done.took_s < 30
+
+
+def test_runs_that_take_turns_may_follow_each_other_in_one_locust(fleet: Fleet, tmp_path: Path) -> None:
+    """Their end comes by their own time; it ended Locust, and every pair of a gate began with a start of 2 to 6 s."""
+    with closing(LocustSeries()) as series:
+        pids = set()
+        for number in range(2):
+            folder = tmp_path / str(number)
+            (folder / "ring").mkdir(parents=True)
+            plan = plan_for(fleet, folder, duration="200ms", warmup="0s")
+            with closing(series.begin(replace(plan, ring=Ring(folder / "ring", 0, 1)))) as run:
+                assert run.wait(40) == 0, run.log_tail()
+            (note,) = (json.loads(path.read_text()) for path in folder.glob("worker-*.json"))
+            assert note["phase"] == "stopped"
+            assert len(read_history(folder).records) > 0
+            pids.add(note["pid"])
+        assert len(pids) == 1

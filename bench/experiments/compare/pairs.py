@@ -51,7 +51,7 @@ _DESCRIBE = (
     "import json; from bench.measure.environment import describe_environment; found = describe_environment(); "
     "print(json.dumps({'lockcore': found.lockcore, 'packages': found.packages}))"
 )
-RUNS = 6  # of one load process: what its memory looks like by chance is not in all pairs of a gate
+RUNS = 12  # of one load process: what its memory looks like by chance is not in all pairs of a gate
 HERE = Path(__file__).resolve().parents[3]
 
 
@@ -195,10 +195,10 @@ def _in_turns(fleets: _Fleets, there: Sequence[int], number: int, interrupts: In
     """Run every side once, all at the same time. When one cannot go on the others are ended, too."""
     wishes, run = Interrupts(), partial(_run, fleets.order)
     servers = [fleets.shared(index, place) for place, index in enumerate(there)]
-    with Guard(Path(tempfile.gettempdir()), "lockbench-turns-") as guard, ThreadPoolExecutor(len(there)) as pool:
+    with Guard(Path(tempfile.gettempdir()), "lockbench-turns-") as guard:
         interrupts.raising = False
         runs = [
-            pool.submit(
+            fleets.pool.submit(
                 run,
                 index,
                 number,
@@ -260,6 +260,9 @@ class _Fleets:
 
     def __init__(self, order: CompareOrder, stack: contextlib.ExitStack) -> None:
         self.order, self._stack = order, stack
+        # One pool for all rounds: a load process ends with the thread that started it (`die_with_parent`). With a pool
+        # for each round every run needed a new Locust, and a pair took 10 s instead of 6.
+        self.pool = stack.enter_context(ThreadPoolExecutor(len(order.plan.sides)))
         self._open: dict[tuple[object, ...], Servers] = {}
         self._loads: dict[int, tuple[int, LocustSeries]] = {}  # how many runs they had
         loads = [side.scenario for side in order.plan.sides]  # of all: if one stands behind proxies the others do, too

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -45,6 +46,7 @@ class Stage:
         self.rates: dict[str, float] = {}
         self.rings: list[Any] = []
         self.series: list[Any] = []
+        self.threads: set[threading.Thread] = set()
         self.statuses = ["pass"]
         self.stop_at: tuple[int, str] = (10**6, "")
 
@@ -66,6 +68,7 @@ class Stage:
         self.ran.append((name, order.scenario.seed))
         self.rings.append((name, servers, order.ring))
         self.series.append((name, series))
+        self.threads.add(threading.current_thread())
         result = copy.deepcopy(SAMPLE)
         result["fleet"]["server"] = None
         result["rate"]["achieved_per_s"] = self.rates.get(name, 100.0) * (1 + number % 2)
@@ -154,6 +157,7 @@ def test_in_turns_a_load_process_has_some_runs_and_is_renewed(stage: Stage) -> N
     sides = {id(one): name for name, one in stage.series}
     assert all(sides[id(one)] == name for name, one in stage.series), "each its own library"
     assert all(one.closed for one in FakeSeries.made), "none is left"
+    assert len(stage.threads) <= 2, "a load process ends with the thread that started it"
     stage.series.clear()
     run_pairs(order(2), quiet)
     assert {one for _, one in stage.series} == {None}, "there and back every run has a process of its own"
