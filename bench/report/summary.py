@@ -25,7 +25,7 @@ from bench.report.figures import (
     three_digits,
     threshold_text,
 )
-from bench.report.sheet import BAD, DOUBTFUL, GOOD, Case, Part, Sentence, Sheet, Suite, sheet_of
+from bench.report.sheet import BAD, DOUBTFUL, GOOD, Case, KeyFigure, Part, Sentence, Sheet, Suite, sheet_of
 from bench.scenario import Scenario
 from bench.scenario.quantity import delay_text, duration_text, skew_text
 
@@ -84,6 +84,25 @@ def _headline(result: RunResult) -> str:
         return "   ".join([leases, *success])
     p50, p99 = (f"{name} {_acquire(result, name)}" for name in ("p50", "p99"))
     return "   ".join([f"{leases} {seconds}", *success, p50 if success else f"acquire {p50}", p99])
+
+
+def key_figures(result: RunResult) -> tuple[KeyFigure, ...]:
+    """Return what a page shows large: whether the lock held, its rate, its latency; nothing of an invalid run."""
+    if result.verdict.status == "invalid" or result.generator.verdict == "INVALID":
+        return ()
+    safety, rate = result.safety, result.rate
+    held, bound = safety.verdict.lower(), safety.reason or ""
+    if safety.verdict == "SAFE" and safety.upper_bound_95:
+        held = f"{count(safety.service_faults)} violations in {count(safety.tested_leases)} tested leases"
+        within = f"{WITHIN}, " if safety.within_one_process else ""
+        bound = f"{within}95 % sure: fewer than 1 in {count(round(1 / safety.upper_bound_95))}"
+    offered = f" of {count(rate.offered_per_s)}/s offered" if rate.offered_per_s else ", closed loop"
+    times = f"p50 {_acquire(result, 'p50')}, from the intended start"
+    return (
+        KeyFigure("did the lock hold?", held, bound),
+        KeyFigure("rate", f"{count(rate.achieved_per_s)} leases/s", f"over {count(result.duration_s)} s{offered}"),
+        KeyFigure("acquire p99", _acquire(result, "p99"), times),
+    )
 
 
 def in_one_line(result: RunResult) -> str:

@@ -23,7 +23,7 @@ from bench.report.html.run_figures import (
     slowest_of,
 )
 from bench.report.sheet import Part, Sheet
-from bench.report.summary import safety_sentence, sheet
+from bench.report.summary import key_figures, safety_sentence, sheet
 from bench.scenario import Scenario
 from bench.scenario.quantity import delay_text, skew_text
 
@@ -54,7 +54,7 @@ class Page:
 
 def run_page(result: RunResult, place: str = "") -> Page:
     """Return the page of a run whose result stands at `place`."""
-    told, moment = sheet(result, place), moment_of(result)
+    told, moment = replace(sheet(result, place), keys=key_figures(result)), moment_of(result)
     course, safety = Chapter("Over time", tuple(course_figures(result))), _safety(result, moment)
     instances = Chapter("Instances", tuple(filter(None, instance_figures(result))))
     chapters = [_speed(result, told), course, safety, instances, _conditions(result)]

@@ -9,7 +9,7 @@ import pytest
 
 from bench.measure.run_result import InstanceFacts, SyncLatency
 from bench.report.sheet import sheet_markdown
-from bench.report.summary import in_one_line, sheet
+from bench.report.summary import in_one_line, key_figures, sheet
 from bench.run.servers import Servers
 from bench.safety.judge import not_tested
 from tests.bench.report.screen import sheet_text
@@ -228,3 +228,18 @@ def test_one_line_has_one_rate_and_the_reason_of_its_word(
 ) -> None:
     change(result)
     assert in_one_line(run_of(result)).startswith(line)
+
+
+def test_the_key_figures_of_a_page_have_their_bounds(result: Result) -> None:
+    assert key_figures(run_of(copy.deepcopy(result))) == (
+        ("did the lock hold?", "0 violations in 31,207 tested leases", "95 % sure: fewer than 1 in 10,402"),
+        ("rate", "11,482 leases/s", "over 20 s, closed loop"),
+        ("acquire p99", "4.02 ms", "p50 0.41 ms, from the intended start"),
+    )
+    untested(result)
+    held = key_figures(run_of(copy.deepcopy(result)))[0]
+    assert held == ("did the lock hold?", "not tested", "no lease was held for a time: set --hold")
+    violated(result)
+    assert key_figures(run_of(copy.deepcopy(result)))[0][1:] == ("violated", "3 × service fault")
+    open_loop(result)
+    assert key_figures(run_of(result)) == (), "no figure of an invalid run counts"
