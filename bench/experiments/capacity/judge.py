@@ -40,6 +40,7 @@ from bench.report.figures import counted, latency, percent
 from bench.scenario import Scenario
 
 LEAST_PROBES, MOST_PROBES = 8, 40
+HIGHER = 1.1  # times the rate that the model proposes, for each probe in a row that told nothing
 LEAST_TARGET = 4  # probes at the target, all of which held: with fewer it may as well hold half of the time
 NEAR, LEAST_NEAR = 1.25, 2  # an end is borne out by so many probes, no further than this factor beyond it
 MORE_BY = 2.0  # a closed loop may be so many times faster than what random arrivals leave room for
@@ -99,7 +100,8 @@ def next_probe(findings: Findings, slo: Slo) -> tuple[RateInterval, float | None
     done = len(looks) >= LEAST_PROBES and found.width <= model.ENOUGH
     if done or len(looks) >= MOST_PROBES:
         return found, None
-    return found, float(f"{model.Model(reached, looks).next_rate():.3g}")
+    rate = model.Model(reached, looks).next_rate() * HIGHER ** _paused_last(findings)
+    return found, float(f"{rate:.3g}")
 
 
 def _is_lowest_next(findings: Findings, slo: Slo) -> bool:
@@ -145,8 +147,19 @@ def says(findings: Findings) -> tuple[Seen, ...]:
 
 
 def _of_search(findings: Findings) -> tuple[Seen, ...]:
-    """What the search goes by. A paused probe is made again, unless most are paused: lower rates may still hold."""
-    return tuple(Seen) if _is_mostly_paused(findings) else (*_SAY, Seen.SATURATED)
+    """What the search goes by."""
+    return (*says(findings), Seen.SATURATED)
+
+
+def _paused_last(findings: Findings) -> int:
+    """How many probes in a row told nothing just now. The next one is made at a higher rate: what holds there holds,
+    and only a clear miss shows through the pauses of a busy machine."""
+    speaking, number = says(findings), 0
+    for probe in reversed(findings.probes):
+        if probe.seen is not Seen.PAUSED or probe.seen in speaking:
+            break
+        number += probe.step != "target"
+    return number
 
 
 def _is_mostly_paused(findings: Findings) -> bool:

@@ -291,14 +291,15 @@ def test_servers_elsewhere_are_not_blamed_for_pauses_here() -> None:
     assert "8 of 14 probes tell nothing, as this machine did not run the load in time" in point.reasons[0]
 
 
-def test_the_search_makes_a_paused_probe_again_unless_most_are_paused() -> None:
+def test_after_paused_probes_the_search_looks_for_a_clear_miss_at_higher_rates() -> None:
     def next_rate(*looks: Look) -> float:
         probes = [structs.replace(PROBE, rate_per_s=rate, seen=seen) for rate, seen in looks]
         return judge.next_probe(Findings(probes, [loop(1_100.0)]), SLO)[1] or 0.0
 
     few = ((900.0, HELD), (950.0, HELD))
-    assert next_rate(*few) == next_rate(*few, (1_000.0, PAUSED))
-    assert next_rate(*((rate, PAUSED) for rate in (1_000.0, 950.0, 900.0))) < next_rate()
+    assert next_rate(*few, (1_000.0, PAUSED)) == pytest.approx(1.1 * next_rate(*few), rel=0.01)
+    assert next_rate(*few, (1_000.0, PAUSED), (1_100.0, PAUSED)) == pytest.approx(1.21 * next_rate(*few), rel=0.01)
+    assert next_rate(*few, (1_000.0, PAUSED), (1_100.0, HELD)) == next_rate(*few, (1_100.0, HELD))
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,8 @@ def paused(result: dict[str, Any], fast: int, slow: int = 0, least_ms: int = 8) 
         ({"fast": 250, "slow": 0}, Seen.MISSED),  # hits are left out, too
         ({"fast": 0, "slow": 250, "least_ms": 1}, Seen.MISSED),  # too short to make a miss of 10 ms
         ({"fast": 9_500, "slow": 298}, Seen.PAUSED),  # 2 misses of 202: too few to tell
-        ({"fast": 9_500, "slow": 280}, Seen.MISSED),  # 20 of 220: a miss for certain
+        ({"fast": 9_500, "slow": 200}, Seen.PAUSED),  # 100 of 300: late after a pause, perhaps
+        ({"fast": 9_650, "slow": 200}, Seen.MISSED),  # 100 of 150: a queue that grows
         ({"fast": 5_000, "slow": 290}, Seen.HELD),  # 10 of 4,710
     ],
 )
