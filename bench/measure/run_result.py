@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from bench.measure.histogram import Histogram
 from bench.measure.latency import Latencies, Latency, OverTime, Waiting
 from bench.measure.limits import Limits
 from bench.measure.outcomes import Outcomes, OutcomeShares, Releases, SplitVotes, Votes
@@ -25,6 +24,7 @@ from bench.scenario import Scenario
 BrokenRule = Literal["service_fault", "granted_invalid", "foreign_delete", "client_overstay", "spurious_refusal"]
 Operator = Literal["<", "<=", ">", ">=", "==", "!="]
 _POLICIES = ("none", "no", "everysec", "always")
+EXAMPLES_PER_KIND = 5
 OPERATORS: dict[Operator, Callable[[float, float], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge, "==": eq, "!=": ne}
 Unit = Literal["s", "us", "per_s", "ratio", "count"]
 GeneratorWord = Literal["VALID", "LATE", "UNKNOWN", "INVALID"]
@@ -444,41 +444,9 @@ class RunResult(Document, frozen=True, kw_only=True):
 
     def contradictions(self) -> Iterator[str]:
         """Yield where one section says something else than another."""
-        acquired, asked, times = self.outcomes.acquired, self.outcomes.total, self.latency_s
-        for name, count, due in (
-            ("latency_s.acquire", times.acquire.count, acquired),
-            ("latency_s.acquire_failed", times.acquire_failed.count, asked - acquired),
-            ("latency_s.acquire_all", times.acquire_all.count, asked),
-            ("attempts", self.attempts.count, acquired),
-        ):
-            if count != due:
-                yield f"{name} has {count} samples, and outcomes give {due}"
-        for name, number in fields_of(self.outcomes).items():
-            share = getattr(self.outcome_shares, name)
-            if not isclose(share or 0.0, number / asked if asked else 0.0):
-                yield f"outcome_shares.{name} is {share}, and outcomes give {number} of {asked}"
-            if number > getattr(self.totals, name):
-                yield f"outcomes.{name} is {number}, more than of the whole run in totals"
-        leases = self.totals.acquired
-        if max(self.safety.tested_leases, self.safety.contested_leases) > leases:
-            yield f"safety counts {self.safety.tested_leases} tested leases, and totals has {leases}"
-        if sum(self.votes.margin.values()) > acquired:
-            yield f"votes.margin counts more leases than the {acquired} of outcomes"
-        if self.split_votes.count > self.attempts.total:
-            yield f"split_votes counts {self.split_votes.count} of {self.attempts.total} rounds"
-        yield from self._unlike_histograms()
+        from bench.measure.agreement import disagreements  # it reads this type
 
-    def _unlike_histograms(self) -> Iterator[str]:
-        """Yield histograms that are none, or have other counts than the percentiles made of them."""
-        for name, text in self.histograms.items():
-            try:
-                count = Histogram.decode(text).count
-            except ValueError as error:
-                yield f"histograms.{name}: {error}"
-                continue
-            section = getattr(self.latency_s, name, None)
-            if section is not None and section.count != count:
-                yield f"histograms.{name} has {count} samples, and latency_s.{name} {section.count}"
+        return disagreements(self)
 
 
 fields_of = msgspec.structs.asdict  # of a section by name, to make another of more fields

@@ -204,7 +204,7 @@ def judge_generator(
         # whose keeping the window cuts is not known; never so much that a generator that keeps everybody is believed
         edges = min(kept_ns / max(1, span_ns), LITTLE_TOLERANCE)
         fault = _idle(ratio, edges, scenario.users)
-    verdict, reason = ("INVALID", fault) if fault else _delays(histograms, queued, scenario)
+    verdict, reason = ("INVALID", fault) if fault else judge_delays(histograms, queued, scenario)
     return GeneratorHealth(
         cpu_ratio=cpu_ratio(reports),
         scheduler_lag_p99_s=Latency.of(histograms["scheduler_lag"]).p99,
@@ -236,13 +236,16 @@ def _unstarted(started: int, due: int) -> str:
     )
 
 
-def _delays(histograms: Mapping[str, Histogram], queued: int, scenario: Scenario) -> tuple[GeneratorWord, str | None]:
-    """What the generator itself adds to each latency, against what is shown."""
+def judge_delays(
+    histograms: Mapping[str, Histogram], queued: int, scenario: Scenario, slack: float = 1.0
+) -> tuple[GeneratorWord, str | None]:
+    """What the generator itself adds to each latency, against what is shown. `slack`: by which factor it may be more
+    than is allowed."""
     acquire, lag, lateness = (histograms[name] for name in ("acquire", "scheduler_lag", "timer_lateness"))
     judged = [("its scheduler lagged by", lag, LAG_SHARE)] if lag.count else []
     if scenario.rate_per_s is not None and (lateness.count or not queued):
         judged.insert(0, ("the timer was late by", lateness, LATENESS_SHARE))
-    found = [_against(acquire, *each) for each in judged]
+    found = [_against(acquire, what, delay, most * slack) for what, delay, most in judged]
     return next((each for word in IN_DOUBT for each in found if each[0] == word), ("VALID", None))
 
 

@@ -25,14 +25,13 @@ from bench.measure.record import (
     ends_ns,
     extent_ns,
 )
-from bench.measure.run_result import BrokenRule, Example, SafetyReport, SafetyWord
+from bench.measure.run_result import EXAMPLES_PER_KIND, BrokenRule, Example, SafetyReport, SafetyWord
 from bench.measure.verdict import TESTED_LEAST
 from bench.measure.workers import WorkerNote
 from bench.safety import rules
 from bench.safety.rules import Operations
 
 VIOLATIONS = ("service_fault", "granted_invalid", "foreign_delete")
-EXAMPLES_PER_KIND = 5
 TOLERANCE_NS, SLEW = 2_000_000, 1e-3  # by which the wall clock may move: at once, and per ns
 MOST_KEPT = 5_000  # leases of earlier looks
 MOST_FRESH = 10_000  # of one look, where there are resources enough

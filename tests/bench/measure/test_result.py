@@ -21,7 +21,6 @@ from bench.measure.run_result import FleetFacts, RunResult, fields_of
 from bench.measure.section import builtins_of, schema_of, typed
 from bench.report.kinds import read_run
 from bench.safety.judge import judge
-from bench.scenario import load
 from tests.doubles.records import MS, scenario_of
 
 SCHEMA = schema_of(RunResult, "urn:x")
@@ -41,7 +40,7 @@ def complete(records, report):
     measured = structs.replace(sections.values, safety=judge(History(history, 0, 0), 10_000))
     return RunResult(
         **fields_of(measured),
-        id="7f3a", command=("lockbench", "run"), scenario=load(options={}), seed=1, started_at="2026-11-20T18:24:01Z",
+        id="7f3a", command=("lockbench", "run"), scenario=scenario_of(), seed=1, started_at="2026-11-20T18:24:01Z",
         environment=environment.describe_environment(), instances=tuple(workers.instances(reports)),
         fleet=FleetFacts(started=False, server=None, fsync=None, fdatasync_s=None, instances=()),
         warnings=sections.warnings, verdict=judge_run(measured, ()),
