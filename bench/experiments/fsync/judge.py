@@ -254,7 +254,8 @@ def _orders(rows: Rows) -> Iterator[FsyncFinding]:
             for cheap in find_rows(rows, policy=policy, **like(dear)):
                 if times_as_fast(cheap, dear).high < math.log(1 - NOISE):
                     where = f"N={dear.instances} {dear.shape}, {dear.disk}"
-                    text = f"{where}: {policy} {cheap.rate:,.0f}/s, {dear.policy} {dear.rate:,.0f}/s"
+                    text = f"N={dear.instances}, {dear.load_text}, {dear.disk}: "
+                    text += f"{policy} {cheap.rate:,.0f}/s, {dear.policy} {dear.rate:,.0f}/s"
                     text += ": an order that cannot be, so the machine's noise is larger than what the policies cost"
                     yield FsyncFinding("order", where, text, "not known")
 
@@ -287,7 +288,8 @@ def _rewrites(rows: Rows) -> Iterator[FsyncFinding]:
             few, many = without.rewrite_fsyncs_per_s.median, synced.rewrite_fsyncs_per_s.median
             where = f"N={synced.instances} always {synced.shape}, {synced.disk}"
             under = f"{few:,.0f}/s under no-appendfsync-on-rewrite yes: acknowledged, and not on the disk"
-            text = f"{where}: {many:,.0f} fsyncs/s while the AOF is rewritten, {under}"
+            place = f"N={synced.instances}, always, {synced.load_text}, {synced.disk}"
+            text = f"{place}: {many:,.0f} fsyncs/s while the AOF is rewritten, {under}"
             verdict: Word = "as expected" if few < SYNCED_SHARE * many else "not shown"
             yield FsyncFinding("rewrite-no-sync", where, text, verdict)
 

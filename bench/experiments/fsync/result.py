@@ -40,7 +40,7 @@ class Setup(Section, frozen=True, kw_only=True):
 
     @property
     def shape(self) -> str:
-        """As tables say it: connections × callers of each, and how long those hold a lock."""
+        """As findings name their cells: connections × callers of each, and how long those hold a lock."""
         held = "" if self.hold == "0" else f", {self.hold.removeprefix('fixed:')}"
         return f"{self.clients}×{self.pipeline}{held}"
 
@@ -72,7 +72,7 @@ class FsyncCell(Setup, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         rewrite = "" if self.rewrite == "off" else f", rewrite {self.rewrite}"
-        return f"N={self.instances} {self.policy} {self.shape}, {self.disk}{rewrite}"
+        return f"N={self.instances}, {self.policy}, {self.load_text}, {self.disk}{rewrite}"
 
 
 def known_sum(values: Iterable[Number | None]) -> Number | None:
