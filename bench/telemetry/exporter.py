@@ -1,12 +1,14 @@
 """Telemetry of one run, beside the load: *the run's folder, look by look → metrics and traces, until the result*.
 
 Rules
-- Runs in the process that follows the load, at a low priority, never in one that makes it.
+- Runs in the process that follows the load, never in one that makes it, and with that process's priority. A thread of
+  lower priority gets no core where the load fills all of them, as in an outage, when its word is needed most. While it
+  waits for a core it may hold the interpreter's lock, for which the thread that follows the load waits, too. Its work
+  is bounded: it takes 0.01 of a core.
 - Counters at the end are those of the whole history read once more, votes patched late included: equal to `totals`.
 - A collector that is down, slow or refusing changes nothing but `redlock.telemetry.dropped` and one warning.
 """
 
-import os
 import random
 import threading
 import time
@@ -101,8 +103,6 @@ class Exporter:
     # -- looking ------------------------------------------------------------------------------------------------------
 
     def _follow(self) -> None:
-        with suppress(OSError):  # of this thread alone: the load goes first
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
         offered_s = time.monotonic()
         while not self._stop.wait(min(self._settings.interval_s, LOOK_S)):
             with suppress(Exception):  # a file may go while it is read; telemetry never fails a run

@@ -1,6 +1,6 @@
 """A worker on another host: *what its leader asks → its clock, its notes, its history, kept until the leader has it*.
 
-Rules: while users run only the clock, a note a second and Locust's table travel, 9 kB/s. When all have ended it folds
+Rules: while users run only the clock, a note a second and Locust's table travel. When all have ended it folds
 its history, says how much of it fits, and packs what the leader chooses (measure/share.py), in a thread: the clock is
 told on. Files go a piece at a time as the leader asks. They are removed when it says that it has them, or wants none,
 or when this process is killed. A leader of which nothing is heard any more is gone: then they stay.

@@ -58,10 +58,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Host:
-    """One worker: who it is, the round trips to its clock, its last note, and how much of it is here."""
+    """One worker: who it is, the round trips to its clock, its last note, and how much of it is here. `name`: of its
+    host, told apart from others of that name (`names_of`)."""
 
     pid: int = 0
     name: str = ""
+    machine: tuple[str, str, str] = ("", "", "")  # its name as it says, its address as it sees it, its clock
     about: str = ""
     same_clock: bool = False
     theirs_ns: int = 0  # the origin of the run on its clock
@@ -96,6 +98,24 @@ class Host:
         return Clock(np.array(self.trips[-RECENT:], np.int64)).ours(there) - there
 
 
+def names_of(machines: Iterable[tuple[str, str, str]]) -> dict[tuple[str, str, str], str]:
+    """What to call each machine (its name, its address, its clock): by its name, where another has the same name with
+    its address, where that is the same, too, with a number."""
+    found = list(dict.fromkeys(machines))
+    shared = Counter(name for name, _, _ in found)
+    twins = Counter((name, address) for name, address, _ in found)
+    names, numbers = {}, Counter[str]()
+    for machine in found:
+        name, address, _ = machine
+        numbers[name] += 1
+        if shared[name] == 1:
+            names[machine] = name
+        else:
+            place = f"{name} at {address}" if address else name
+            names[machine] = place if twins[name, address] == 1 and address else f"{place}, no. {numbers[name]}"
+    return names
+
+
 class Hosts:
     """The workers of a master. `begin` with each run and its folder; `close` when it is over."""
 
@@ -117,7 +137,11 @@ class Hosts:
     def note_here(self, node: str, facts: dict[str, object]) -> None:
         """A worker has said what it is."""
         host = self.known.setdefault(node, Host())
-        host.pid, host.name, host.about = int(str(facts["pid"])), str(facts["host"]), str(facts["about"])
+        host.pid, host.about = int(str(facts["pid"])), str(facts["about"])
+        host.machine = str(facts["host"]), str(facts.get("address", "")), str(facts["clock"])
+        names = names_of([one.machine for one in self.known.values()])
+        for one in self.known.values():
+            one.name = names[one.machine]
         host.same_clock, host.worker = facts["clock"] == self._clock, self._runner.get_worker_index(node)
 
     def send_away(self, node: str, name: str) -> bool:

@@ -12,6 +12,7 @@ import signal
 import socket
 from argparse import Namespace
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count
 from typing import ClassVar
 
@@ -103,6 +104,16 @@ LOOK_S = 1  # two looks are over before a master misses the heartbeats
 _AFTER_GRACE_S = 15.0
 
 
+def own_address(host: str, port: int) -> str:
+    """The address of this host by which it reaches another; "" when that is not known. Nothing is sent."""
+    with suppress(OSError):
+        family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(where)
+            return str(probe.getsockname()[0])
+    return ""
+
+
 class LockUser(User):
     """One caller."""
 
@@ -179,6 +190,8 @@ class Member:
 
     def _say_here(self) -> None:
         about = {"pid": os.getpid(), "host": socket.gethostname(), "clock": clock_name(), "about": versions()}
+        if isinstance(self._runner, WorkerRunner):
+            about["address"] = own_address(self._runner.master_host, self._runner.master_port)
         self._runner.send_message(HERE, about)
 
     def _open(self, **_: object) -> None:

@@ -164,6 +164,16 @@ def test_what_a_worker_forgets_stays_counted_and_what_nobody_saw_is_dropped(
     assert warnings == ["telemetry: 8 operations were forgotten before they were counted"]
 
 
+def test_the_exporter_has_the_priority_of_its_process(tmp_path: Path, collector: Collector) -> None:
+    """With less it gets no core where the load fills all of them, and tells nothing of an outage."""
+    exporter = exporter_of(tmp_path)
+    exporter.start()
+    until(collector.asked.is_set)
+    assert exporter._thread.native_id is not None
+    assert os.getpriority(os.PRIO_PROCESS, exporter._thread.native_id) == os.getpriority(os.PRIO_PROCESS, 0)
+    exporter.finish()
+
+
 def test_a_folder_that_cannot_be_read_is_a_warning_and_nothing_else(tmp_path: Path, collector: Collector) -> None:
     folder = tmp_path / "run"
     folder.mkdir()

@@ -168,6 +168,7 @@ class Scene:
         assert self.conductor._over.is_set()
 
 
+LOOK = Hosts._look
 Make = Callable[..., Scene]
 
 
@@ -175,7 +176,7 @@ Make = Callable[..., Scene]
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     """Makes a scene of so many workers, one of which is special."""
     monkeypatch.setenv(PLAN_VARIABLE, "led by lockbench run")
-    monkeypatch.setattr(Hosts, "_look", lambda _: None)
+    monkeypatch.setattr(Hosts, "_look", lambda _: None)  # LOOK is what it does
     monkeypatch.setattr(hosting, "AGAIN_S", 0.02)
     monkeypatch.setattr(conducting, "LOOK_S", 0.001)
     number = iter(range(1_000))
@@ -315,3 +316,52 @@ def test_a_second_end_does_not_begin(make: Make) -> None:
     scene.assert_all_is_well_but_for()
     gevent.sleep(0.01)
     assert scene.workers["one"].heard.count((FINISH,)) == 1
+
+
+def test_two_hosts_of_one_name_have_names_of_their_own(make: Make) -> None:
+    """By their addresses, or where these are the same by numbers; processes of one host share its name."""
+    hosts = make(1).conductor._hosts
+    assert hosts is not None
+    hosts.begin(None)
+    facts = {"pid": 7, "about": versions()}
+    machines = {
+        "a": ("web", "10.0.0.7", "boot 1"),
+        "b": ("web", "10.0.0.7", "boot 1"),
+        "c": ("db", "10.0.0.8", "boot 2"),
+    }
+    for node, (host, address, clock) in machines.items():
+        hosts.note_here(node, {**facts, "host": host, "address": address, "clock": clock})
+    assert [one.name for one in hosts.known.values()] == ["web", "web", "db"]
+    hosts.note_here("d", {**facts, "host": "web", "address": "10.0.0.9", "clock": "boot 3"})
+    assert [one.name for one in hosts.known.values()] == ["web at 10.0.0.7"] * 2 + ["db", "web at 10.0.0.9"]
+    hosts.note_here("e", {**facts, "host": "db", "address": "10.0.0.8", "clock": "boot 4"})
+    hosts.note_here("f", {**facts, "host": "old", "clock": "boot 5"})
+    hosts.note_here("g", {**facts, "host": "old", "clock": "boot 6"})
+    names = [one.name for one in hosts.known.values()]
+    assert names[2] == "db at 10.0.0.8, no. 1"
+    assert names[4:] == ["db at 10.0.0.8, no. 2", "old, no. 1", "old, no. 2"]
+
+
+def test_a_clock_is_asked_for_rarely_once_its_bound_has_settled(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = make(1)
+    hosts = scene.conductor._hosts
+    assert hosts is not None
+    host = hosts.known["one"]
+    asked: list[int] = []
+    looks = iter(range(100))
+
+    def look(_seconds: float) -> None:
+        if next(looks, None) is None:
+            raise StopIteration
+
+    monkeypatch.setattr(hosts, "_ask_clock", lambda _node: asked.append(1))
+    monkeypatch.setattr(hosting.gevent, "sleep", look)
+    for settled, times in ((False, 101), (True, 21)):
+        asked.clear()
+        looks = iter(range(100))
+        host.trips[:] = [(0, 5, 10, 0)] * (hosting.RECENT if settled else 1)
+        with pytest.raises(StopIteration):
+            LOOK(hosts)
+        assert len(asked) == times
+    host.add_trip(0, 4, 9, 0)
+    assert host.is_settled is False, "a shorter round trip may be followed by still shorter ones"
