@@ -222,7 +222,12 @@ _HEALTH = (
 )
 _cpu, _lag = rate("redlock.client.cpu", ("redlock_worker",)), _half_and_most("redlock.scheduler.lag")
 _LOAD = (
-    lines("CPU of the load", "Of one core, by load process. From 90 % on the rate is a lower bound.", _cpu),
+    lines(
+        "CPU of the load",
+        "Of one core, by load process. From 90 % on the rate is a lower bound. At 0 nothing is heard of it any more: "
+        "it was killed, or it stands still (alert LoadProcessSilent).",
+        _cpu,
+    ),
     lines("Scheduler lag", "How late a load process wakes; probed every 10 ms.", *_lag),
 )
 

@@ -31,7 +31,7 @@ def _promtool(tool: str, *words: str) -> str:
 @promtool
 @with_each
 def test_rules_and_configuration_pass_promtools_checks(tool: str) -> None:
-    assert "22 rules found" in _promtool(tool, "check", "rules", "rules.yml")
+    assert "23 rules found" in _promtool(tool, "check", "rules", "rules.yml")
     _promtool(tool, "check", "config", "prometheus.yml")
 
 
@@ -59,9 +59,9 @@ def test_a_rule_that_is_blind_turns_its_test_red(tmp_path: Path) -> None:
 def test_the_alerts_are_there_each_with_severity_summary_runbook_and_a_test() -> None:
     alerts = {rule["alert"]: rule for rule in RULES if "alert" in rule}
     assert set(alerts) == {
-        "LockSafetyViolated", "LockQuorumLost", "LoadGeneratorSaturated", "LockInstanceSlow", "TargetDown",
-        "LocksFailing", "LocksFailingSlowly", "LocksSlow", "LocksQuorumLost", "LocksInstanceOut", "LocksLost",
-        "LocksOverdue",
+        "LockSafetyViolated", "LockQuorumLost", "LoadGeneratorSaturated", "LoadProcessSilent", "LockInstanceSlow",
+        "TargetDown", "LocksFailing", "LocksFailingSlowly", "LocksSlow", "LocksQuorumLost", "LocksInstanceOut",
+        "LocksLost", "LocksOverdue",
     }  # fmt: skip
     tests = [each for name in TESTS for each in yaml.safe_load((FOLDER / name).read_text("utf-8"))["tests"]]
     tested = {one["alertname"] for each in tests for one in each.get("alert_rule_test", []) if one["exp_alerts"]}
