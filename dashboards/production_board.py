@@ -35,10 +35,16 @@ _over, _gone = partial(_now, "redlock.leases.overdue"), partial(_rate, "redlock.
 _holding = Query(_now("redlock.leases.held").expr, "{caller}", "holding")
 _waiting = _now("redlock.callers.waiting").named("waiting")
 _outcomes = _rate(_ENDED, ("redlock_outcome",))
+_IDLE = "no acquire lately"
 _number = partial(panels.number, empty="no service in view")
 _GLANCE = (
-    _number("Failed", "Acquires without a quorum, with a split vote, or too late: see the instances.", _failed()),
-    _number("Slow", "Leases that took longer than slow_s: see for whom.", _slow()),
+    _number(
+        "Failed",
+        "Acquires without a quorum, with a split vote, or too late: see the instances.",
+        _failed(),
+        empty=_IDLE,
+    ),
+    _number("Slow", "Leases that took longer than slow_s: see for whom.", _slow(), empty=_IDLE),
     _number("Acquire p99", "High with many waiting: a hot resource; else: an instance.", _acquire[1]),
     _number("Instances beyond the quorum", "For the process that has fewest. Below 0 nothing can be locked.", _spare),
     _number("Leases overdue", "Ran out, not given back: hold shorter, or keep_alive.", _over(), red_above=1),

@@ -44,12 +44,13 @@ def _half_and_most(name: str) -> list[Query]:
 
 # -- run overview ------------------------------------------------------------------------------------------------------
 
+_taken = Query(_leases().expr, "{lease}")
 _p99_of_all = panels.acquire_quantile(0.99, whole=True)
 _in_time = ratio(panels.below(ACQUIRE, "$slo", redlock_outcome="acquired"), total(_ENDED))
 _GLANCE = (
     number("Safety violations", _UNSAFE, _broken(), red_above=1, empty=_NO_ORACLE),
     number("Leases judged", "By the oracle, for violations.", total("redlock.safety.judged_leases"), empty=_NO_ORACLE),
-    number("Leases", "Acquired in the runs in view, warm-up and drain included: `totals` of result.json.", _leases()),
+    number("Leases", "Acquired in the runs in view, warm-up and drain included: `totals` of result.json.", _taken),
     number("Rate of the whole run", _WHOLE_RUN, panels.whole_rate()),
     number("Acquire p99", "Of all acquires in view, from the intended start; 100 s: over 1 % failed.", _p99_of_all),
     number("Within the SLO", "Acquired within the chosen time, of all acquires; failures are misses.", _in_time),
@@ -110,7 +111,12 @@ _restarts = total("redis.restarts")
 _MARGINS = (
     number("Split-brain retries per acquire", "Rounds that nobody could win (split votes), per acquire.", _splits),
     number("Leases without reserve", "Granted by exactly a quorum: an instance that forgets loses the lock.", _bare),
-    number("Instances beyond the quorum", "Voting now, minus the quorum. Below 0 nothing can be locked.", _spare),
+    number(
+        "Instances beyond the quorum",
+        "Voting now, minus the quorum. Below 0 nothing can be locked.",
+        _spare,
+        empty="not known now",
+    ),
     number("Restarts", "During the runs in view: each may have forgotten its locks.", _restarts, red_above=1),
 )
 _votes, _split = rate("redlock.votes", ("redlock_vote",)), rate("redlock.split_votes").named("split votes")

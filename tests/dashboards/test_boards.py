@@ -185,7 +185,14 @@ def test_a_panel_of_single_figures_says_in_words_that_there_is_none(panel: dict)
     if panel["type"] not in ("stat", "bargauge"):
         assert words is None, "a graph without a line shows its time range"
         return
-    assert re.fullmatch(r"(no|choose) [a-z ]+", words)
+    assert re.fullmatch(r"(no|not|choose) [a-z ]+", words)
+
+
+def test_a_missing_figure_is_not_blamed_on_a_run_or_service_that_may_be_in_view() -> None:
+    """A ratio has no value while nothing happens, and what stands now has none once a run has ended."""
+    words = {param.id: param.values[0]["fieldConfig"]["defaults"].get("noValue") for param in PANELS}
+    assert {words[f"production: {title}"] for title in ("Failed", "Slow")} == {"no acquire lately"}
+    assert words["quorum: Instances beyond the quorum"] == "not known now"
 
 
 def test_a_board_opens_on_the_time_that_its_question_takes() -> None:
