@@ -2,7 +2,8 @@
 
 `lockbench run … | head -1` closes the pipe while the result is being shown. A CI job asks for the exit code, and that
 must not depend on who still reads. So a broken pipe is no error here: the descriptor is turned to /dev/null, and the
-command ends with the code that it earned.
+command ends with the code that it earned. stderr has progress and remarks alone: where it cannot be written at all (a
+full disk, a terminal that is gone) they are dropped, and the run goes on.
 """
 
 import io
@@ -12,13 +13,17 @@ from typing import Any, TextIO, cast
 
 
 class Outlasting(io.FileIO):
-    """A file descriptor whose reader may go away at any time."""
+    """A file descriptor whose reader may go away at any time. `lost`: errors after which what is written is dropped."""
+
+    def __init__(self, descriptor: int, lost: type[OSError]) -> None:
+        super().__init__(descriptor, "w", closefd=False)
+        self._lost = lost
 
     def write(self, data: Any) -> int:
         """Write, or drop what nobody reads any more; return how many bytes were taken."""
         try:
             return super().write(data)
-        except BrokenPipeError:
+        except self._lost:
             nothing = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nothing, self.fileno())
             os.close(nothing)
@@ -37,7 +42,7 @@ def outlasting(stream: TextIO) -> TextIO:
     """Return a stream like `stream`, on the same descriptor, that outlasts its reader. What waits in it is written
     first."""
     stream.flush()
-    raw = Outlasting(stream.fileno(), "w", closefd=False)
+    raw = Outlasting(stream.fileno(), OSError if stream is sys.__stderr__ else BrokenPipeError)
     return io.TextIOWrapper(
         io.BufferedWriter(cast("io.RawIOBase", raw)),
         encoding=stream.encoding,
