@@ -7,6 +7,7 @@ Rules: the message says what is wrong, where, and what to do next; it passes thr
 
 from __future__ import annotations
 
+import errno
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING
@@ -61,10 +62,19 @@ class InconclusiveError(BenchError):
     exit_code = 4
 
 
+_LIMITS = {  # of this process: neither another file nor an emptier disk helps
+    errno.EFBIG: "raise the limit of a file's size (ulimit -f)",
+    errno.ENOMEM: "give it more memory (ulimit -v, or the container's limit)",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+}
+
+
 @contextmanager
 def writing(path: Path, cure: str) -> Iterator[None]:
-    """Write into `path`; where that cannot be done, EnvironmentNotReadyError says why, and the `cure`."""
+    """Write into `path`; where that cannot be done, EnvironmentNotReadyError says why, and the `cure`. A limit of this
+    process has a cure of its own."""
     try:
         yield
     except OSError as error:
+        cure = _LIMITS.get(error.errno or 0, cure)
         raise EnvironmentNotReadyError(f"cannot write {path}: {error.strerror or error}; {cure}") from error

@@ -7,6 +7,7 @@ Completion".
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -125,7 +126,7 @@ def init(file: Path) -> int:
         raise EnvironmentNotReadyError(f"{file} exists already and was left as it is; name another file")
     with writing(file, "name another file"), file.open("x", encoding="utf-8") as opened:
         opened.write(scenario_template(file.name))
-    note(f"wrote {file}; next: lockbench run {file}")
+    note(f"wrote {file}; next: lockbench run {shlex.quote(str(file))}")
     return 0
 
 

@@ -293,6 +293,9 @@ def _of_system(target: InstanceTarget, chain: list[BaseException], heard: bytes,
         if isinstance(error, socket.gaierror):
             if error.errno == socket.EAI_AGAIN:
                 return Failure("the resolver does not answer for the name of its host", "mend the host's name, or DNS")
+            if "%" in str(target.options.get("host")):
+                cause = "this machine has no interface of that zone, or the address takes none"
+                return Failure(cause, "a zone is for fe80:: addresses and names an interface here, [fe80::1%eth0]")
             return Failure("the name of its host is not known", "mend the host's name")
         if isinstance(error, UnicodeError):
             return Failure("the name of its host cannot be a host's name", "mend the host's name")

@@ -1,5 +1,6 @@
 """The screen: every letter has a likeness, nothing acts on the terminal, nothing is markup, JSON is UTF-8."""
 
+import errno
 import io
 import json
 import os
@@ -14,6 +15,7 @@ from rich.text import Text
 from bench.cli.commands import JOBS
 from bench.cli.progress_line import ProgressLine
 from bench.cli.showing import write_text
+from bench.errors import EnvironmentNotReadyError, writing
 from bench.measure.result import write_whole
 from bench.report.sheet import BAD, Part, Sentence, Sheet, print_sheet
 from bench.screen import LIKENESS, clean, console_on, fit, fitted, lines_of, open_screen, say_json
@@ -198,3 +200,11 @@ def test_text_of_rich_is_not_the_way_round() -> None:
     console_on(stream).print(Text("\x1b[31m"))
     stream.flush()
     assert b"\x1b" in raw.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("number", "cure"), [(errno.ENOSPC, "free disk space"), (errno.EFBIG, "ulimit -f"), (errno.ENOMEM, "more memory")]
+)
+def test_a_limit_of_this_process_is_not_called_a_full_disk(number: int, cure: str) -> None:
+    with pytest.raises(EnvironmentNotReadyError, match=cure), writing(Path("x"), "free disk space"):
+        raise OSError(number, os.strerror(number))

@@ -165,7 +165,8 @@ def test_output_that_goes_nowhere_is_no_fault_of_ours(tmp_path: Path, redirectio
 def test_init_writes_a_scenario_that_loads_and_never_overwrites(lockbench: Lockbench, tmp_path: Path) -> None:
     done = lockbench("init")
     assert (done.returncode, done.stdout) == (0, "")
-    assert "wrote scenario.toml" in done.stderr
+    assert "wrote scenario.toml; next: lockbench run scenario.toml" in done.stderr
+    assert "next: lockbench run 'my own.toml'" in lockbench("init", "my own.toml").stderr
     text = (tmp_path / "scenario.toml").read_text(encoding="utf-8")
     assert 'retry.window = "5ms"' in text
     assert "exists already" in refused(lockbench("init"), 3)
