@@ -65,6 +65,8 @@ def judge_kept(result: Path) -> Judged:
     is so torn that nobody knows what it is of."""
     folder = (result.parent if result.is_file() else result) / FOLDER
     if not (folder / MANIFEST).is_file():
+        if several := sorted(place.parent.parent for place in result.glob(f"*/{FOLDER}/{MANIFEST}")):
+            raise UsageError(f"{result} holds {len(several)} runs; name one of them, such as {several[0]}")
         raise UsageError(f"{result} has no kept record; make the run again with lockbench run --keep-history")
     try:
         manifest = decoded((folder / MANIFEST).read_bytes(), Manifest)

@@ -6,11 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bench.errors import UsageError
 from bench.measure.record import Begun, words_of
 from bench.measure.recorder import Recorder
 from bench.measure.workers import WorkerNote, write_note
 from bench.run import conclude as conclude_module
 from bench.run.conclude import Context, Judged, judge_record
+from bench.run.kept import judge_kept
 from bench.scenario import load
 from tests.doubles.records import granted_earlier, legal_records
 
@@ -120,6 +122,15 @@ def test_acquires_that_raised_have_no_record_and_are_operations_all_the_same(tmp
 def test_a_violation_is_certain_however_often_the_recipe_raised(tmp_path: Path) -> None:
     judged = judge_record(tmp_path, record_in(tmp_path, violated=True, errors={"KeyError: 1 (mine.py:1 in f)": 3000}))
     assert word_of(judged) == ("VIOLATED", 5)
+
+
+def test_a_folder_of_several_kept_runs_is_refused_with_the_first_of_them(tmp_path: Path) -> None:
+    """What `--repeat 2 --keep-history` leaves. It said that the runs had no record."""
+    for number in "21":
+        (tmp_path / number / "history").mkdir(parents=True)
+        (tmp_path / number / "history" / "manifest.json").write_text("{}", "utf-8")
+    with pytest.raises(UsageError, match=f"holds 2 runs; name one of them, such as {tmp_path}/1$"):
+        judge_kept(tmp_path)
 
 
 @pytest.mark.parametrize("damage", [b"\x00\xff\x9f not json", b"", b"{}"])
