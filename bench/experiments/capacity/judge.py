@@ -112,7 +112,8 @@ def _is_lowest_next(findings: Findings, slo: Slo) -> bool:
     """
     if loops_within(findings, slo) or any(probe.seen is Seen.HELD for probe in findings.probes):
         return False
-    return sum(probe.rate_per_s <= LOWEST for probe in findings.probes) < LEAST_NEAR
+    lowest = [probe for probe in findings.probes if probe.rate_per_s <= LOWEST and probe.seen in says(findings)]
+    return len(lowest) < LEAST_NEAR
 
 
 def _holds_nowhere(probes: Sequence[Probe]) -> bool:

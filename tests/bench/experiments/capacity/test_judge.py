@@ -17,7 +17,7 @@ from bench.experiments.capacity.judge import (
     point_of,
 )
 from bench.experiments.capacity.probe import GAVE_OUT, GENERATOR, read_slo
-from bench.experiments.capacity.result import Capacity, CapacityPoint, ClosedLoop, Probe, Seen
+from bench.experiments.capacity.result import Capacity, CapacityPoint, ClosedLoop, Probe, Seen, at_capacity
 from bench.measure.run_result import FleetFacts
 from bench.measure.section import typed
 from bench.scenario import load
@@ -323,3 +323,22 @@ def test_a_target_that_holds_is_an_answer_whatever_is_known_of_the_room_beyond()
 def test_student_s_t_beyond_the_table() -> None:
     assert judge._student(10) == pytest.approx(2.262, rel=0.005)
     assert judge._student(40) == pytest.approx(2.023, rel=0.005)
+
+
+def test_the_next_limit_is_not_told_by_a_probe_far_from_the_capacity() -> None:
+    """ "Generator's CPU, full at 273/s" once came from a probe at 10/s."""
+    far = found((10.0, HELD), *ABOVE)
+    near = found((600.0, HELD), *ABOVE)
+    assert near.next_limit.ratio == PROBE.uses[0].ratio
+    assert at_capacity([structs.replace(PROBE, rate_per_s=10.0)], far.capacity) is None
+    assert at_capacity([structs.replace(PROBE, rate_per_s=600.0)], capacity(1_000.0, 1_100.0)) is not None
+    assert at_capacity([structs.replace(PROBE, rate_per_s=500.0)], capacity(1_000.0, 1_100.0)) is not None
+    assert at_capacity([structs.replace(PROBE, rate_per_s=499.0)], capacity(1_000.0, 1_100.0)) is None
+
+
+def test_a_paused_probe_at_the_lowest_rate_is_made_again() -> None:
+    """It takes two that tell to say that no rate holds."""
+    probes = [structs.replace(PROBE, rate_per_s=judge.LOWEST, seen=seen) for seen in (PAUSED, MISSED)]
+    missed = [loop(100.0, p99=0.05)]
+    assert judge.next_probe(Findings(probes, missed), SLO)[1] == judge.LOWEST
+    assert judge.next_probe(Findings([*probes, probes[1]], missed), SLO)[1] is None
