@@ -93,9 +93,9 @@ def next_probe(findings: Findings, slo: Slo) -> tuple[RateInterval, float | None
     """Return what is believed so far, whoever is to blame for a miss, and the rate to probe; None: sure enough."""
     reached, looks = reached_by(findings, slo), _looks(findings.probes, _of_search(findings))
     found = model.interval_of(reached, looks)
-    if _is_lowest_next(findings, slo):
-        return found, LOWEST
-    if _holds_nowhere(findings.probes):
+    if (rate := _rate_against_hope(findings, slo)) is not None:
+        return found, rate
+    if _holds_nowhere(findings):
         return found, None
     done = len(looks) >= LEAST_PROBES and found.width <= model.ENOUGH
     if done or len(looks) >= MOST_PROBES:
@@ -104,22 +104,44 @@ def next_probe(findings: Findings, slo: Slo) -> tuple[RateInterval, float | None
     return found, float(f"{rate:.3g}")
 
 
-def _is_lowest_next(findings: Findings, slo: Slo) -> bool:
-    """Whether the next probe is one at the lowest rate: no closed loop kept the SLO, and nothing has held yet.
+def _rate_against_hope(findings: Findings, slo: Slo) -> float | None:
+    """The rate of the next probe where no closed loop kept the SLO, and nothing has held yet; None: as the model says.
 
-    A server that never answers in time misses at every rate. Two probes at the lowest rate show that in seconds. The
-    model alone would go down to it step by step, and a short budget would end first.
+    A server that never answers in time misses at every rate. Two probes at the lowest rate and two at half of what the
+    closed loops made show that in seconds. The model alone would go down step by step, and a short budget would end
+    first. The lowest rate alone shows nothing: a server that is slow after each rest may keep every higher one.
     """
     if loops_within(findings, slo) or any(probe.seen is Seen.HELD for probe in findings.probes):
-        return False
-    lowest = [probe for probe in findings.probes if probe.rate_per_s <= LOWEST and probe.seen in says(findings)]
-    return len(lowest) < LEAST_NEAR
+        return None
+    for rate in (LOWEST, _middle(findings)):
+        made = _around(findings, rate)
+        telling = [seen for seen in made if seen in says(findings)]
+        if len(telling) < LEAST_NEAR and len(made) < 2 * LEAST_NEAR:
+            return rate
+    return None
 
 
-def _holds_nowhere(probes: Sequence[Probe]) -> bool:
-    """Whether rates next to none missed, and none held."""
-    missed = sum(probe.seen is Seen.MISSED and probe.rate_per_s <= LOWEST for probe in probes)
-    return missed >= LEAST_NEAR and not any(probe.seen is Seen.HELD for probe in probes)
+def _middle(findings: Findings) -> float:
+    """Half of what the fastest closed loop made, operations/s: neither next to nothing nor an overload."""
+    fastest = max((loop.achieved_per_s or 0.0 for loop in findings.callers), default=0.0)
+    return max(float(f"{fastest / 2:.3g}"), LOWEST)
+
+
+def _holds_nowhere(findings: Findings) -> bool:
+    """Whether rates next to none missed, and a rate in the middle, and none held."""
+    rates = (LOWEST, _middle(findings))
+    is_any_held = any(probe.seen is Seen.HELD for probe in findings.probes)
+    return not is_any_held and all(_around(findings, rate).count(Seen.MISSED) >= LEAST_NEAR for rate in rates)
+
+
+def _around(findings: Findings, rate: float) -> list[Seen]:
+    """What the probes at the lowest rate showed, or those in the middle and above."""
+    is_lowest = rate <= LOWEST
+    return [
+        probe.seen
+        for probe in findings.probes
+        if (probe.rate_per_s <= LOWEST if is_lowest else probe.rate_per_s >= rate)
+    ]
 
 
 def capacity_of(findings: Findings, slo: Slo) -> Capacity:
@@ -242,8 +264,9 @@ def _none_held(findings: Findings) -> tuple[Word, list[str]]:
     if lowest.seen is Seen.SATURATED:
         spoilt = f"the generator was saturated at {lowest.rate_per_s:,.2f}/s, the lowest rate tried"
         return words.INCONCLUSIVE, [spoilt, *findings.unmeasured]
-    if _holds_nowhere(findings.probes):
-        return words.NOT_KEPT, [f"no rate holds the SLO: {lowest.rate_per_s:,.2f}/s did not"]
+    if _holds_nowhere(findings):
+        fastest = max(probe.rate_per_s for probe in findings.probes if probe.seen is Seen.MISSED)
+        return words.NOT_KEPT, [f"no rate holds the SLO: neither {lowest.rate_per_s:,.2f}/s nor {fastest:,.0f}/s did"]
     held = [probe.rate_per_s for probe in findings.probes if probe.seen is Seen.HELD]
     missed = [probe.rate_per_s for probe in findings.probes if probe.seen is Seen.MISSED]
     known = [f"{counted(len(held), 'probe')} held, the fastest at {max(held):,.2f}/s"] if held else []
