@@ -16,6 +16,7 @@ import pytest
 
 from bench.experiments.capacity.result import CapacityResult
 from bench.measure.run_result import RunResult
+from bench.run.kept import judge_kept
 from bench.topology.fleet import Fleet
 from bench.workloads.launch import is_alive
 from tests.integration.locust_runs import CALM, ROOT, all_end, free_port, keys, result_in, started, targets, until
@@ -87,7 +88,7 @@ def counted(result: dict[str, Any]) -> None:
 
 def test_clocks_hours_apart_give_one_verdict_with_its_bound_on_all_of_it(tmp_path: Path, fleet: Fleet) -> None:
     port = free_port()
-    leader = lead(tmp_path, fleet, port, "--duration", "5s")
+    leader = lead(tmp_path, fleet, port, "--duration", "5s", "--keep-history")
     with workers(tmp_path, port, *map(ahead, HOURS)) as processes:
         code, result, said = finished(leader, tmp_path)
         all_end(process.pid for process in processes)
@@ -108,6 +109,9 @@ def test_clocks_hours_apart_give_one_verdict_with_its_bound_on_all_of_it(tmp_pat
         assert calls["set"] + calls["evalsha"] - probes == instance["commands"], "what the servers counted is all"
     assert keys(fleet) == 0
     assert left(tmp_path) == [], "their histories are here, and nowhere else"
+    again = judge_kept(tmp_path / "out")
+    assert again.verdict.word == result["verdict"]["word"], "the clocks of the hosts are kept, too"
+    assert again.measured.safety.tested_leases == result["safety"]["tested_leases"]
 
 
 def test_workers_of_one_clock_are_exact(tmp_path: Path, fleet: Fleet) -> None:
