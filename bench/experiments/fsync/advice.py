@@ -15,6 +15,7 @@ from bench.experiments.fsync.result import POLICIES, AlwaysCost, LossesSeen, Pla
 
 LEAST_CUTS = 6  # fewer give no bound worth a sentence
 DRIFT_FACTOR, DRIFT_S = 1.01, 0.002  # a lease counts as over when its TTL and the drift have passed
+UNIT_TIMEOUT_S = 90  # systemd's DefaultTimeoutStartSec
 RATIO = "everysec's acquires/s ÷ always's"
 NOTHING_YET = "nothing is recommended yet: run lockbench crash --quick, then lockbench planner"
 NOTHING_SAFE = "nothing that was crashed is safe: every policy led to double grants"
@@ -210,7 +211,8 @@ def _delay(page: PlannerPage) -> str:
     if page.longest_ttl_ms is None:
         return "its unit waits before each start (systemd: ExecStartPre=/bin/sleep <longest TTL plus 1 s>)"
     delay_s = math.ceil(page.longest_ttl_ms / 1000 * DRIFT_FACTOR + DRIFT_S)
-    return f"its unit waits before each start (systemd: ExecStartPre=/bin/sleep {delay_s})"
+    more = ", with a longer TimeoutStartSec" if delay_s >= UNIT_TIMEOUT_S else ""
+    return f"its unit waits before each start (systemd: ExecStartPre=/bin/sleep {delay_s}{more})"
 
 
 def _why_not_none(page: PlannerPage, ways: dict[Way, Tried]) -> str:
@@ -222,8 +224,8 @@ def _why_not_none(page: PlannerPage, ways: dict[Way, Tried]) -> str:
     text = f"none with a delayed restart is as safe while every restart waits: {delayed.evidence}."
     if at_once is None or not at_once.double_grants:
         return text
-    twice = f"{at_once.double_grants:,} of {at_once.asked:,} granted twice"
-    text += f" One start that does not wait forgets every lock: {twice}."
+    twice = f"{at_once.double_grants:,} of {at_once.asked:,} were granted twice"
+    text += f" A start that does not wait has forgotten every lock, and {twice}."
     kept = ways.get(Way("everysec", "at-once", abstention=False))
     if kept and kept.asked:
         text += f" With everysec it forgets the last second at a power cut ({kept.double_grants:,} of {kept.asked:,})"

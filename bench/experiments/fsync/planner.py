@@ -35,6 +35,7 @@ from bench.measure.verdict import Evidence, Verdict, conclude
 CUTS = 20  # of each way; in fewer a fault that shows in one of seven may stay unseen (rule of three)
 MOST_DAYS = 31  # between two results that are read together
 MACHINE = ("cpu_model", "cores", "memory_bytes", "kernel")
+UNLIKE, LEAST_MS = 3.0, 0.5  # times as slow is another disk; below half a millisecond all disks are quick
 POWER_CUTS = ("power-cut", "power-cut-torn")
 
 Rows = Sequence[FsyncRow]
@@ -173,26 +174,44 @@ def _unmeasured(page: PlannerPage, rows: Rows, costs: Sequence[AlwaysCost], cras
 
 def _of_slow_disks(page: PlannerPage, crash: CrashResult) -> Iterator[str]:
     """The losses belong to the disk under the crashes; a slower one changes them as it changes the price."""
-    disk, added_ms, reference = crash.fleet.fdatasync_s, crash.conditions.latency_ms, page.reference
-    own = f"fdatasync p50 {disk.p50_s * 1000:.3g} ms" if disk else "its fdatasync was not measured"
-    if reference is not None and reference.injected_ms != added_ms:
-        again = f" --latency {reference.injected_ms:g}ms" if reference.injected_ms else ""
-        yield (
-            f"what everysec loses at the latency of these prices ({reference.disk}): the crashes were made on "
-            f"{crash.conditions.disk} ({own}), and a slower disk can lose more; lockbench crash --quick{again}"
-        )
+    crashed_on, reference = crash.conditions.disk, page.reference
+    crashed_ms = _latency_ms(crash.fleet.fdatasync_s and crash.fleet.fdatasync_s.p50_s)
+    priced_ms = _latency_ms(page.disk_fdatasync_s and page.disk_fdatasync_s.p50)
+    if reference is not None:
+        added = (reference.injected_ms, crash.conditions.latency_ms)
+        if added[0] != added[1] or _is_unlike(added[0] + (priced_ms or 0), added[1] + (crashed_ms or 0)):
+            again = f" --latency {added[0]:g}ms" if added[0] else ""
+            yield (
+                f"what everysec loses at the latency of these prices ({_disk_text(reference.disk, priced_ms)}): the "
+                f"crashes were made on {_disk_text(crashed_on, crashed_ms)}, and a slower disk can lose more; "
+                f"lockbench crash --quick{again}"
+            )
     slow = [one for one in crash.groups if one.kind == "kill-slow-fsync" and one.policy == "everysec"]
     windows_s = [one.lost_window_s.max for one in slow if one.lost_window_s.max is not None]
     if windows_s:
         yield (
             f"a disk that stalls: with fsyncs of 1.5 s kill -9 alone lost up to {max(windows_s):.2f} s of locks "
-            "under everysec; nothing between that and this disk was crashed"
+            f"under everysec; nothing between that and {crashed_on} was crashed"
         )
     if page.longest_ttl_ms and page.ttl_ms and page.longest_ttl_ms != page.ttl_ms:
         yield (
             f"a crash at your TTL of {seconds_text(page.longest_ttl_ms)}: what comes on top of the TTL was measured at "
             f"{seconds_text(page.ttl_ms)}"
         )
+
+
+def _latency_ms(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1000
+
+
+def _is_unlike(one_ms: float, other_ms: float) -> bool:
+    """Whether one fsync takes several times as long as the other."""
+    return max(one_ms, other_ms) > UNLIKE * max(min(one_ms, other_ms), LEAST_MS)
+
+
+def _disk_text(disk: str, fdatasync_ms: float | None) -> str:
+    measured = "fdatasync not measured" if fdatasync_ms is None else f"fdatasync p50 {fdatasync_ms:.3g} ms"
+    return f"{disk}, {measured}"
 
 
 def _reference(rows: Rows) -> Setup | None:

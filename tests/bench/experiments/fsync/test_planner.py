@@ -1,5 +1,6 @@
 """The planner's page: its words follow from its figures, and what was not measured is not invented."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -71,12 +72,13 @@ def test_the_answer_comes_first_with_its_bound_and_its_price() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ttl_ms", "wait", "sleep"), [(10_000, "10.2 s", 11), (30_000, "30.2 s", 31), (50, "0.3 s", 1)]
+    ("ttl_ms", "wait", "sleep"),
+    [(10_000, "10.2 s", "11)"), (50, "0.3 s", "1)"), (95_000, "95.2 s", "96, with a longer TimeoutStartSec)")],
 )
-def test_the_price_of_a_wait_is_that_of_the_users_longest_ttl(ttl_ms: float, wait: str, sleep: int) -> None:
+def test_the_price_of_a_wait_is_that_of_the_users_longest_ttl(ttl_ms: float, wait: str, sleep: str) -> None:
     page = plan_page(rows(), healthy(), ttl_ms)
     assert ("no new locks", f"at most {wait}") in [figure[:2] for figure in key_figures(page)]
-    assert f"ExecStartPre=/bin/sleep {sleep})" in page.advice[1]
+    assert f"ExecStartPre=/bin/sleep {sleep}" in page.advice[1]
     assert f"No new locks for at most {wait}" in page.advice[1]
     (told,) = [text for text in page.unmeasured if "your TTL" in text]
     assert "was measured at 2 s" in told
@@ -104,23 +106,38 @@ def test_why_not_none_with_a_delayed_restart_is_answered_if_that_was_crashed() -
     page = plan_page(rows(), crash_of(*cells(), cut("none", "delayed")))
     told = dict(choices(page))["why not none?"]
     assert told.startswith("none with a delayed restart is as safe while every restart waits: 0 of 400 locks")
-    assert "One start that does not wait forgets every lock: 400 of 400 granted twice." in told
+    assert "A start that does not wait has forgotten every lock, and 400 of 400 were granted twice." in told
     assert "With everysec it forgets the last second at a power cut (93 of 1,200)" in told
+
+
+def crashed_at(fdatasync_ms: float, latency_ms: float) -> CrashResult:
+    crash = healthy()
+    assert crash.fleet.fdatasync_s is not None
+    disk = dataclasses.replace(crash.fleet.fdatasync_s, p50_s=fdatasync_ms / 1000)
+    conditions = replace(crash.conditions, latency_ms=latency_ms)
+    return replace(crash, fleet=replace(crash.fleet, fdatasync_s=disk), conditions=conditions)
+
+
+def test_losses_on_a_disk_that_was_several_times_as_quick_are_unknown_too() -> None:
+    slow = rows_of([visit("everysec", ms=0.0, disk_s=0.004), visit("always", ms=0.0, disk_s=0.004)])
+    (told,) = [text for text in plan_page(slow, crashed_at(1.2, 0.0)).unmeasured if "at the latency" in text]
+    assert "(raw disk, fdatasync p50 4 ms): the crashes were made on raw disk, fdatasync p50 1.2 ms" in told
+    assert not any("at the latency" in text for text in plan_page(slow, crashed_at(2.0, 0.0)).unmeasured)
 
 
 @pytest.mark.parametrize(
     ("crashed_ms", "priced_ms", "told"),
     [
-        (0.0, 2.0, "(+2 ms): the crashes were made on raw disk"),
+        (0.0, 2.0, "(+2 ms, fdatasync p50 0.1 ms): the crashes were made on raw disk, fdatasync p50"),
         (2.0, 2.0, ""),
-        (2.0, 0.0, "(raw disk): the crashes were made on +2 ms"),
+        (2.0, 0.0, "(raw disk, fdatasync p50 0.1 ms): the crashes were made on +2 ms, fdatasync p50"),
         (0.0, 0.0, ""),
     ],
 )
 def test_losses_at_another_fsync_latency_than_the_prices_are_unknown(
     crashed_ms: float, priced_ms: float, told: str
 ) -> None:
-    crash = replace(healthy(), conditions=replace(healthy().conditions, latency_ms=crashed_ms))
+    crash = crashed_at(0.1, crashed_ms)
     page = plan_page(rows_of([visit("everysec", ms=priced_ms), visit("always", ms=priced_ms)]), crash)
     found = [text for text in page.unmeasured if "what everysec loses at the latency" in text]
     assert len(found) == bool(told)
