@@ -175,8 +175,9 @@ def _unmeasured(page: PlannerPage, rows: Rows, costs: Sequence[AlwaysCost], cras
 def _of_slow_disks(page: PlannerPage, crash: CrashResult) -> Iterator[str]:
     """The losses belong to the disk under the crashes; a slower one changes them as it changes the price."""
     crashed_on, reference = crash.conditions.disk, page.reference
-    crashed_ms = _latency_ms(crash.fleet.fdatasync_s and crash.fleet.fdatasync_s.p50_s)
-    priced_ms = _latency_ms(page.disk_fdatasync_s and page.disk_fdatasync_s.p50)
+    crash_disk, price_disk = crash.fleet.fdatasync_s, page.disk_fdatasync_s
+    crashed_ms = crash_disk.p50_s * 1000 if crash_disk else None
+    priced_ms = price_disk.p50 * 1000 if price_disk else None
     if reference is not None:
         added = (reference.injected_ms, crash.conditions.latency_ms)
         if added[0] != added[1] or _is_unlike(added[0] + (priced_ms or 0), added[1] + (crashed_ms or 0)):
@@ -198,10 +199,6 @@ def _of_slow_disks(page: PlannerPage, crash: CrashResult) -> Iterator[str]:
             f"a crash at your TTL of {seconds_text(page.longest_ttl_ms)}: what comes on top of the TTL was measured at "
             f"{seconds_text(page.ttl_ms)}"
         )
-
-
-def _latency_ms(seconds: float | None) -> float | None:
-    return None if seconds is None else seconds * 1000
 
 
 def _is_unlike(one_ms: float, other_ms: float) -> bool:
