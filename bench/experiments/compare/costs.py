@@ -207,6 +207,8 @@ class CountingRelay:
         self._counts[name] += more
 
     def _read(self, source: socket.socket, ends: tuple[socket.socket, ...], take: Callable[[bytes], None]) -> None:
+        if ends[0] not in self._held:  # both ends were ready, and the other one closed the connection
+            return
         with contextlib.suppress(OSError):  # as an end
             if chunk := source.recv(CHUNK_BYTES):
                 take(chunk)

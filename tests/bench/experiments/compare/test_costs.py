@@ -1,10 +1,15 @@
 """What one connection exchanges, counted in any pieces: INFO is left out, whatever its length."""
 
+import os
+import socket
 from collections import Counter
+from contextlib import closing
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from bench.experiments.compare.costs import Exchange
+from bench.experiments.compare.costs import CountingRelay, Exchange
 from lockcore.resp import bulk, request
 
 SET = request(b"SET", b"k\r\nx", b"v", b"NX")
@@ -46,3 +51,21 @@ def test_a_message_belongs_to_no_command(piece: int) -> None:
 
 def test_one_command_more_is_counted() -> None:
     assert counted(SET + SET + SET, OK * 3, 10)["commands"] == 3
+
+
+def test_a_connection_whose_ends_close_in_one_moment_ends_once() -> None:
+    """A client on a busy machine gave up just as its server did; the gate ended with a fault of lockbench itself."""
+    said, says = os.pipe()
+    with os.fdopen(said, "rb") as stdout, socket.create_server(("127.0.0.1", 0)) as server:
+        child: Any = SimpleNamespace(
+            process=SimpleNamespace(stdout=stdout), read_line=lambda: os.read(said, 9).decode()
+        )
+        with closing(CountingRelay([server.getsockname()[1]])) as relay:
+            client = socket.create_connection(("127.0.0.1", relay.ports[0]))
+            os.write(says, b"one")
+            assert relay.until_said(child)[1]["connections"] == 1
+            client.close()
+            server.accept()[0].close()
+            os.write(says, b"two")
+            assert relay.until_said(child)[0] == "two"
+    os.close(says)

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from bench.cli.commands import execute
+from bench.experiments.compare import judge
 from tests.bench.whole_run import SAMPLE
 
 RUNS = 12
+README = Path(judge.__file__).with_name("README.md")
 Change = dict[str, Any]
 
 
@@ -121,8 +123,7 @@ def test_what_an_acquire_costs_may_not_grow_for_certain(name: str, factor: float
 
 
 def test_a_headline_names_what_was_judged_and_not_a_tail_that_was_not(capsys: Any) -> None:
-    worse = {"latency_s.acquire_all.p99": SAMPLE["latency_s"]["acquire_all"]["p999"]}
-    assert gate(worse) == 0
+    assert gate({"latency_s.acquire_all.p99": lambda value: 2 * value}) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "b: rate, p50, success, CPU," in text
     assert "at most 10 % worse than a; p99 not judged" in text
@@ -146,3 +147,32 @@ def test_a_limit_that_failed_stays_failed_beside_runs_that_cannot_tell(capsys: A
         assert execute(["gate", "--baseline", "a", "--candidate", "b", *options]) == code
         assert capsys.readouterr().out.startswith("FAIL")
     assert execute(["gate", "--baseline", "a", "--candidate", "b", "--threshold", "release.p9999 < 10s"]) == 4
+
+
+ASKED = sum(SAMPLE["outcomes"].values())
+DENIED = 0.03 * ASKED // 1
+ONLY_TAIL = {"latency_s.acquire_all.p99": lambda value: 2 * value}
+ONLY_CONTENDED = {"latency_s.handoff.p50": SAMPLE["latency_s"]["handoff"]["p90"]}
+ONLY_FAILED = {
+    "outcomes.acquired": lambda value: int(value - DENIED),
+    "outcomes.contended": lambda value: int(value + DENIED),
+    "outcome_shares.acquired": lambda value: value - DENIED / ASKED,
+    "outcome_shares.contended": lambda value: value + DENIED / ASKED,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "metric"),
+    [
+        (ONLY_TAIL, ["--metric", "acquire.p99", "--tolerance", "50%"], "acquire.p99"),
+        (ONLY_CONTENDED, ["--metric", "handoff.p50"], "handoff.p50"),
+        (ONLY_FAILED, [], "acquire.success"),
+    ],
+    ids=["the tail", "contention", "failed acquires"],
+)
+def test_a_candidate_that_is_worse_in_one_way_only_is_caught_by_the_metric_of_the_readme(
+    changes: Change, options: list[str], metric: str, capsys: Any
+) -> None:
+    assert gate(changes, *options) == 1
+    assert f"{metric} got worse" in " ".join(capsys.readouterr().out.split())
+    assert f"`{metric}`" in README.read_text("utf-8")
