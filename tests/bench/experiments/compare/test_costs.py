@@ -3,6 +3,7 @@
 import os
 import socket
 from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
@@ -53,19 +54,41 @@ def test_one_command_more_is_counted() -> None:
     assert counted(SET + SET + SET, OK * 3, 10)["commands"] == 3
 
 
-def test_a_connection_whose_ends_close_in_one_moment_ends_once() -> None:
-    """A client on a busy machine gave up just as its server did; the gate ended with a fault of lockbench itself."""
+@pytest.fixture
+def stage() -> Iterator[tuple[CountingRelay, socket.socket, Callable[[], Counter[str]]]]:
+    """A relay, the server behind it, and what it counts until a child says something that is there already."""
     said, says = os.pipe()
-    with os.fdopen(said, "rb") as stdout, socket.create_server(("127.0.0.1", 0)) as server:
+    with os.fdopen(said, "rb") as stdout, os.fdopen(says, "wb"), socket.create_server(("127.0.0.1", 0)) as server:
         child: Any = SimpleNamespace(
             process=SimpleNamespace(stdout=stdout), read_line=lambda: os.read(said, 9).decode()
         )
         with closing(CountingRelay([server.getsockname()[1]])) as relay:
-            client = socket.create_connection(("127.0.0.1", relay.ports[0]))
-            os.write(says, b"one")
-            assert relay.until_said(child)[1]["connections"] == 1
-            client.close()
-            server.accept()[0].close()
-            os.write(says, b"two")
-            assert relay.until_said(child)[0] == "two"
-    os.close(says)
+
+            def counts() -> Counter[str]:
+                os.write(says, b"a line")
+                return relay.until_said(child)[1]
+
+            yield relay, server, counts
+
+
+def test_a_connection_whose_ends_close_in_one_moment_ends_once(stage: Any) -> None:
+    """A client on a busy machine gave up just as its server did; the gate ended with a fault of lockbench itself."""
+    relay, server, counts = stage
+    client = socket.create_connection(("127.0.0.1", relay.ports[0]))
+    assert counts()["connections"] == 1
+    client.close()
+    server.accept()[0].close()
+    assert counts()["connections"] == 0
+
+
+def test_a_client_that_asks_for_tls_is_handed_on_and_not_counted(stage: Any) -> None:
+    relay, server, counts = stage
+    hello, alert = b"\x16\x03\x01\x00\x05hello", b"\x15\x03\x01\x00\x02\x02\x28"
+    with socket.create_connection(("127.0.0.1", relay.ports[0])) as client:
+        client.sendall(hello)
+        assert counts()["commands"] == 0
+        with server.accept()[0] as other_end:
+            assert other_end.recv(99) == hello
+            other_end.sendall(alert)
+            assert counts()["bytes_received"] == 0
+            assert client.recv(99) == alert
