@@ -228,3 +228,19 @@ def test_no_number_turns_a_word_that_is_not_green_into_one_that_is(word: str, ch
                 continue
             assert word_of("run", shown).kind is not Kind.GOOD, path
         with_other(made, ("safety", *path), value)
+
+
+@pytest.mark.parametrize("clock_error_s", [None, 0.001])
+def test_leases_of_several_clocks_may_be_drawn_over_each_other(clock_error_s: float | None) -> None:
+    """They are drawn as their own clocks told them, so an overlap in the picture is none of the verdict."""
+    made = copy.deepcopy(GOOD)
+    facts = {"host": "a", "about": "", "phase": "stopped", "leases": 1, "round_trip_s": None, "round_trips": 0}
+    worker = {**facts, "worker": 0, "clock_error_max_s": None, "clock_steps": 0, "same_clock": clock_error_s is None}
+    made["workers"] = [{**worker, "clock_error_s": clock_error_s, "cpu_ratio": made["generator"]["cpu_ratio"]}]
+    assert of_its_kind(made, "x").verdict.word == "SAFE"
+    made["safety"]["holders"][0]["rows"][0][5] = 1
+    if clock_error_s is None:
+        with pytest.raises(UsageError, match="1 leases overlap, and service_faults is 0"):
+            of_its_kind(made, "x")
+    else:
+        assert of_its_kind(made, "x").verdict.word == "SAFE"
