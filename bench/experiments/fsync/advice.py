@@ -209,7 +209,7 @@ def _choice(page: PlannerPage, tried: Tried) -> str:
 def _delay(page: PlannerPage) -> str:
     """How operations delay a restart."""
     if page.longest_ttl_ms is None:
-        return "its unit waits before each start (systemd: ExecStartPre=/bin/sleep <longest TTL plus 1 s>)"
+        return "its unit waits before each start (systemd: ExecStartPre=/bin/sleep <longest TTL plus 1 %, plus 1 s>)"
     delay_s = math.ceil(page.longest_ttl_ms / 1000 * DRIFT_FACTOR + DRIFT_S)
     more = ", with a longer TimeoutStartSec" if delay_s >= UNIT_TIMEOUT_S else ""
     return f"its unit waits before each start (systemd: ExecStartPre=/bin/sleep {delay_s}{more})"
