@@ -117,7 +117,7 @@ def delaying(delay_s: float) -> Service:
 
 
 def held_share(
-    service: Service, rate: float, *, limit_s: float, share: float, is_poisson: bool, probes: int = 100
+    service: Service, rate: float, *, limit_s: float, share: float, is_poisson: bool, probes: int = 60
 ) -> float:
     """The share of probes of which at most `share` of the SETs take longer than `limit_s`. A probe lasts as long as one
     of `capacity --quick` does: 0.5 s of warm-up, then 2 s, or up to 6 s where its percentile needs as many SETs."""
@@ -137,9 +137,8 @@ def held_share(
 
 
 def capacity_of(service: Service, most: float, **slo: Any) -> float:
-    """The rate up to which half of the probes hold: the highest one, below `most`."""
-    low, high = most / 4, most
-    while high / low > 1.005:
-        middle = (low * high) ** 0.5
-        low, high = (middle, high) if held_share(service, middle, **slo) >= 0.5 else (low, middle)
-    return low
+    """The highest rate below `most` that half of the probes hold; lower ones may not (`idling`)."""
+    rate = most
+    while held_share(service, rate, **slo) < 0.5:
+        rate /= 1.02
+    return rate

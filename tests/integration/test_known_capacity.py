@@ -134,7 +134,7 @@ def test_of_twenty_known_capacities_nineteen_lie_inside_and_no_word_is_wrong(tmp
     assert sum(one.word in ("FOUND", "NOT KEPT") for one in found) >= 12, found
 
 
-SHORT = ("--duration", "500ms", "--warmup", "100ms", "--budget", "12s")
+SHORT = ("--duration", "500ms", "--warmup", "100ms", "--budget", "10s")
 
 
 @pytest.mark.parametrize("known", [KNOWN[1], KNOWN[4], KNOWN[9]], ids=lambda known: known.name)

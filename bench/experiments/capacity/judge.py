@@ -10,6 +10,7 @@
 Source: p99 of M/M/1 is ln 100 ÷ (μ − λ); Student's t for the latency at the target. Pure.
 """
 
+import dataclasses
 import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,6 +41,7 @@ from bench.report.figures import counted, latency, percent
 from bench.scenario import Scenario
 
 LEAST_PROBES, MOST_PROBES = 8, 40
+MIDDLE = (0.4, 0.6, 0.8)  # of what the fastest closed loop made
 HIGHER = 1.1  # times the rate that the model proposes, for each probe in a row that told nothing
 LEAST_TARGET = 4  # probes at the target, all of which held: with fewer it may as well hold half of the time
 NEAR, LEAST_NEAR = 1.25, 2  # an end is borne out by so many probes, no further than this factor beyond it
@@ -107,41 +109,38 @@ def next_probe(findings: Findings, slo: Slo) -> tuple[RateInterval, float | None
 def _rate_against_hope(findings: Findings, slo: Slo) -> float | None:
     """The rate of the next probe where no closed loop kept the SLO, and nothing has held yet; None: as the model says.
 
-    A server that never answers in time misses at every rate. Two probes at the lowest rate and two at half of what the
-    closed loops made show that in seconds. The model alone would go down step by step, and a short budget would end
-    first. The lowest rate alone shows nothing: a server that is slow after each rest may keep every higher one.
+    A server that never answers in time misses at every rate. Two probes at the lowest rate and one at each of `MIDDLE`
+    show that in seconds. The model alone would go down step by step, and a short budget would end first. The lowest
+    rate alone shows nothing: a server that is slow after each rest may keep every higher one.
     """
     if loops_within(findings, slo) or any(probe.seen is Seen.HELD for probe in findings.probes):
         return None
-    for rate in (LOWEST, _middle(findings)):
+    for rate, least in _against_hope(findings):
         made = _around(findings, rate)
         telling = [seen for seen in made if seen in says(findings)]
-        if len(telling) < LEAST_NEAR and len(made) < 2 * LEAST_NEAR:
+        if len(telling) < least and len(made) < 2 * least:
             return rate
     return None
 
 
-def _middle(findings: Findings) -> float:
-    """Half of what the fastest closed loop made, operations/s: neither next to nothing nor an overload."""
+def _against_hope(findings: Findings) -> list[tuple[float, int]]:
+    """The rates (operations/s) whose misses show that none holds, and how many misses each takes."""
     fastest = max((loop.achieved_per_s or 0.0 for loop in findings.callers), default=0.0)
-    return max(float(f"{fastest / 2:.3g}"), LOWEST)
+    middle = [(float(f"{share * fastest:.3g}"), 1) for share in MIDDLE if share * fastest > LOWEST]
+    return [(LOWEST, LEAST_NEAR), *middle]
 
 
 def _holds_nowhere(findings: Findings) -> bool:
-    """Whether rates next to none missed, and a rate in the middle, and none held."""
-    rates = (LOWEST, _middle(findings))
+    """Whether rates next to none missed, and those in the middle, and none held."""
     is_any_held = any(probe.seen is Seen.HELD for probe in findings.probes)
-    return not is_any_held and all(_around(findings, rate).count(Seen.MISSED) >= LEAST_NEAR for rate in rates)
+    wanted = _against_hope(findings)
+    return not is_any_held and all(_around(findings, rate).count(Seen.MISSED) >= least for rate, least in wanted)
 
 
 def _around(findings: Findings, rate: float) -> list[Seen]:
-    """What the probes at the lowest rate showed, or those in the middle and above."""
-    is_lowest = rate <= LOWEST
-    return [
-        probe.seen
-        for probe in findings.probes
-        if (probe.rate_per_s <= LOWEST if is_lowest else probe.rate_per_s >= rate)
-    ]
+    """What the probes at a rate showed; below the lowest rate there is none."""
+    least = 0.0 if rate <= LOWEST else rate * 0.99
+    return [probe.seen for probe in findings.probes if least <= probe.rate_per_s <= rate * 1.01]
 
 
 def capacity_of(findings: Findings, slo: Slo) -> Capacity:
@@ -197,14 +196,15 @@ def _looks(probes: Sequence[Probe], of: Container[Seen]) -> list[Look]:
 def point_of(point: SweepPoint, findings: Findings, plan: CapacityPlan) -> CapacityPoint:
     """Return what the findings at one point come to."""
     capacity = capacity_of(findings, plan.slo)
+    told = _as_told(findings)
     near = at_capacity(findings.probes, capacity)
     kept = loops_within(findings, plan.slo)
     held = any(probe.seen is Seen.HELD for probe in findings.probes)
     is_silent = held and capacity.low is None and capacity.high is None  # too few probes for either end
     agrees, contradicted = (None, False) if is_silent else agreement(capacity, kept)
     contradictions = [agrees] if agrees and contradicted and not capacity.at_least else []
-    contradictions += _probes_against(findings.probes, capacity, plan.target_rate_per_s)
-    word, reasons = _word(findings, capacity, plan, contradictions)
+    contradictions += _probes_against(told.probes, capacity, plan.target_rate_per_s)
+    word, reasons = _word(told, capacity, plan, contradictions)
     return CapacityPoint(
         variables=dict(point.variables),
         scenario=point.scenario.shown(),
@@ -213,12 +213,20 @@ def point_of(point: SweepPoint, findings: Findings, plan: CapacityPlan) -> Capac
         reasons=tuple(reasons),
         capacity=capacity,
         knee=_knee(findings.probes, capacity),
-        headroom=_headroom(findings, capacity, plan, is_contradicted=bool(contradictions)),
+        headroom=_headroom(told, capacity, plan, is_contradicted=bool(contradictions)),
         next_limit=next_limit(near.uses if near else (), _gave_out(findings) if capacity.high is None else ""),
         probes=tuple(findings.probes),
         callers=tuple(sorted(findings.callers, key=lambda loop: loop.users)),
         agreement=agrees,
     )
+
+
+def _as_told(findings: Findings) -> Findings:
+    """The findings whose paused probes are misses, where they tell of the machine as it is now."""
+    if Seen.PAUSED not in says(findings):
+        return findings
+    probes = [replace(probe, seen=Seen.MISSED) if probe.seen is Seen.PAUSED else probe for probe in findings.probes]
+    return dataclasses.replace(findings, probes=probes)
 
 
 def _gave_out(findings: Findings) -> str:
