@@ -133,7 +133,7 @@ class Away:
     def _give(self, msg: Message, **_: object) -> None:
         """How much fits, a list of the files and their sizes, or a piece of one."""
         folder, scenario = self._folder, self._scenario
-        if folder is None or scenario is None:
+        if folder is None or scenario is None or self._unwanted:
             return
         self._asked += 1
         name, at = msg.data["name"], msg.data["at"]
@@ -143,17 +143,16 @@ class Away:
         elif name == PACKED:
             answer = self._worked(("pack", at), partial(_packed, folder, at))
         else:
-            with (folder / Path(name).name).open("rb") as file:
-                file.seek(at)
-                answer = {"bytes": file.read(PIECE_BYTES)}
+            answer = _piece(folder / Path(name).name, at)
         self._runner.send_message(PIECE, {**msg.data, **answer})
 
     def _worked(self, what: tuple[object, ...], work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         if what not in self._jobs:
-            self._jobs[what] = gevent.spawn(get_hub().threadpool.apply, work)
+            self._jobs[what] = gevent.spawn(get_hub().threadpool.apply, _tried, (work,))
         job = self._jobs[what]
         job.join()
-        return job.value or {"failed": str(job.exception)}
+        answer: dict[str, Any] = job.value or {"failed": str(job.exception)}
+        return answer
 
     def _note_taken(self, msg: Message, **_: object) -> None:
         """The leader has the history, or wants none of it: then this worker still works on it, and is told to quit."""
@@ -168,6 +167,24 @@ class Away:
         if guard is not None:
             guard.close()
         self._taken.set()
+
+
+def _tried(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What it comes to, or why it failed; an exception in the hub's pool would be printed."""
+    try:
+        return work()
+    except Exception as error:  # noqa: BLE001 - whatever it is, the leader learns of it
+        return {"failed": f"{type(error).__name__}: {error}"}
+
+
+def _piece(path: Path, at: int) -> dict[str, Any]:
+    """A piece of a file, or why there is none: the folder may have gone, as nobody wants it."""
+    try:
+        with path.open("rb") as file:
+            file.seek(at)
+            return {"bytes": file.read(PIECE_BYTES)}
+    except OSError as error:
+        return {"failed": str(error)}
 
 
 def _folded(folder: Path, scenario: Scenario, window_ns: tuple[int, int], budget: float) -> dict[str, Any]:

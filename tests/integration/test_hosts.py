@@ -37,7 +37,7 @@ def ahead(seconds: int) -> tuple[str, ...]:
 @contextmanager
 def workers(folder: Path, port: int, *hosts: tuple[str, ...]) -> Iterator[list[psutil.Process]]:
     """`lockbench worker`, once per host; who outlives the test is ended."""
-    words = (sys.executable, "-m", "bench", "worker", "--master", f"127.0.0.1:{port}")
+    words = (sys.executable, "-m", "bench", "worker", "--master", f"127.0.0.1:{port}", "--wait", "120s")
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
     running = []
     for number, host in enumerate(hosts):

@@ -82,7 +82,7 @@ def led(folder: Path, fleet: Fleet, workers: int, duration_s: float = DURATION_S
     port = free_port()
     here = ("--expect-workers", workers, "--bind", f"127.0.0.1:{port}", "--out", "out", "--duration", f"{duration_s}s")
     leader = started(folder, "run", *targets(fleet), *LOAD, *here)
-    words = (sys.executable, "-m", "bench", "worker", "--master", f"127.0.0.1:{port}")
+    words = (sys.executable, "-m", "bench", "worker", "--master", f"127.0.0.1:{port}", "--wait", "120s")
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
     running = []
     for place in range(workers):

@@ -19,7 +19,7 @@ from bench.measure.workers import WorkerNote, is_ending, read_workers, write_not
 from bench.scenario import load
 from bench.workloads import conductor as conducting
 from bench.workloads import hosts as hosting
-from bench.workloads.away import NOTE, PIECE, TAKEN, WANT, Away
+from bench.workloads.away import FOLDED, NOTE, PACKED, PIECE, TAKEN, WANT, Away
 from bench.workloads.conductor import Conductor
 from bench.workloads.ending import Progress
 from bench.workloads.hosts import Hosts
@@ -283,6 +283,26 @@ def test_a_worker_that_was_lost_is_told_so_should_it_come_back(make: Make) -> No
     worker.dies_at = None
     gevent.sleep(0.01)
     assert worker.heard[-1] == (TAKEN,), "it lies in its socket"
+
+
+def test_a_worker_whose_history_nobody_wants_answers_without_a_traceback(
+    make: Make, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It was lost and has come back: the folder goes while questions still lie in its socket."""
+    worker = make(1).workers["one"]
+    said: list[Any] = []
+    worker.say = lambda _kind, data=None: said.append(data)  # type: ignore[method-assign]
+    worker.away._runner.send_message = worker.say
+    for path in worker.folder.iterdir():
+        path.unlink()
+    for name in (FOLDED, PACKED, "history-0-1.pack"):
+        question = {"name": name, "at": 0, "window_ns": (0, 1), "budget": 1.0}
+        worker.away._give(SimpleNamespace(data=question))
+    assert ["failed" in answer for answer in said] == [True] * 3
+    worker.away._unwanted = "it was lost"
+    worker.away._give(SimpleNamespace(data={"name": FOLDED, "at": 1, "window_ns": (0, 1), "budget": 1.0}))
+    assert len(said) == 3
+    assert "Traceback" not in "".join(capfd.readouterr())
 
 
 def test_whoever_wants_locust_to_quit_waits_for_an_end_that_has_begun(make: Make) -> None:
