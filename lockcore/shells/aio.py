@@ -1,8 +1,8 @@
 """Waiting by tasks: *the loop's readers step the waiting task straight from the I/O callback*.
 
-Rules: one engine per event loop (asyncio's own or uvloop). A task that is cancelled where it waits abandons its round.
-A batch leaves at once when little is in flight, else once per turn of the loop. The first attempt and the release take
-a short cut past the step generator (tasks.py).
+Rules: one engine per event loop (asyncio's own or uvloop). A task that is cancelled where it waits
+abandons its round. A batch leaves at once when little is in flight, else once per turn of the loop.
+The first attempt and the release take a short cut past the step generator (tasks.py).
 """
 
 import asyncio
@@ -52,37 +52,50 @@ class AsyncDriver(LoopDriver):
         driver.admit([job.result() for job in jobs])
         return driver
 
-    # -- the three operations -----------------------------------------------------------------------------------------
+    # -- the three operations ----------------------------------------------------------------------
 
     async def try_acquire(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Lease | Denied:
         """See AsyncRedlock.try_acquire."""
-        short, told, result, begun_ns = self._shortcut, self.engine.listener, None, 0
+        short = self._shortcut
+        told = self.engine.listener
+        result = None
+        begun_ns = 0
         try:
             round_ = short.set_round(resource, ttl_ms, wait_ms, told)
             if round_ is None:
                 begun_ns = monotonic_ns()
-                line = Acquisition(self.engine, resource, self.engine.terms(ttl_ms), wait_ms, begun_ns, self.random)
+                line = Acquisition(
+                    self.engine, resource, self.engine.terms(ttl_ms), wait_ms, begun_ns, self.random
+                )
                 result = await self.drive(line.steps(begun_ns))
                 return result
             try:
-                place = short.submit(round_)  # in here: a signal's handler may raise before it has returned
+                place = short.submit(
+                    round_
+                )  # in here: a signal's handler may raise before it has returned
                 if place is not None:
                     await place
                 else:
                     self.check_open()
-                    await asyncio.sleep(0)  # settled without waiting: who tries again at once must not starve the loop
+                    await asyncio.sleep(
+                        0
+                    )  # settled without waiting: who tries again at once must not starve the loop
                 result = short.lease(round_, told)
                 if result is not None:
                     told = None  # was told
                     return result
                 self.check_open()
                 begun_ns = round_.started_ns
-                first = Acquisition(self.engine, resource, round_.terms, wait_ms, begun_ns, self.random)
+                first = Acquisition(
+                    self.engine, resource, round_.terms, wait_ms, begun_ns, self.random
+                )
                 result = await self.drive(first.after(round_, short.now()))
                 return result
             except BaseException:
                 round_.abandon()
-                if short.is_telling:  # interrupted while the observer heard of the lease: it is not told twice
+                if (
+                    short.is_telling
+                ):  # interrupted while the observer heard of the lease: it is not told twice
                     short.is_telling = False
                     told = None
                 raise
@@ -146,7 +159,9 @@ class AsyncDriver(LoopDriver):
         else:
             await asyncio.sleep(0)  # as in try_acquire
 
-    def background(self, steps: Generator[Wanted, int, T], done: Callable[[T], None]) -> Callable[[], object]:
+    def background(
+        self, steps: Generator[Wanted, int, T], done: Callable[[T], None]
+    ) -> Callable[[], object]:
         """Run steps in a task of their own, then `done` with their value; returns what stops them."""
 
         async def run() -> None:
@@ -168,14 +183,17 @@ class AsyncDriver(LoopDriver):
                 await asyncio.sleep(LOOK_S)
             if not self.closed:
                 self.wake()
-                await asyncio.sleep(0)  # who was woken runs, and gives back what it may not take any more
+                await asyncio.sleep(
+                    0
+                )  # who was woken runs, and gives back what it may not take any more
         finally:
             self.end_close(closing)
             self._stop_timer()
             self.wake()
 
     def close_soon(self) -> None:
-        """See LoopDriver.close_soon. A loop that does not run may never run again: then it is done here."""
+        """See LoopDriver.close_soon. A loop that does not run may never run again: then it is done
+        here."""
         if self._loop.is_running():
             self._loop.call_soon_threadsafe(self.close_now)
         else:
@@ -186,7 +204,7 @@ class AsyncDriver(LoopDriver):
         super().close_now()
         self._stop_timer()
 
-    # -- hooks of LoopDriver -------------------------------------------------------------------------------------------
+    # -- hooks of LoopDriver -----------------------------------------------------------------------
 
     def _hand_out(self) -> None:
         step_all(self.engine, at_once=asyncio.current_task(self._loop) is None)
@@ -224,7 +242,8 @@ class AsyncDriver(LoopDriver):
         self._loop.add_reader(wire.fileno, readable, index)
 
     def _readable_at_last(self, index: int) -> None:
-        """uvloop tells of a reset once, together with the bytes before it, and then watches the socket no more."""
+        """uvloop tells of a reset once, together with the bytes before it, and then watches the
+        socket no more."""
         wire = self.wires[index]
         self.readable(index)
         if wire is not None and wire is self.wires[index] and (code := wire.error()):
@@ -248,7 +267,9 @@ class AsyncDriver(LoopDriver):
     def _shake(self, target: InstanceTarget) -> asyncio.Future[Shaken]:
         try:
             return self._loop.run_in_executor(None, shaken, target)
-        except RuntimeError as error:  # the executor was shut down: the interpreter, or the loop, is ending
+        except (
+            RuntimeError
+        ) as error:  # the executor was shut down: the interpreter, or the loop, is ending
             failed: asyncio.Future[Shaken] = self._loop.create_future()
             failed.set_result(InstanceClosedError(target.address, str(error)))
             return failed
@@ -261,7 +282,9 @@ class AsyncDriver(LoopDriver):
         self._shake(self.targets[index]).add_done_callback(shook)
 
 
-def _tell_ended(told: Listener, resource: str, result: Lease | Denied | None, begun_ns: int) -> None:
+def _tell_ended(
+    told: Listener, resource: str, result: Lease | Denied | None, begun_ns: int
+) -> None:
     try:
         told.ended(resource, result, begun_ns)
     except BaseException:  # an interrupt, which came while the observer ran
@@ -275,5 +298,6 @@ def is_uvloop(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 def _whole_ms_s(delay_ns: int) -> float:
-    """`delay_ns` in s, rounded up to ms: uvloop rounds, and what fires early would have to wait again at once."""
+    """`delay_ns` in s, rounded up to ms: uvloop rounds, and what fires early would have to wait
+    again at once."""
     return max(0, -(-delay_ns // NS_PER_MS)) / 1000

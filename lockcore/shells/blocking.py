@@ -1,9 +1,10 @@
 """Waiting by threads: *one daemon I/O thread per Redlock carries the calls of all others*.
 
-Rules: a caller leaves a job in the I/O thread's inbox (polled.py) and sleeps on a lock of its own; one whose signal
-handler locks, too, has a second lock for that. One that is interrupted there leaves word that it is gone. The I/O
-thread itself (a `__del__` collected there, an observer) waits for nobody. A lease is its caller's by the caller's own
-reading of the clock, always the last thing done (call.py). At interpreter exit what is queued is still sent.
+Rules: a caller leaves a job in the I/O thread's inbox (polled.py) and sleeps on a lock of its own;
+one whose signal handler locks, too, has a second lock for that. One that is interrupted there
+leaves word that it is gone. The I/O thread itself (a `__del__` collected there, an observer) waits
+for nobody. A lease is its caller's by the caller's own reading of the clock, always the last thing
+done (call.py). At interpreter exit what is queued is still sent.
 """
 
 from __future__ import annotations
@@ -61,17 +62,21 @@ class ThreadDriver(PolledDriver):
         try:
             driver.admit(results)
             driver._thread.start()
-        except BaseException:  # refused, or no more threads: nobody would ever close what is open by now
+        except (
+            BaseException
+        ):  # refused, or no more threads: nobody would ever close what is open by now
             driver.discard()
             raise
         _OPEN.add(driver)
         return driver
 
-    # -- the three operations: in the caller's thread -----------------------------------------------------------------
+    # -- the three operations: in the caller's thread ----------------------------------------------
 
     def try_acquire(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Lease | Denied:
         """See Redlock.try_acquire."""
-        told, result, begun_ns = self.engine.listener, None, monotonic_ns()
+        told = self.engine.listener
+        result = None
+        begun_ns = monotonic_ns()
         if told is not None:
             told.begun()
         try:
@@ -81,14 +86,18 @@ class ThreadDriver(PolledDriver):
             if told is not None:
                 self._tell_ended(told, resource, result, begun_ns)
 
-    def _tell_ended(self, told: Listener, resource: str, result: Lease | Denied | None, begun_ns: int) -> None:
+    def _tell_ended(
+        self, told: Listener, resource: str, result: Lease | Denied | None, begun_ns: int
+    ) -> None:
         try:
             told.ended(resource, result, begun_ns)
         except BaseException:  # an interrupt, which came while the observer ran
             self._post(partial(give_back, result))
             raise
 
-    def _try_acquire(self, resource: str, ttl_ms: int, wait_ms: float, started_ns: int) -> Lease | Denied:
+    def _try_acquire(
+        self, resource: str, ttl_ms: int, wait_ms: float, started_ns: int
+    ) -> Lease | Denied:
         if self.engine.retired or threading.get_ident() == self._io:
             self.check_caller()
             self.check_open()
@@ -99,7 +108,9 @@ class ThreadDriver(PolledDriver):
             return self._carry(steps, judged=True, undo=give_back)
         round_: SetRound | None = None
         try:
-            round_ = won = self._carry(self._attempt(resource, ttl_ms, started_ns), undo=SetRound.abandon)
+            round_ = won = self._carry(
+                self._attempt(resource, ttl_ms, started_ns), undo=SetRound.abandon
+            )
             if won.watched:
                 self._post(self._expect)
             now_ns = monotonic_ns()
@@ -139,8 +150,11 @@ class ThreadDriver(PolledDriver):
         self.check_caller()
         return self._carry(steps, judged=True)
 
-    def background(self, steps: Generator[Wanted, int, T], done: Callable[[T], None]) -> Callable[[], object]:
-        """Run steps beside all callers, then `done` with their value in a thread. Returns what stops them."""
+    def background(
+        self, steps: Generator[Wanted, int, T], done: Callable[[T], None]
+    ) -> Callable[[], object]:
+        """Run steps beside all callers, then `done` with their value in a thread. Returns what
+        stops them."""
 
         def tell() -> None:
             self.calls.discard(call)
@@ -174,15 +188,21 @@ class ThreadDriver(PolledDriver):
         return self.try_acquire, self.try_release
 
     def check_caller(self) -> None:
-        """Raises unless the current thread may wait here, ForeignProcessError, and InstanceClosedError."""
+        """Raises unless the current thread may wait here, ForeignProcessError, and
+        InstanceClosedError."""
         self.check_usable()
         if threading.get_ident() == self._io:
             raise CannotWaitError("in its own I/O thread (a __del__ or an observer)")
 
     def _carry(
-        self, steps: Generator[Any, int, T], *, judged: bool = False, undo: Callable[[Any], None] | None = None
+        self,
+        steps: Generator[Any, int, T],
+        *,
+        judged: bool = False,
+        undo: Callable[[Any], None] | None = None,
     ) -> T:
-        """Have the I/O thread run `steps` and return their value; `undo` takes it back from a caller who is gone."""
+        """Have the I/O thread run `steps` and return their value; `undo` takes it back from a
+        caller who is gone."""
         spare: list[threading.Lock] | None = getattr(self._own, "spare", None)
         is_nested = spare == []
         if spare is None:
@@ -198,17 +218,21 @@ class ThreadDriver(PolledDriver):
             spare.append(lock)
             return value
         except BaseException:
-            self._post(call.abandon)  # its lock may still be released for it: nobody uses that again
+            self._post(
+                call.abandon
+            )  # its lock may still be released for it: nobody uses that again
             raise
 
     def _taken(self, call: Call, lock: threading.Lock) -> Any:
-        """Sleep until there is something to take, and take it: a lease on offer only while it is valid."""
+        """Sleep until there is something to take, and take it: a lease on offer only while it is
+        valid."""
         while True:
             while not lock.acquire(timeout=ALIVE_S):
                 if not self._thread.is_alive():
                     raise InstanceClosedError("all instances", "this Redlock is closed")
                 self._ring()
-            is_over, value = call.over, call.take()
+            is_over = call.over
+            value = call.take()
             if is_over:
                 return value
             self._post(self._expect)
@@ -219,7 +243,9 @@ class ThreadDriver(PolledDriver):
                 value.lease.granted_ns = now_ns
                 return value.lease
 
-    def _attempt(self, resource: str, ttl_ms: int, started_ns: int) -> Generator[Round, int, SetRound]:
+    def _attempt(
+        self, resource: str, ttl_ms: int, started_ns: int
+    ) -> Generator[Round, int, SetRound]:
         round_ = self.engine.set_round(resource, self.engine.terms(ttl_ms), started_ns)
         try:
             yield round_
@@ -229,7 +255,9 @@ class ThreadDriver(PolledDriver):
         return round_
 
     def _wait_in_line(self, resource: str, ttl_ms: int, wait_ms: float, started_ns: int) -> Steps:
-        line = Acquisition(self.engine, resource, self.engine.terms(ttl_ms), wait_ms, started_ns, self.random)
+        line = Acquisition(
+            self.engine, resource, self.engine.terms(ttl_ms), wait_ms, started_ns, self.random
+        )
         return (yield from line.steps(monotonic_ns()))
 
     def _release(self, lease: Lease, now_ns: int) -> Generator[Round, int, Outcome]:

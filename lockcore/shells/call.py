@@ -1,9 +1,11 @@
-"""One operation of a thread, carried out by another: *steps, run where the engine lives → a value for who waits*.
+"""One operation of a thread, carried out by another: *steps, run where the engine lives → a value
+for who waits*.
 
-Rules: the I/O thread runs the steps; the caller only sleeps, and takes. What is put into its `hand` is its own from the
-moment it takes it out, and ours to take back until then: one of the two gets it, never both. A lease is offered where
-the caller judges it (`judged`): it reads the clock with the lease in its hand, keeps it or not, and says so (`taken`,
-`go_on`) without waiting again. All methods but `take` run in the I/O thread.
+Rules: the I/O thread runs the steps; the caller only sleeps, and takes. What is put into its `hand`
+is its own from the moment it takes it out, and ours to take back until then: one of the two gets
+it, never both. A lease is offered where the caller judges it (`judged`): it reads the clock with
+the lease in its hand, keeps it or not, and says so (`taken`, `go_on`) without waiting again. All
+methods but `take` run in the I/O thread.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from lockcore.turns import Offer, Turn, Wanted
 
 
 class Carrier(Protocol):
-    """The I/O thread as a call sees it. `calls`: those whose callers have yet to take what came of them."""
+    """The I/O thread as a call sees it. `calls`: those whose callers have yet to take what came of
+    them."""
 
     calls: set[Call]
 
@@ -31,10 +34,21 @@ class Carrier(Protocol):
 
 
 class Call:
-    """`over`: what `take` gives is the value, else an `Offer`. `wake` is called when there is something to take.
-    `undo`: takes a value back; what has one is an acquire."""
+    """`over`: what `take` gives is the value, else an `Offer`. `wake` is called when there is
+    something to take. `undo`: takes a value back; what has one is an acquire."""
 
-    __slots__ = ("_error", "_hand", "_judged", "_offered", "_steps", "_value", "carrier", "over", "undo", "wake")
+    __slots__ = (
+        "_error",
+        "_hand",
+        "_judged",
+        "_offered",
+        "_steps",
+        "_value",
+        "carrier",
+        "over",
+        "undo",
+        "wake",
+    )
 
     def __init__(
         self,
@@ -60,7 +74,9 @@ class Call:
         try:
             return self._hand.pop()
         except IndexError:
-            raise self._error or InstanceClosedError("all instances", "this Redlock is closed") from None
+            raise self._error or InstanceClosedError(
+                "all instances", "this Redlock is closed"
+            ) from None
 
     def start(self) -> None:
         """Run the steps up to their first wait."""
@@ -83,7 +99,8 @@ class Call:
         self.go_on(now_ns)
 
     def fail(self, error: Exception) -> None:
-        """The wait cannot end; or nobody may take what has come of it any more, unless the caller has it by now."""
+        """The wait cannot end; or nobody may take what has come of it any more, unless the caller
+        has it by now."""
         if self.over and self.undo is None:
             return
         if self.over or self._offered:
@@ -139,7 +156,9 @@ class Call:
             if wanted.outcome is None:
                 wanted.waiter = self
                 return
-            due_ns = monotonic_ns()  # settled without waiting: who tries again at once must not starve the I/O thread
+            due_ns = (
+                monotonic_ns()
+            )  # settled without waiting: who tries again at once must not starve the I/O thread
         self.carrier.call_at(due_ns, lambda: self.go_on(monotonic_ns()))
 
 
@@ -151,6 +170,7 @@ def locked() -> Lock:
 
 
 def ring(lock: Lock) -> None:
-    """Wake who sleeps on `lock`; twice is once, should it not have woken yet. Only the I/O thread rings."""
+    """Wake who sleeps on `lock`; twice is once, should it not have woken yet. Only the I/O thread
+    rings."""
     if lock.locked():
         lock.release()

@@ -1,8 +1,8 @@
-"""The connections of one Redlock: *handshakes that end, sockets that break, forks → instances that vote, or do not*,
-from the first contact until nothing keeps it from being closed.
+"""The connections of one Redlock: *handshakes that end, sockets that break, forks → instances that
+vote, or do not*, from the first contact until nothing keeps it from being closed.
 
-Rules: everything here runs in the loop's own thread. A child process refuses to be used: it would share sockets with
-its parent and repeat owner tokens, and marking it costs nothing per operation.
+Rules: everything here runs in the loop's own thread. A child process refuses to be used: it would
+share sockets with its parent and repeat owner tokens, and marking it costs nothing per operation.
 """
 
 import os
@@ -24,7 +24,9 @@ from lockcore.shells.wire import Wire
 
 LOOK_S = 0.001  # between two looks whether a close is over
 GRACE_NS = 100 * NS_PER_MS  # so long nobody gives a lease back: they are held, or forgotten
-STILL_NS = 10 * NS_PER_MS  # more between two looks does not count: this process stood still, and its holders with it
+STILL_NS = (
+    10 * NS_PER_MS
+)  # more between two looks does not count: this process stood still, and its holders with it
 CANNOT_HEAR = (
     "retry policy push polls: no quorum of these servers lets this user GETRANGE, PUBLISH and SUBSCRIBE over "
     "RESP3 with CLIENT TRACKING; the README lists what an ACL needs for it"
@@ -32,7 +34,8 @@ CANNOT_HEAR = (
 
 
 class Connections:
-    """One engine and its sockets. `calls`: operations whose callers have yet to take what came of them."""
+    """One engine and its sockets. `calls`: operations whose callers have yet to take what came of
+    them."""
 
     # Given by a subclass:
     _want_flush: Callable[[], None]  # a batch begins
@@ -40,7 +43,9 @@ class Connections:
     _watch: Callable[[int, Wire], None]
     _watch_writes: Callable[[int, bool], None]  # as long as they are wanted
     _unwatch: Callable[[int], None]
-    _connect_later: Callable[[int], None]  # run `shake` where it may block, then `connected` in the loop's thread
+    _connect_later: Callable[
+        [int], None
+    ]  # run `shake` where it may block, then `connected` in the loop's thread
     flush: Callable[[], None]  # send what is batched
     arm: Callable[[int], None]  # set the timer to the next tick
 
@@ -56,17 +61,19 @@ class Connections:
         _KNOWN.add(self)
 
     def make_foreign(self) -> None:
-        """This process is a child of the one that connected. The sockets stay as they are: what watches them (an epoll
-        set) may still be shared with the parent. Nothing is sent to them: what our copies of its callers clean up may
-        be what the parent is just being granted."""
+        """This process is a child of the one that connected. The sockets stay as they are: what
+        watches them (an epoll set) may still be shared with the parent. Nothing is sent to them:
+        what our copies of its callers clean up may be what the parent is just being granted."""
         self.engine.foreign = self.engine.retired = self.closed = True
         self.engine.voters = ()
         for pipe in self.engine.pipes:
             pipe.transmit = (lambda _data: 0) if pipe.is_open else None  # drops it
-        self._inherited, self.wires = self.wires, [None] * len(self.wires)
+        self._inherited = self.wires
+        self.wires = [None] * len(self.wires)
 
     def admit(self, shaken: Sequence[Shaken]) -> None:
-        """The first contact with all. Raises InstanceError when one is refused or a quorum is out of reach."""
+        """The first contact with all. Raises InstanceError when one is refused or a quorum is out
+        of reach."""
         failures = [result for result in shaken if isinstance(result, InstanceError)]
         reached = len(shaken) - len(failures)
         try:
@@ -90,7 +97,8 @@ class Connections:
                     result.sock.close()
             self.shut()
             raise
-        # a closer look costs two connections, and nobody reads the cause of a later failure in a hurry
+        # a closer look costs two connections, and nobody reads the cause of a later failure in a
+        # hurry
         self.targets = [replace(target, look_closer=False) for target in self.targets]
         self.arm(monotonic_ns())
 
@@ -106,7 +114,8 @@ class Connections:
         self._wake_later()
 
     def _attach(self, index: int, result: Shaken) -> InstanceRefusedError | None:
-        engine, now_ns = self.engine, monotonic_ns()
+        engine = self.engine
+        now_ns = monotonic_ns()
         if isinstance(result, Connected):
             twin = twin_of(engine.members, index, result.hello)
             if twin is None:
@@ -157,13 +166,15 @@ class Connections:
 
 
 class Drain:
-    """How a Redlock is closed, in this order: no attempt is begun any more, and who waits for one is told; what is in
-    flight is waited for, and so is every lease as long as holders give theirs back; what nobody has taken by the
-    deadline is released; what is owed goes out where a connection can be had at once.
+    """How a Redlock is closed, in this order: no attempt is begun any more, and who waits for one
+    is told; what is in flight is waited for, and so is every lease as long as holders give theirs
+    back; what nobody has taken by the deadline is released; what is owed goes out where a
+    connection can be had at once.
     """
 
     def __init__(self, driver: Connections, drain_s: float) -> None:
-        self._driver, self._engine = driver, driver.engine
+        self._driver = driver
+        self._engine = driver.engine
         self._looked_ns = now_ns = monotonic_ns()
         self._idle_ns = 0
         self.deadline_ns = now_ns + int(drain_s * NS_PER_S)
@@ -176,9 +187,12 @@ class Drain:
         engine = self._engine
         if now_ns >= self.deadline_ns:
             return True
-        held, since_ns, self._looked_ns = engine.asked - engine.given_back, now_ns - self._looked_ns, now_ns
+        held = engine.asked - engine.given_back
+        since_ns = now_ns - self._looked_ns
+        self._looked_ns = now_ns
         if not engine.is_idle or self._driver.calls or self._owes(now_ns) or held != self._held:
-            self._idle_ns, self._held = 0, held
+            self._idle_ns = 0
+            self._held = held
             return False
         self._idle_ns += min(since_ns, STILL_NS)
         return held <= 0 or self._idle_ns >= GRACE_NS
@@ -195,7 +209,8 @@ class Drain:
         return any(members[index].connecting for index in owed)
 
     def give_up(self) -> None:
-        """Release what is still undecided, and what is settled but nobody has taken. The driver then sends it."""
+        """Release what is still undecided, and what is settled but nobody has taken. The driver
+        then sends it."""
         self._engine.deadlines.expire(FAR_FUTURE_NS)
         for settled in self._engine.ready:
             if isinstance(settled, SetRound):

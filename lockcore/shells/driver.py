@@ -1,7 +1,7 @@
 """What every way of waiting shares: *sockets, time and one engine → rounds to wake*.
 
-Rules: a driver adds how to watch a socket, how to wait and how to run something that blocks; it decides nothing.
-Everything here runs in the loop's own thread.
+Rules: a driver adds how to watch a socket, how to wait and how to run something that blocks; it
+decides nothing. Everything here runs in the loop's own thread.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -35,7 +35,9 @@ class LoopDriver(Connections):
     # Given by a subclass:
     _tick_later: Callable[[int], None]  # after so many ns
     _soon: Callable[[Callable[[], None]], None]  # have the loop call it in its next turn
-    _stay_awake: Callable[[], None]  # have the loop not sleep but call `look_again` in every turn, until it says no
+    _stay_awake: Callable[
+        [], None
+    ]  # have the loop not sleep but call `look_again` in every turn, until it says no
     _hand_out: Callable[[], None]  # wake whoever waits for what is settled (awaited.py)
 
     def __init__(self, targets: Sequence[InstanceTarget], settings: Settings) -> None:
@@ -58,12 +60,16 @@ class LoopDriver(Connections):
                 cancel()
         self.keepers.clear()
 
-    def background(self, steps: Generator[Wanted, int, T], done: Callable[[T], None]) -> Callable[[], object]:
-        """Run steps beside all callers, then `done` with their value. Returns what stops them, without `done`."""
+    def background(
+        self, steps: Generator[Wanted, int, T], done: Callable[[T], None]
+    ) -> Callable[[], object]:
+        """Run steps beside all callers, then `done` with their value. Returns what stops them,
+        without `done`."""
         raise NotImplementedError
 
     def beside(self, job: Callable[[], object]) -> None:
-        """Run the user's code, which may wait, where it keeps nobody. In a loop it cannot wait, so it runs at once."""
+        """Run the user's code, which may wait, where it keeps nobody. In a loop it cannot wait, so
+        it runs at once."""
         job()
 
     def can_be_interrupted(self) -> bool:
@@ -71,10 +77,11 @@ class LoopDriver(Connections):
         return True
 
     def check_home(self) -> None:
-        """As `check_usable`; raises CannotWaitError, too, unless it may be used from where the caller is."""
+        """As `check_usable`; raises CannotWaitError, too, unless it may be used from where the
+        caller is."""
         self.check_usable()
 
-    # -- bytes and time -----------------------------------------------------------------------------------------------
+    # -- bytes and time ----------------------------------------------------------------------------
 
     def readable(self, index: int) -> None:
         """A socket has bytes: count the votes in them, wake who is settled."""
@@ -92,7 +99,9 @@ class LoopDriver(Connections):
             self.interrupted()
             raise
         if engine.voters is not voters:
-            self.arm(monotonic_ns())  # for the end of an abstention, even if nobody asks for anything
+            self.arm(
+                monotonic_ns()
+            )  # for the end of an abstention, even if nobody asks for anything
         if engine.ready:
             self.wake()
 
@@ -103,7 +112,8 @@ class LoopDriver(Connections):
             wire.writable()
 
     def wake(self) -> None:
-        """Wake whoever waits for a settled round; what they ask for leaves together. Called by the loop itself."""
+        """Wake whoever waits for a settled round; what they ask for leaves together. Called by the
+        loop itself."""
         self.gather()
         try:
             self._hand_out()
@@ -111,7 +121,8 @@ class LoopDriver(Connections):
             self.leave()  # also interrupted: what they have asked for leaves, the rest is woken later
 
     def gather(self) -> None:
-        """Many go on one after the other, in one call of the loop's: what they ask for leaves together, by `leave`."""
+        """Many go on one after the other, in one call of the loop's: what they ask for leaves
+        together, by `leave`."""
         self._waking = True
 
     def leave(self) -> None:
@@ -156,8 +167,11 @@ class LoopDriver(Connections):
             self._stay_awake()
 
     def look_again(self) -> bool:
-        """Look for replies of the only instance, for a moment; False lets the loop sleep (vigil.py)."""
-        vigil, pipe, now_ns = self._vigil, self.engine.pipes[0], monotonic_ns()
+        """Look for replies of the only instance, for a moment; False lets the loop sleep
+        (vigil.py)."""
+        vigil = self._vigil
+        pipe = self.engine.pipes[0]
+        now_ns = monotonic_ns()
         end_ns = now_ns + TURN_NS
         while vigil is not None and vigil.goes_on(0 if self.closed else pipe.awaited, now_ns):
             if now_ns >= end_ns:
@@ -171,8 +185,9 @@ class LoopDriver(Connections):
         self._tick_by(self.engine.next_tick_ns(now_ns, self._slack_ns()), now_ns)
 
     def _slack_ns(self) -> int:
-        """How much later than its time a turn that is parked needs a tick: while many replies are awaited, one of them
-        takes it along before (`Engine.received`), and a tick of its own would send it alone."""
+        """How much later than its time a turn that is parked needs a tick: while many replies are
+        awaited, one of them takes it along before (`Engine.received`), and a tick of its own would
+        send it alone."""
         return 0 if await_few(self.engine.voters, FEW) else SLACK_NS
 
     def _tick_by(self, next_ns: int, now_ns: int) -> None:
@@ -182,19 +197,25 @@ class LoopDriver(Connections):
         self._tick_at = next_ns
 
     def tick(self) -> None:
-        """The timer fired. Replies that wait in the sockets count first: it may be this process that was held up."""
+        """The timer fired. Replies that wait in the sockets count first: it may be this process
+        that was held up."""
         if self.closed:
             return
-        self._tick_at, self._flush_due = FAR_FUTURE_NS, False
+        self._tick_at = FAR_FUTURE_NS
+        self._flush_due = False
         try:
             self._look()
         finally:
-            self.arm(monotonic_ns())  # also interrupted: somebody waits for a time to come, or for a connection
+            self.arm(
+                monotonic_ns()
+            )  # also interrupted: somebody waits for a time to come, or for a connection
         if self.engine.ready:
             self.wake()
 
     def _look(self) -> None:
-        now_ns = monotonic_ns()  # before it looks: it may be held up between looking and judging, too
+        now_ns = (
+            monotonic_ns()
+        )  # before it looks: it may be held up between looking and judging, too
         for index, pipe in enumerate(self.engine.pipes):
             if pipe.pending:
                 self.readable(index)
@@ -209,8 +230,8 @@ class LoopDriver(Connections):
         self.flush()
 
     def interrupted(self) -> None:
-        """Ctrl-C in the middle of the engine: nobody knows what was sent or counted, so every connection is broken off.
-        Votes still out are SILENT, releases still out are owed."""
+        """Ctrl-C in the middle of the engine: nobody knows what was sent or counted, so every
+        connection is broken off. Votes still out are SILENT, releases still out are owed."""
         if self._vigil is not None:
             self._vigil.is_kept = False
         self.engine.interrupted()
@@ -224,7 +245,7 @@ class LoopDriver(Connections):
         if isinstance(lease, Lease) and isinstance(lease.round, SetRound):
             self.engine.clean_up(lease.round)
 
-    # -- rounds -------------------------------------------------------------------------------------------------------
+    # -- rounds ------------------------------------------------------------------------------------
 
     def submit(self, round_: Round | Turn) -> None:
         """Queue a round of any kind; of a turn nothing is sent, only its time is seen to."""
@@ -298,7 +319,8 @@ class LoopDriver(Connections):
             keeper.stop()
 
     def close_soon(self) -> None:
-        """Have the loop close it, at once. Called from anywhere: nobody is left who could wait for that."""
+        """Have the loop close it, at once. Called from anywhere: nobody is left who could wait for
+        that."""
         raise NotImplementedError
 
     def close_now(self) -> None:
@@ -308,7 +330,8 @@ class LoopDriver(Connections):
         self.wake()
 
     def begin_close(self, drain_s: float) -> Drain:
-        """No lock is taken or kept any more. A shell goes on until that is over, then calls `end_close`."""
+        """No lock is taken or kept any more. A shell goes on until that is over, then calls
+        `end_close`."""
         for keeper in list(self.keepers.values()):
             keeper.stop()
         return Drain(self, drain_s)

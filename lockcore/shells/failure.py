@@ -1,9 +1,11 @@
-"""Why an instance cannot be used: *an exception, the first bytes heard, what listens there → cause and cure*.
+"""Why an instance cannot be used: *an exception, the first bytes heard, what listens there → cause
+and cure*.
 
-Rules: this is the only place that explains a failure to connect, for the lock and for the bench. A cause is what was
-seen: a server's reply, an errno, an alert, bytes. Nothing is guessed; TLS is advised only where the peer spoke it. A
-text of others is quoted only where it is not known, in one short line, and never if it holds a secret. All else is
-written here, so no password can be in it, and nothing in it needs a mask.
+Rules: this is the only place that explains a failure to connect, for the lock and for the bench. A
+cause is what was seen: a server's reply, an errno, an alert, bytes. Nothing is guessed; TLS is
+advised only where the peer spoke it. A text of others is quoted only where it is not known, in one
+short line, and never if it holds a secret. All else is written here, so no password can be in it,
+and nothing in it needs a mask.
 """
 
 import errno
@@ -26,7 +28,12 @@ from redis.exceptions import (
 )
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from lockcore.errors import InstanceClosedError, InstanceError, InstanceRefusedError, InstanceTimeoutError
+from lockcore.errors import (
+    InstanceClosedError,
+    InstanceError,
+    InstanceRefusedError,
+    InstanceTimeoutError,
+)
 from lockcore.shells.peer import Peer, Speech, speech_of
 from lockcore.shells.target import InstanceTarget
 
@@ -49,7 +56,9 @@ _COMMANDS = (
     "DELIFEQ",
     "PING",
 )
-_UNKNOWN_COMMAND = re.compile(r"unknown (?:sub)?command\W*(\w+)|unsupported command\W*(\w+)?", re.IGNORECASE)
+_UNKNOWN_COMMAND = re.compile(
+    r"unknown (?:sub)?command\W*(\w+)|unsupported command\W*(\w+)?", re.IGNORECASE
+)
 _FORBIDDEN_COMMAND = re.compile(r"run the '([\w|]+)' command", re.IGNORECASE)
 _CODE = re.compile(r"[A-Z]{2,20}")
 
@@ -66,8 +75,11 @@ class Failure:
         return f"{self.cause}; {self.cure}"
 
 
-def failure_of(target: InstanceTarget, error: BaseException, heard: bytes = b"", peer: Peer | None = None) -> Failure:
-    """Explain `error`. `heard`: the first bytes of the failed connection; `peer`: the result of a closer look."""
+def failure_of(
+    target: InstanceTarget, error: BaseException, heard: bytes = b"", peer: Peer | None = None
+) -> Failure:
+    """Explain `error`. `heard`: the first bytes of the failed connection; `peer`: the result of a
+    closer look."""
     chain = list(_chain(error))
     first = heard or (peer.heard if peer is not None else b"")
     if first.startswith(b"-DENIED") and not target.is_tls:
@@ -93,17 +105,27 @@ def failure_of(target: InstanceTarget, error: BaseException, heard: bytes = b"",
 def _of_the_rest(target: InstanceTarget, error: BaseException) -> Failure:
     if isinstance(error, ValueError | TypeError | AttributeError | LookupError):
         return Failure("it answers the handshake, and not as Redis does", PROXY)
-    return Failure(_quoted(target, error, "the connection failed"), "look into the log of the server")
+    return Failure(
+        _quoted(target, error, "the connection failed"), "look into the log of the server"
+    )
 
 
 def is_unexplained(error: BaseException, heard: bytes = b"") -> bool:
-    """Whether a closer look at the peer may find the cause: nothing was heard, or nothing that is Redis's."""
+    """Whether a closer look at the peer may find the cause: nothing was heard, or nothing that is
+    Redis's."""
     chain = list(_chain(error))
-    if any(isinstance(one, RedisError) and _is_reply(one) for one in chain) or heard.startswith(b"-"):
+    if any(isinstance(one, RedisError) and _is_reply(one) for one in chain) or heard.startswith(
+        b"-"
+    ):
         return False
-    if any(isinstance(one, ssl.SSLCertVerificationError | socket.gaierror | UnicodeError) for one in chain):
+    if any(
+        isinstance(one, ssl.SSLCertVerificationError | socket.gaierror | UnicodeError)
+        for one in chain
+    ):
         return False
-    numbers = {one.errno for one in chain if isinstance(one, OSError) and not isinstance(one, ssl.SSLError)}
+    numbers = {
+        one.errno for one in chain if isinstance(one, OSError) and not isinstance(one, ssl.SSLError)
+    }
     return numbers <= {None, errno.ECONNRESET, errno.EPIPE}
 
 
@@ -118,11 +140,18 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _is_reply(error: RedisError) -> bool:
-    kinds = (ResponseError, AuthenticationError, NoPermissionError, BusyLoadingError, MasterDownError, ClusterError)
+    kinds = (
+        ResponseError,
+        AuthenticationError,
+        NoPermissionError,
+        BusyLoadingError,
+        MasterDownError,
+        ClusterError,
+    )
     return isinstance(error, kinds) or "max number of clients" in str(error)
 
 
-# -- what the server says ----------------------------------------------------------------------------------------------
+# -- what the server says --------------------------------------------------------------------------
 
 
 def _of_reply(target: InstanceTarget, error: RedisError) -> Failure:
@@ -135,16 +164,23 @@ def _of_reply(target: InstanceTarget, error: RedisError) -> Failure:
     if known is not None:
         return known
     if "db index" in lower or "invalid db" in lower:
-        return Failure("it has no database of that number", "name a database it has", InstanceRefusedError)
+        return Failure(
+            "it has no database of that number", "name a database it has", InstanceRefusedError
+        )
     if "not allowed in cluster mode" in lower:
         cause, cure = CLUSTER.split("; ")
         return Failure(cause, cure, InstanceRefusedError)
     if isinstance(error, BusyLoadingError) or lower.startswith("loading"):
         return Failure("it is still loading its data", "wait until it is ready")
     if lower.startswith("busy "):
-        return Failure("a script runs there and keeps it busy", "wait until it ends, or stop it with SCRIPT KILL")
+        return Failure(
+            "a script runs there and keeps it busy",
+            "wait until it ends, or stop it with SCRIPT KILL",
+        )
     if "max number of clients" in lower:
-        return Failure("it has as many clients as it allows", "raise its maxclients, or close some of them")
+        return Failure(
+            "it has as many clients as it allows", "raise its maxclients, or close some of them"
+        )
     if isinstance(error, MasterDownError):
         return Failure("it is a replica whose primary is down", REPLICA.split("; ")[1])
     return Failure(_quoted(target, error), "look into the log of the server")
@@ -156,7 +192,9 @@ def _of_credentials(target: InstanceTarget, error: RedisError, lower: str) -> Fa
         return Failure("it asks for a password", cure, InstanceRefusedError)
     if "without any password configured" in lower or "no password is set" in lower:
         return Failure(
-            "its URL has a password, and the server has none", "take it out of the URL", InstanceRefusedError
+            "its URL has a password, and the server has none",
+            "take it out of the URL",
+            InstanceRefusedError,
         )
     if isinstance(error, NoPermissionError):
         command = _FORBIDDEN_COMMAND.search(str(error))
@@ -172,18 +210,25 @@ def _of_credentials(target: InstanceTarget, error: RedisError, lower: str) -> Fa
         if target.options.get("username") and not target.options.get("password"):
             cause = "its URL has a user and no password, and the server refuses that"
             return Failure(cause, "write redis://user:password@host:port", InstanceRefusedError)
-        return Failure("wrong user name or password", "mend them in the URL of this instance", InstanceRefusedError)
+        return Failure(
+            "wrong user name or password",
+            "mend them in the URL of this instance",
+            InstanceRefusedError,
+        )
     return None
 
 
 def _of_unknown_command(text: str) -> Failure | None:
-    """A server quotes the arguments of a command that it does not know, those of AUTH, too: only its name is shown."""
+    """A server quotes the arguments of a command that it does not know, those of AUTH, too: only
+    its name is shown."""
     found = _UNKNOWN_COMMAND.search(text)
     if found is None:
         return None
     name = (found[1] or found[2] or "").upper()
     if name == "AUTH":
-        cure = "take user name and password out of its URL, or give the address of the server itself"
+        cure = (
+            "take user name and password out of its URL, or give the address of the server itself"
+        )
         return Failure("it does not know the command AUTH", cure)
     if name == "INFO":
         cause = "it does not know the command INFO, so nobody can tell one server from another"
@@ -192,13 +237,19 @@ def _of_unknown_command(text: str) -> Failure | None:
     return Failure(f"it does not know {what}", PROXY)
 
 
-# -- TLS ---------------------------------------------------------------------------------------------------------------
+# -- TLS -------------------------------------------------------------------------------------------
 
 _CERTIFICATES = {  # X509_V_ERR_…, as OpenSSL numbers them
     9: ("its certificate is not valid yet", "mend the clock of this machine, or the certificate"),
     10: ("its certificate has expired", "renew it on the server"),
-    62: ("its certificate is for another host name", "use a name that it is for, or ?ssl_check_hostname=false"),
-    64: ("its certificate is for another address", "use a name that it is for, or ?ssl_check_hostname=false"),
+    62: (
+        "its certificate is for another host name",
+        "use a name that it is for, or ?ssl_check_hostname=false",
+    ),
+    64: (
+        "its certificate is for another address",
+        "use a name that it is for, or ?ssl_check_hostname=false",
+    ),
 }
 _PLAIN = ("it speaks plain Redis and no TLS", "use redis:// instead of rediss://")
 # X509_V_ERR_… of OpenSSL's strict mode (RFC 5280), which Python asks for from 3.13 on.
@@ -210,13 +261,21 @@ _CLIENT_CERTIFICATE = (
     "ALERT_BAD_CERTIFICATE",
     "PEER_DID_NOT_RETURN",
 )
-_VERSIONS = ("PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL", "NO_SHARED_CIPHER", "NO_PROTOCOLS", "UNSUPPORTED_VERSION")
+_VERSIONS = (
+    "PROTOCOL_VERSION",
+    "UNSUPPORTED_PROTOCOL",
+    "NO_SHARED_CIPHER",
+    "NO_PROTOCOLS",
+    "UNSUPPORTED_VERSION",
+)
 
 
 def _of_tls(target: InstanceTarget, error: ssl.SSLError, peer: Peer | None) -> Failure:
     reason = (peer.alert if peer is not None else "") or str(error.reason or "")
     if isinstance(error, ssl.SSLCertVerificationError):
-        cause, cure = _CERTIFICATES.get(error.verify_code, ("its certificate cannot be verified", "mend it"))
+        cause, cure = _CERTIFICATES.get(
+            error.verify_code, ("its certificate cannot be verified", "mend it")
+        )
         if error.verify_code in _UNKNOWN_CA:
             cause = f"its certificate is of an unknown CA ({error.verify_message})"
             cure = "name the file of that CA with ?ssl_ca_certs=FILE"
@@ -234,7 +293,11 @@ def _of_tls(target: InstanceTarget, error: ssl.SSLError, peer: Peer | None) -> F
         return Failure("the server asks for a certificate of ours", cure, InstanceRefusedError)
     if any(word in reason for word in _VERSIONS):
         cure = "mend ?ssl_min_version and ?ssl_ciphers, or the server's"
-        return Failure("server and client have no version of TLS or no cipher in common", cure, InstanceRefusedError)
+        return Failure(
+            "server and client have no version of TLS or no cipher in common",
+            cure,
+            InstanceRefusedError,
+        )
     if peer is not None and (seen := _of_peer(target, b"", peer)) is not None:
         return seen
     name = reason.replace("_", " ").lower() or "the connection ended in it"
@@ -274,38 +337,60 @@ def _of_contents(target: InstanceTarget) -> Failure | None:
             context.load_verify_locations(**authority)
     except (OSError, ValueError):
         name = "ssl_ca_certs" if authority["cafile"] else "ssl_ca_data"
-        return Failure(f"its option {name} holds no certificate", "give it certificates in PEM", InstanceRefusedError)
+        return Failure(
+            f"its option {name} holds no certificate",
+            "give it certificates in PEM",
+            InstanceRefusedError,
+        )
     if options.get("ssl_certfile") is None:
         return None
     try:
-        context.load_cert_chain(options["ssl_certfile"], options.get("ssl_keyfile"), options.get("ssl_password") or "")
+        context.load_cert_chain(
+            options["ssl_certfile"], options.get("ssl_keyfile"), options.get("ssl_password") or ""
+        )
     except (OSError, ValueError):
         cause = "its options ssl_certfile, ssl_keyfile and ssl_password do not fit together"
-        return Failure(cause, "give a certificate, its key, and the key's password, in PEM", InstanceRefusedError)
+        return Failure(
+            cause,
+            "give a certificate, its key, and the key's password, in PEM",
+            InstanceRefusedError,
+        )
     return None
 
 
-# -- what the system says ----------------------------------------------------------------------------------------------
+# -- what the system says --------------------------------------------------------------------------
 
 
-def _of_system(target: InstanceTarget, chain: list[BaseException], heard: bytes, peer: Peer | None) -> Failure | None:
+def _of_system(
+    target: InstanceTarget, chain: list[BaseException], heard: bytes, peer: Peer | None
+) -> Failure | None:
     for error in chain:
         if isinstance(error, socket.gaierror):
             if error.errno == socket.EAI_AGAIN:
-                return Failure("the resolver does not answer for the name of its host", "mend the host's name, or DNS")
+                return Failure(
+                    "the resolver does not answer for the name of its host",
+                    "mend the host's name, or DNS",
+                )
             if "%" in str(target.options.get("host")):
                 cause = "this machine has no interface of that zone, or the address takes none"
-                return Failure(cause, "a zone is for fe80:: addresses and names an interface here, [fe80::1%eth0]")
+                return Failure(
+                    cause,
+                    "a zone is for fe80:: addresses and names an interface here, [fe80::1%eth0]",
+                )
             return Failure("the name of its host is not known", "mend the host's name")
         if isinstance(error, UnicodeError):
             return Failure("the name of its host cannot be a host's name", "mend the host's name")
-    numbers = [error.errno for error in chain if isinstance(error, OSError) and error.errno is not None]
+    numbers = [
+        error.errno for error in chain if isinstance(error, OSError) and error.errno is not None
+    ]
     for number in numbers:
         known = _SOCKET_FILES.get(number) if "path" in target.options else _NETWORK.get(number)
         if known is not None:
             return Failure(*known)
         if number in (errno.EMFILE, errno.ENFILE):
-            return Failure("this process has no file descriptor left", "raise the limit (ulimit -n)")
+            return Failure(
+                "this process has no file descriptor left", "raise the limit (ulimit -n)"
+            )
     if any(isinstance(error, RedisTimeoutError | TimeoutError) for error in chain):
         return _of_silence(target, heard, peer)
     return None
@@ -313,22 +398,43 @@ def _of_system(target: InstanceTarget, chain: list[BaseException], heard: bytes,
 
 _NETWORK = {
     errno.ECONNREFUSED: ("connection refused", "start it, or mend its port"),
-    errno.EHOSTUNREACH: ("there is no route to its host", "mend the address, or the network between"),
-    errno.ENETUNREACH: ("there is no route to its network", "mend the address, or the network between"),
-    errno.EADDRNOTAVAIL: ("this machine has no address or no port left for it", "mend the address, or close sockets"),
+    errno.EHOSTUNREACH: (
+        "there is no route to its host",
+        "mend the address, or the network between",
+    ),
+    errno.ENETUNREACH: (
+        "there is no route to its network",
+        "mend the address, or the network between",
+    ),
+    errno.EADDRNOTAVAIL: (
+        "this machine has no address or no port left for it",
+        "mend the address, or close sockets",
+    ),
     errno.EACCES: ("this machine's firewall forbids the connection", "allow it"),
     errno.EINVAL: (
         "the address cannot be used on this machine",
         "an fe80:: address needs its interface, [fe80::1%eth0]",
     ),
-    errno.ETIMEDOUT: ("nobody answers at its address", "start it, mend the address, or open the firewall between"),
+    errno.ETIMEDOUT: (
+        "nobody answers at its address",
+        "start it, mend the address, or open the firewall between",
+    ),
 }
 _SOCKET_FILES = {
     errno.ENOENT: ("there is no such socket", "start the server, or mend the path"),
     errno.ENOTDIR: ("there is no such socket", "mend the path"),
-    errno.ECONNREFUSED: ("nobody listens on this socket", "start the server; what is there is a file it left, or none"),
-    errno.EACCES: ("this user may not use the socket", "give the user the right to write to it, or its folder"),
-    errno.EPERM: ("this user may not use the socket", "give the user the right to write to it, or its folder"),
+    errno.ECONNREFUSED: (
+        "nobody listens on this socket",
+        "start the server; what is there is a file it left, or none",
+    ),
+    errno.EACCES: (
+        "this user may not use the socket",
+        "give the user the right to write to it, or its folder",
+    ),
+    errno.EPERM: (
+        "this user may not use the socket",
+        "give the user the right to write to it, or its folder",
+    ),
     errno.EAGAIN: ("its queue of connections is full", "is the server stopped or overloaded?"),
     errno.ENOTSOCK: ("this path is no socket", "mend the path"),
     errno.EPROTOTYPE: ("this path is a socket of another type", "mend the path"),
@@ -339,17 +445,21 @@ def _of_silence(target: InstanceTarget, heard: bytes, peer: Peer | None) -> Fail
     """Nothing came in time, or not all of it."""
     kind = InstanceTimeoutError
     if heard:
-        return Failure("it began to answer and did not end in time", "is it busy? Then try later", kind)
+        return Failure(
+            "it began to answer and did not end in time", "is it busy? Then try later", kind
+        )
     if peer is not None and peer.speech is Speech.REDIS:
         if target.is_tls:
             return Failure(*_PLAIN, kind)
-        return Failure("it answers PING, but not what it was asked", "is it busy? Then try later", kind)
+        return Failure(
+            "it answers PING, but not what it was asked", "is it busy? Then try later", kind
+        )
     if peer is not None and (seen := _of_peer(target, b"", peer)) is not None:
         return Failure(seen.cause, seen.cure, kind)
     return Failure("nothing was heard in time", "is it up, and no firewall between?", kind)
 
 
-# -- what was heard, or seen by a closer look --------------------------------------------------------------------------
+# -- what was heard, or seen by a closer look ------------------------------------------------------
 
 
 def _of_peer(target: InstanceTarget, heard: bytes, peer: Peer | None) -> Failure | None:
@@ -360,13 +470,20 @@ def _of_peer(target: InstanceTarget, heard: bytes, peer: Peer | None) -> Failure
         return Failure(f"it speaks {speech.value} and not the Redis protocol", "mend its port")
     if speech is Speech.OTHER:
         first = _line(heard or (peer.heard if peer is not None else b""))
-        return Failure(f"it does not speak the Redis protocol: it begins with {first}", "mend its port")
+        return Failure(
+            f"it does not speak the Redis protocol: it begins with {first}", "mend its port"
+        )
     if speech is Speech.HANGS_UP:
         cause = "it accepts connections and closes them without a word"
-        return Failure(cause, "nothing may run behind this port (a proxy, a port forward): start what is behind it")
+        return Failure(
+            cause,
+            "nothing may run behind this port (a proxy, a port forward): start what is behind it",
+        )
     if speech is Speech.SILENT:
         cause = "it accepts connections and says nothing"
-        return Failure(cause, "is the server stopped, overloaded, or behind a proxy that has lost it?")
+        return Failure(
+            cause, "is the server stopped, overloaded, or behind a proxy that has lost it?"
+        )
     return None
 
 
@@ -375,12 +492,18 @@ def _of_end(chain: list[BaseException], heard: bytes, peer: Peer | None) -> Fail
     text = str(chain[-1]).lower()
     numbers = {error.errno for error in chain if isinstance(error, OSError)}
     if any(isinstance(error, InvalidResponse) for error in chain):
-        return Failure(f"it does not speak the Redis protocol: it begins with {_line(heard)}", "mend its port")
+        return Failure(
+            f"it does not speak the Redis protocol: it begins with {_line(heard)}", "mend its port"
+        )
     if "closed by server" not in text and not numbers & {errno.ECONNRESET, errno.EPIPE}:
         return None
     if peer is not None and peer.speech is Speech.REDIS:
-        return Failure("it answers PING, and closes the connection when it is asked for more", PROXY)
-    return Failure("it closed the connection in the handshake", "is it up, and is something behind this port?")
+        return Failure(
+            "it answers PING, and closes the connection when it is asked for more", PROXY
+        )
+    return Failure(
+        "it closed the connection in the handshake", "is it up, and is something behind this port?"
+    )
 
 
 def _line(heard: bytes) -> str:
@@ -390,7 +513,8 @@ def _line(heard: bytes) -> str:
 
 
 def _quoted(target: InstanceTarget, error: Any, what: str = "it answered") -> str:
-    """A text that is not known, in one line; of one that holds a secret only its first word, which is the code."""
+    """A text that is not known, in one line; of one that holds a secret only its first word, which
+    is the code."""
     text = " ".join(str(error).split())
     code = getattr(error, "status_code", None) or text.partition(" ")[0]
     code = code if _CODE.fullmatch(code) else type(error).__name__

@@ -1,7 +1,8 @@
 """Waiting by greenlets: *hub watchers wake the waiting greenlet straight from the I/O callback*.
 
-Rules: one engine per hub (thread). A greenlet that is killed while it waits abandons its round. A batch leaves at once
-when little is in flight, else once per turn of the loop. What a caller does is in shortcut.py, compiled.
+Rules: one engine per hub (thread). A greenlet that is killed while it waits abandons its round. A
+batch leaves at once when little is in flight, else once per turn of the loop. What a caller does is
+in shortcut.py, compiled.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -28,7 +29,8 @@ from lockcore.shells.wire import Wire
 from lockcore.turns import Wanted
 
 T = TypeVar("T")
-READ, WRITE = 1, 2
+READ = 1
+WRITE = 2
 AGAIN_S = 0.1  # after a tick that was interrupted before it had begun
 
 
@@ -43,7 +45,8 @@ class GreenletDriver(LoopDriver):
         self._idle = self._hub.loop.idle(ref=False)
         super().__init__(targets, settings)
         self._shortcut = Shortcut(self, self._hub, self.check_caller)
-        self.try_acquire, self.try_release = self._shortcut.try_acquire, self._shortcut.try_release
+        self.try_acquire = self._shortcut.try_acquire
+        self.try_release = self._shortcut.try_release
         self.drive = self._shortcut.drive
 
     @classmethod
@@ -55,8 +58,8 @@ class GreenletDriver(LoopDriver):
         return driver
 
     def make_foreign(self) -> None:
-        """See Connections.make_foreign: a hub goes on in the child. Whoever waits there, for what only the parent will
-        hear, is told."""
+        """See Connections.make_foreign: a hub goes on in the child. Whoever waits there, for what
+        only the parent will hear, is told."""
         super().make_foreign()
         self._timer.stop()
         self._idle.stop()
@@ -65,10 +68,12 @@ class GreenletDriver(LoopDriver):
             self.engine.detach(index, "forked", monotonic_ns())
         self.engine.turns.end()
         for round_ in self.engine.ready:
-            round_.outcome = Outcome.UNREACHABLE  # what the parent has been granted is not granted twice
+            round_.outcome = (
+                Outcome.UNREACHABLE
+            )  # what the parent has been granted is not granted twice
         self._wake_later()
 
-    # -- callers ----------------------------------------------------------------------------------------------------
+    # -- callers -----------------------------------------------------------------------------------
 
     def check_home(self) -> None:
         """See LoopDriver.check_home."""
@@ -80,12 +85,19 @@ class GreenletDriver(LoopDriver):
         """As `check_home`; raises also where no greenlet can wait."""
         self.check_home()
         if getcurrent() is self._hub:
-            raise CannotWaitError("in gevent's hub (a callback or a signal handler): spawn a greenlet there")
+            raise CannotWaitError(
+                "in gevent's hub (a callback or a signal handler): spawn a greenlet there"
+            )
         if self._shortcut.inside:
-            raise CannotWaitError("in the middle of another operation (a signal handler or a __del__)")
+            raise CannotWaitError(
+                "in the middle of another operation (a signal handler or a __del__)"
+            )
 
-    def background(self, steps: Generator[Wanted, int, T], done: Callable[[T], None]) -> Callable[[], object]:
-        """Run steps in a greenlet of their own, then `done` with their value; returns what stops them."""
+    def background(
+        self, steps: Generator[Wanted, int, T], done: Callable[[T], None]
+    ) -> Callable[[], object]:
+        """Run steps in a greenlet of their own, then `done` with their value; returns what stops
+        them."""
         greenlet = gevent.spawn(lambda: done(self.drive(steps)))
         return lambda: greenlet.kill(block=False)
 
@@ -124,7 +136,7 @@ class GreenletDriver(LoopDriver):
         """New method objects of `try_acquire` and `try_release`, which nobody else has."""
         return self._shortcut.try_acquire, self._shortcut.try_release
 
-    # -- hooks of LoopDriver -------------------------------------------------------------------------------------------
+    # -- hooks of LoopDriver -----------------------------------------------------------------------
 
     def _hand_out(self) -> None:
         hand_out(self.engine, RawGreenlet.switch)
@@ -140,7 +152,9 @@ class GreenletDriver(LoopDriver):
     def tick(self) -> None:
         """See LoopDriver.tick."""
         for index, reader in enumerate(self._readers):
-            if reader is not None and not reader.active:  # gevent stops a watcher whose callback was interrupted
+            if (
+                reader is not None and not reader.active
+            ):  # gevent stops a watcher whose callback was interrupted
                 reader.start(partial(self.readable, index))
         super().tick()
 
@@ -188,7 +202,9 @@ class GreenletDriver(LoopDriver):
 
     def _connect_later(self, index: int) -> None:
         def run() -> None:
-            result: Shaken = InstanceClosedError(self.targets[index].address, "interrupted while it was connected")
+            result: Shaken = InstanceClosedError(
+                self.targets[index].address, "interrupted while it was connected"
+            )
             try:
                 result = self._spawn(shaken, self.targets[index]).get()
             finally:

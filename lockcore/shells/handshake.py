@@ -1,10 +1,12 @@
-"""From a target to a connection ready for pipelining: *host, port, credentials → a socket and what the server said*.
+"""From a target to a connection ready for pipelining: *host, port, credentials → a socket and what
+the server said*.
 
-Rules: TLS, AUTH, ACL users, SELECT and unix sockets are redis-py's work, without its retries (a retried SET NX reads
-its own success as a refusal). Then the instance is asked to tell when keys are flushed (RESP3, CLIENT TRACKING: in one
-order with its replies, so no vote slips through), and what it is. `failure.py` explains what goes wrong; no message
-holds a password. All of it takes `connect_timeout_s` at most (but for the resolver, which nobody can interrupt), and
-a second more where a first contact failed without a reason (`peer.py`). Blocking: a shell runs it where it may
+Rules: TLS, AUTH, ACL users, SELECT and unix sockets are redis-py's work, without its retries (a
+retried SET NX reads its own success as a refusal). Then the instance is asked to tell when keys are
+flushed (RESP3, CLIENT TRACKING: in one order with its replies, so no vote slips through), and what
+it is. `failure.py` explains what goes wrong; no message holds a password. All of it takes
+`connect_timeout_s` at most (but for the resolver, which nobody can interrupt), and a second more
+where a first contact failed without a reason (`peer.py`). Blocking: a shell runs it where it may
 block (a thread, an executor, a greenlet of a patched process).
 """
 
@@ -21,7 +23,12 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
-from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPARE_AND_EXTEND, Dialect
+from lockcore.commands import (
+    COMPARE_AND_DELETE,
+    COMPARE_AND_DELETE_MANY,
+    COMPARE_AND_EXTEND,
+    Dialect,
+)
 from lockcore.errors import InstanceClosedError, InstanceError, InstanceRefusedError
 from lockcore.membership import NO_IDENTITY, NOT_COUNTED, Hello, fields_of, identity_of, swaps_of
 from lockcore.shells.failure import CLUSTER, REPLICA, SENTINEL, failure_of, is_unexplained
@@ -30,7 +37,13 @@ from lockcore.shells.target import InstanceTarget
 
 TCP_USER_TIMEOUT_MS = 10_000
 NEVER = "0" * 40  # the second replication id of a server that never was a replica
-UNUSABLE = ("unknown command", "syntax error", "wrong number of arguments", "unknown subcommand", "can't run this")
+UNUSABLE = (
+    "unknown command",
+    "syntax error",
+    "wrong number of arguments",
+    "unknown subcommand",
+    "can't run this",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +59,8 @@ Shaken = Connected | InstanceError
 
 
 def shake(target: InstanceTarget) -> Connected:
-    """Connect and inspect one instance. Raises InstanceError: InstanceRefusedError when it must not take part."""
+    """Connect and inspect one instance. Raises InstanceError: InstanceRefusedError when it must not
+    take part."""
     connection = target.connection()
     try:
         connection.connect()
@@ -57,7 +71,14 @@ def shake(target: InstanceTarget) -> Connected:
         if target.inbox and hello.tells:
             hello = replace(hello, hears=_hears(connection, target))
         return Connected(_take_over(connection), hello, dialect)
-    except (RedisError, OSError, ValueError, TypeError, AttributeError, LookupError) as error:  # nonsense
+    except (
+        RedisError,
+        OSError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        LookupError,
+    ) as error:  # nonsense
         heard = bytes(connection.heard)
         connection.disconnect()
         raise _explained(target, error, heard) from None
@@ -67,13 +88,16 @@ def shake(target: InstanceTarget) -> Connected:
 
 
 def shaken(target: InstanceTarget) -> Shaken:
-    """`shake` with its failure as a value, whatever it is: an instance that is being connected must not stay so."""
+    """`shake` with its failure as a value, whatever it is: an instance that is being connected must
+    not stay so."""
     try:
         return shake(target)
     except InstanceError as error:
         return error
     except Exception as error:  # noqa: BLE001 - a bug, or a server that answers nonsense: tried again later
-        return InstanceClosedError(target.address, f"{type(error).__name__} in the handshake: {target.mask(error)}")
+        return InstanceClosedError(
+            target.address, f"{type(error).__name__} in the handshake: {target.mask(error)}"
+        )
 
 
 def discard(job: asyncio.Future[Shaken] | Future[Shaken]) -> None:
@@ -83,7 +107,8 @@ def discard(job: asyncio.Future[Shaken] | Future[Shaken]) -> None:
 
 
 def _explained(target: InstanceTarget, error: Exception, heard: bytes) -> InstanceError:
-    """What lockcore raises for `error`. At the first contact the peer is looked at where it gave no reason itself."""
+    """What lockcore raises for `error`. At the first contact the peer is looked at where it gave no
+    reason itself."""
     peer = look(target) if target.look_closer and is_unexplained(error, heard) else None
     failure = failure_of(target, error, heard, peer)
     return failure.kind(target.address, str(failure))
@@ -95,7 +120,8 @@ def _ask(connection: Any, *arguments: str | bytes) -> Any:
 
 
 def _tells(connection: Any) -> bool:
-    """True when the server now says on this connection when keys are flushed, and no more than that (OPTIN)."""
+    """True when the server now says on this connection when keys are flushed, and no more than that
+    (OPTIN)."""
     try:
         if not isinstance(_ask(connection, "HELLO", "3"), dict):
             return False
@@ -105,7 +131,8 @@ def _tells(connection: Any) -> bool:
 
 
 def _hears(connection: Any, target: InstanceTarget) -> bool:
-    """True when this user may look whose a key is (GETRANGE), and words go to inboxes and come from its own here."""
+    """True when this user may look whose a key is (GETRANGE), and words go to inboxes and come from
+    its own here."""
     inbox = target.inbox
     try:
         _ask(connection, "PUBLISH", inbox, b"")
@@ -114,7 +141,9 @@ def _hears(connection: Any, target: InstanceTarget) -> bool:
     if not _works(connection, "GETRANGE", _probe(target), "0", "0"):
         return False
     connection.send_command("SUBSCRIBE", inbox, check_health=False)
-    connection.send_command("INFO", "server", check_health=False)  # a subscription is no reply, its refusal is
+    connection.send_command(
+        "INFO", "server", check_health=False
+    )  # a subscription is no reply, its refusal is
     try:
         connection.read_response()
     except ResponseError:
@@ -159,7 +188,8 @@ def _inspect(target: InstanceTarget, connection: Any) -> Hello:
 
 
 def _swaps(connection: Any) -> int:
-    """How often this server has swapped databases; NOT_COUNTED where INFO does not know the section."""
+    """How often this server has swapped databases; NOT_COUNTED where INFO does not know the
+    section."""
     try:
         return swaps_of(_ask(connection, "INFO", "commandstats"))
     except ResponseError:
@@ -167,7 +197,8 @@ def _swaps(connection: Any) -> int:
 
 
 def _works(connection: Any, *arguments: str | bytes) -> bool:
-    """True when this user may run the command here. It concerns a key that does not exist, or may not be touched."""
+    """True when this user may run the command here. It concerns a key that does not exist, or may
+    not be touched."""
     try:
         _ask(connection, *arguments)
     except ResponseError as error:
@@ -177,7 +208,8 @@ def _works(connection: Any, *arguments: str | bytes) -> bool:
 
 
 def _is_forbidden(error: ResponseError) -> bool:
-    """True when the user may not run the command at all; a key pattern that excludes the probe's key says nothing."""
+    """True when the user may not run the command at all; a key pattern that excludes the probe's
+    key says nothing."""
     return isinstance(error, NoPermissionError) and " run " in str(error)
 
 
@@ -187,7 +219,8 @@ def _probe(target: InstanceTarget) -> bytes:
 
 
 def dialect_of(target: InstanceTarget) -> Dialect | None:
-    """How this instance releases and extends, as a lock would find out; None where it cannot be used or reached."""
+    """How this instance releases and extends, as a lock would find out; None where it cannot be
+    used or reached."""
     connection = target.connection()
     try:
         connection.connect()
@@ -213,7 +246,8 @@ def _dialect(target: InstanceTarget, connection: Any) -> Dialect:
 
 
 def _extends(connection: Any, key: bytes, *, default: bool) -> bool:
-    """Whether SET … IFEQ exists. A full or read-only instance says no before it reads the option: then `default`."""
+    """Whether SET … IFEQ exists. A full or read-only instance says no before it reads the option:
+    then `default`."""
     try:
         _ask(connection, "SET", key, b"x", "IFEQ", b"x", "PX", "1")
     except ResponseError as error:
@@ -225,19 +259,25 @@ def _extends(connection: Any, key: bytes, *, default: bool) -> bool:
 
 def _check_scripts(target: InstanceTarget, connection: Any, key: bytes) -> None:
     for script in (COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPARE_AND_EXTEND):
-        _works(connection, "SCRIPT", "LOAD", script.source)  # else the first EVALSHA falls back to EVAL
+        _works(
+            connection, "SCRIPT", "LOAD", script.source
+        )  # else the first EVALSHA falls back to EVAL
     forms = (("EVAL", COMPARE_AND_DELETE.source), ("EVALSHA", COMPARE_AND_DELETE.sha))
     if not all(_works(connection, command, script, "1", key, b"x") for command, script in forms):
         raise InstanceRefusedError(
-            target.address, "neither a native compare-and-delete (DELEX, DELIFEQ) nor EVAL can be used here"
+            target.address,
+            "neither a native compare-and-delete (DELEX, DELIFEQ) nor EVAL can be used here",
         )
 
 
 def _take_over(connection: Any) -> _socket.socket:
-    """The connected socket of a redis-py connection, which forgets it. `_sock` is private there: used only here."""
+    """The connected socket of a redis-py connection, which forgets it. `_sock` is private there:
+    used only here."""
     taken = getattr(connection, "_sock", None)
     if taken is None:
-        raise RuntimeError("this version of redis-py has no Connection._sock; install one that lockbench asks for")
+        raise RuntimeError(
+            "this version of redis-py has no Connection._sock; install one that lockbench asks for"
+        )
     sock = taken.inner
     with suppress(OSError):  # a unix socket
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -246,7 +286,9 @@ def _take_over(connection: Any) -> _socket.socket:
         connection._sock = None
         sock.settimeout(0.0)
         return sock  # type: ignore[no-any-return]
-    bare = _socket.socket(fileno=os.dup(sock.fileno()))  # no framework's patched methods on the hot path
+    bare = _socket.socket(
+        fileno=os.dup(sock.fileno())
+    )  # no framework's patched methods on the hot path
     bare.setblocking(False)
     connection._sock = None
     sock.close()

@@ -1,8 +1,9 @@
 """What listens at an address: *host and port, or a socket's path → the protocol that it speaks*.
 
-Rules: this is asked only where a connection failed without a reason. Two connections at most, a second in all.
-The first listens for a moment and then asks PING in the clear, the second begins TLS; neither sends a name, a password
-or a key. What the peer answers is evidence; without an answer nothing is concluded about its protocol.
+Rules: this is asked only where a connection failed without a reason. Two connections at most, a
+second in all. The first listens for a moment and then asks PING in the clear, the second begins
+TLS; neither sends a name, a password or a key. What the peer answers is evidence; without an answer
+nothing is concluded about its protocol.
 """
 
 import socket
@@ -17,7 +18,10 @@ from lockcore.shells.target import HEARD_BYTES, InstanceTarget
 PATIENCE_S = 1.0
 FIRST_WORD_S = 0.25
 PING = b"*1\r\n$4\r\nPING\r\n"
-TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # an alert, a handshake message; then the protocol's version
+TLS_RECORDS = (
+    b"\x15\x03",
+    b"\x16\x03",
+)  # an alert, a handshake message; then the protocol's version
 
 
 class Speech(Enum):
@@ -52,14 +56,16 @@ def speech_of(heard: bytes) -> Speech | None:
         return Speech.HTTP
     if heard.startswith(b"SSH-"):
         return Speech.SSH
-    if heard[:1] in (b"+", b"-", b":", b"$", b"*") and (b"\n" in heard or len(heard) == HEARD_BYTES):
+    if heard[:1] in (b"+", b"-", b":", b"$", b"*") and (
+        b"\n" in heard or len(heard) == HEARD_BYTES
+    ):
         return Speech.REDIS
     return Speech.OTHER
 
 
 def look(target: InstanceTarget, patience_s: float | None = None) -> Peer:
-    """Find out what listens where `target` is. Takes `patience_s` (default: PATIENCE_S) at most, but for the resolver.
-    Raises nothing."""
+    """Find out what listens where `target` is. Takes `patience_s` (default: PATIENCE_S) at most,
+    but for the resolver. Raises nothing."""
     patience_s = PATIENCE_S if patience_s is None else patience_s
     end_s = time.monotonic() + patience_s
     plain = _answer(target, PING, time.monotonic() + patience_s / 2)
@@ -75,7 +81,10 @@ def _answer(target: InstanceTarget, question: bytes, end_s: float) -> Peer:
         peer = _connected(target, end_s)
     except ConnectionResetError:  # accepted, and reset before this side looked
         return Peer(Speech.HANGS_UP)
-    except (OSError, ValueError):  # a time-out, too: a firewall drops what is sent, and nothing accepted
+    except (
+        OSError,
+        ValueError,
+    ):  # a time-out, too: a firewall drops what is sent, and nothing accepted
         return Peer(Speech.ABSENT)
     try:
         with closing(peer):
@@ -94,8 +103,9 @@ def _answer(target: InstanceTarget, question: bytes, end_s: float) -> Peer:
 
 
 def _first_words(peer: socket.socket, end_s: float) -> bytes:
-    """What a peer says unasked. A server in protected mode says why and closes. If it has bytes of ours by then that it
-    did not read, the kernel resets the connection, and may drop what we have not read: so nothing is sent at first."""
+    """What a peer says unasked. A server in protected mode says why and closes. If it has bytes of
+    ours by then that it did not read, the kernel resets the connection, and may drop what we have
+    not read: so nothing is sent at first."""
     peer.settimeout(min(FIRST_WORD_S, max((end_s - time.monotonic()) / 2, 0.01)))
     with suppress(TimeoutError):
         return peer.recv(HEARD_BYTES)
@@ -106,7 +116,9 @@ def _connected(target: InstanceTarget, end_s: float) -> socket.socket:
     patience_s = max(end_s - time.monotonic(), 0.01)
     path = target.options.get("path")
     if path is None:
-        return socket.create_connection((target.options["host"], target.options["port"]), patience_s)
+        return socket.create_connection(
+            (target.options["host"], target.options["port"]), patience_s
+        )
     peer = socket.socket(socket.AF_UNIX)
     try:
         peer.settimeout(patience_s)
@@ -118,8 +130,9 @@ def _connected(target: InstanceTarget, end_s: float) -> socket.socket:
 
 
 def _tls_end(target: InstanceTarget, end_s: float) -> Peer:
-    """How a peer ends TLS that it does not want. A server that asks for a certificate says so after the handshake, in
-    its last record; a client that has written by then may lose that record to a reset. This one writes nothing."""
+    """How a peer ends TLS that it does not want. A server that asks for a certificate says so after
+    the handshake, in its last record; a client that has written by then may lose that record to a
+    reset. This one writes nothing."""
     try:
         with closing(_connected(target, end_s)) as peer, _unverified().wrap_socket(peer) as secure:
             secure.settimeout(max(end_s - time.monotonic(), 0.01))

@@ -1,8 +1,10 @@
-"""The I/O thread of the threads shell: *jobs from other threads, sockets, timers → turns of one epoll loop*.
+"""The I/O thread of the threads shell: *jobs from other threads, sockets, timers → turns of one
+epoll loop*.
 
-Rules: the engine lives in the I/O thread and is touched nowhere else. Callers ring its bell only if it sleeps. Ringing
-lets go of the GIL, so a caller who was offered a lease rings before it reads the clock; the word it then leaves comes
-without a ring, and the thread looks out for it. The thread is a daemon and holds no exit up.
+Rules: the engine lives in the I/O thread and is touched nowhere else. Callers ring its bell only if
+it sleeps. Ringing lets go of the GIL, so a caller who was offered a lease rings before it reads the
+clock; the word it then leaves comes without a ring, and the thread looks out for it. The thread is
+a daemon and holds no exit up.
 """
 
 import os
@@ -33,10 +35,14 @@ class PolledDriver(LoopDriver):
 
     def __init__(self, targets: Sequence[InstanceTarget], settings: Settings) -> None:
         if not hasattr(select, "epoll"):
-            raise RuntimeError("threads need select.epoll, which gevent's patches remove; use shell='gevent'")
+            raise RuntimeError(
+                "threads need select.epoll, which gevent's patches remove; use shell='gevent'"
+            )
         self._poll = select.epoll()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._close_bell = weakref.finalize(self, os.close, self._bell)  # not sooner: a caller may be about to ring
+        self._close_bell = weakref.finalize(
+            self, os.close, self._bell
+        )  # not sooner: a caller may be about to ring
         self._close_bell.atexit = False
         self._poll.register(self._bell, select.EPOLLIN)
         self._index_of: dict[int, int] = {}
@@ -46,7 +52,9 @@ class PolledDriver(LoopDriver):
         self._numbers = count()
         self._tick_ns = FAR_FUTURE_NS
         self._closing: Drain | None = None
-        self._words, self._until_ns = 0, 0  # words that callers are about to leave; how long to look out for them
+        # words that callers are about to leave; how long to look out for them
+        self._words = 0
+        self._until_ns = 0
         self._thread = threading.Thread(target=self._run, name="lockcore", daemon=True)
         self._io = 0  # that thread's identity
         super().__init__(targets, settings)
@@ -60,7 +68,7 @@ class PolledDriver(LoopDriver):
         self._end()
         self._close_bell()
 
-    # -- from any thread -----------------------------------------------------------------------------------------------
+    # -- from any thread ---------------------------------------------------------------------------
 
     def _post(self, job: Callable[[], object]) -> None:
         self._inbox.append(job)
@@ -79,7 +87,7 @@ class PolledDriver(LoopDriver):
     def _ring(self) -> None:
         os.eventfd_write(self._bell, 1)
 
-    # -- in the I/O thread ---------------------------------------------------------------------------------------------
+    # -- in the I/O thread -------------------------------------------------------------------------
 
     def _expect(self) -> None:
         self._words += 1
@@ -167,7 +175,7 @@ class PolledDriver(LoopDriver):
             self._inbox.popleft()()
         self._poll.close()
 
-    # -- hooks of LoopDriver and Call ----------------------------------------------------------------------------------
+    # -- hooks of LoopDriver and Call --------------------------------------------------------------
 
     def call_at(self, due_ns: int, job: Callable[[], None]) -> None:
         """Run `job` in the I/O thread at that time."""
@@ -197,7 +205,9 @@ class PolledDriver(LoopDriver):
     def _watch_writes(self, index: int, wanted: bool) -> None:
         wire = self.wires[index]
         if wire is not None:
-            self._poll.modify(wire.fileno, select.EPOLLIN | select.EPOLLOUT if wanted else select.EPOLLIN)
+            self._poll.modify(
+                wire.fileno, select.EPOLLIN | select.EPOLLOUT if wanted else select.EPOLLIN
+            )
 
     def _unwatch(self, index: int) -> None:
         wire = self.wires[index]

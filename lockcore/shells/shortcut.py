@@ -1,8 +1,9 @@
 """The hot path of greenlets: *a resource → a lease, a lease → an outcome, past the step generator*.
 
-Rules: a caller parks by switching to the next one whose round is settled, to the hub when there is none: two switches
-fewer a cycle. `inside`: somebody is in the middle of the engine, which nobody may enter then. The TTL and the wait that
-were checked last are told apart by identity: nearly always the next ones, too.
+Rules: a caller parks by switching to the next one whose round is settled, to the hub when there is
+none: two switches fewer a cycle. `inside`: somebody is in the middle of the engine, which nobody
+may enter then. The TTL and the wait that were checked last are told apart by identity: nearly
+always the next ones, too.
 """
 
 from collections.abc import Callable, Generator
@@ -27,7 +28,8 @@ Steps = Generator[Wanted, int, Any]
 
 
 class Shortcut:
-    """Operations of the callers of one driver, which has `check_caller` for one that may be where nobody can wait."""
+    """Operations of the callers of one driver, which has `check_caller` for one that may be where
+    nobody can wait."""
 
     def __init__(self, driver: LoopDriver, hub: Any, check_caller: Callable[[], None]) -> None:
         self.inside = False
@@ -36,17 +38,28 @@ class Shortcut:
         self._ttl_ms: object = self  # none yet
         self._wait_ms: object = NO_WAIT
         self._terms: Terms = engine.terms(engine.settings.max_ttl_ms)
-        self._driver, self._engine, self._hub = driver, engine, hub
+        self._driver = driver
+        self._engine = engine
+        self._hub = hub
         self._keepers = driver.keepers
-        self._current: Callable[[], Any] = getcurrent  # as attributes: machine code looks a module's names up each time
+        self._current: Callable[[], Any] = (
+            getcurrent  # as attributes: machine code looks a module's names up each time
+        )
         self.now: Callable[[], int] = monotonic_ns
-        self._switch: Callable[[Any], object] = greenlet.switch  # gevent's own wrapper costs 0.2 µs more
-        self.gather: Callable[[], None] = driver.gather  # around stand-ins that a timer steps, see LoopDriver
+        self._switch: Callable[[Any], object] = (
+            greenlet.switch
+        )  # gevent's own wrapper costs 0.2 µs more
+        self.gather: Callable[[], None] = (
+            driver.gather
+        )  # around stand-ins that a timer steps, see LoopDriver
         self.leave: Callable[[], None] = driver.leave
 
-    def try_acquire(self, resource: object, ttl_ms: object, wait_ms: object = NO_WAIT) -> Lease | Denied:
+    def try_acquire(
+        self, resource: object, ttl_ms: object, wait_ms: object = NO_WAIT
+    ) -> Lease | Denied:
         """See Redlock.try_acquire."""
-        told, begun_ns = self._engine.listener, self.now()
+        told = self._engine.listener
+        begun_ns = self.now()
         if told is None:
             return self._acquire(resource, ttl_ms, wait_ms, begun_ns)
         told.begun()
@@ -62,20 +75,26 @@ class Shortcut:
             raise
         return result
 
-    def _acquire(self, resource: object, ttl_ms: object, wait_ms: object, now_ns: int) -> Lease | Denied:
+    def _acquire(
+        self, resource: object, ttl_ms: object, wait_ms: object, now_ns: int
+    ) -> Lease | Denied:
         me = self._current()
         if me.parent is not self._hub or self.inside:
             self._check_caller()
         round_ = self._first_round(resource, ttl_ms, wait_ms, now_ns)
         if round_ is None:
-            return cast("Lease | Denied", self._driven(self.steps_in_line(cast("str", resource), wait_ms)))
+            return cast(
+                "Lease | Denied", self._driven(self.steps_in_line(cast("str", resource), wait_ms))
+            )
         try:
             self._send(round_)
             if round_.outcome is None:
                 round_.waiter = me
                 self._switch(next_waiter(self._engine) or self._hub)
             else:
-                gevent.sleep(0)  # settled without waiting: who tries again at once must not starve the loop
+                gevent.sleep(
+                    0
+                )  # settled without waiting: who tries again at once must not starve the loop
             now_ns = self.now()
             lease = first_lease(round_, now_ns)
             if lease is not None:
@@ -85,13 +104,20 @@ class Shortcut:
             round_.abandon()
             raise
 
-    def _first_round(self, resource: object, ttl_ms: object, wait_ms: object, now_ns: int) -> SetRound | None:
+    def _first_round(
+        self, resource: object, ttl_ms: object, wait_ms: object, now_ns: int
+    ) -> SetRound | None:
         """A first attempt, not yet sent; None: others wait for the resource here."""
         engine = self._engine
-        if ttl_ms is not self._ttl_ms or wait_ms is not self._wait_ms or not isinstance(resource, str):
+        if (
+            ttl_ms is not self._ttl_ms
+            or wait_ms is not self._wait_ms
+            or not isinstance(resource, str)
+        ):
             check_acquire(resource, ttl_ms, wait_ms)
             self._terms = engine.terms(cast("int", ttl_ms))
-            self._ttl_ms, self._wait_ms = ttl_ms, wait_ms
+            self._ttl_ms = ttl_ms
+            self._wait_ms = wait_ms
         name = cast("str", resource)
         if wait_ms and engine.turns.is_taken(name):
             return None
@@ -107,9 +133,12 @@ class Shortcut:
             raise
 
     def _rest_of(self, round_: SetRound, wait_ms: object, now_ns: int) -> Steps:
-        driver, wait = self._driver, cast("float", wait_ms)
+        driver = self._driver
+        wait = cast("float", wait_ms)
         driver.check_open()
-        first = Acquisition(self._engine, round_.resource, round_.terms, wait, round_.started_ns, driver.random)
+        first = Acquisition(
+            self._engine, round_.resource, round_.terms, wait, round_.started_ns, driver.random
+        )
         return first.after(round_, now_ns)
 
     def drive(self, steps: Steps) -> Any:
@@ -198,20 +227,23 @@ class Shortcut:
         elif not isinstance(error, CannotWaitError):  # that found somebody else inside
             self.inside = False
 
-    # -- for a caller that parks once for many operations: a stand-in goes on in its place -----------------------------
+    # -- for a caller that parks once for many operations: a stand-in goes on in its place ---------
 
     @property
     def is_observed(self) -> bool:
-        """Whether somebody is told of operations, in their caller's greenlet: there `try_…` is to be used."""
+        """Whether somebody is told of operations, in their caller's greenlet: there `try_…` is to
+        be used."""
         return self._engine.listener is not None
 
     def begin_acquire(
         self, resource: str, ttl_ms: object, wait_ms: object, now_ns: int, waiter: StandIn
     ) -> SetRound | None:
-        """Send a first attempt, begun at `now_ns`; unless that is settled already, `waiter` is stepped once it is.
+        """Send a first attempt, begun at `now_ns`; unless that is settled already, `waiter` is
+        stepped once it is.
 
-        None: nothing was sent, because others wait for the resource here, or somebody is told of operations: there
-        `try_acquire` is to be used. Who gives up before the round is settled calls its `abandon`.
+        None: nothing was sent, because others wait for the resource here, or somebody is told of
+        operations: there `try_acquire` is to be used. Who gives up before the round is settled
+        calls its `abandon`.
         """
         if self._engine.listener is not None:
             return None
@@ -237,12 +269,16 @@ class Shortcut:
     def steps_in_line(self, resource: str, wait_ms: object) -> Steps:
         """An acquire of what others wait for here (`begin_acquire` has just said so), for `carry`."""
         self._driver.check_open()
-        now_ns, random = self.now(), self._driver.random
-        line = Acquisition(self._engine, resource, self._terms, cast("float", wait_ms), now_ns, random)
+        now_ns = self.now()
+        random = self._driver.random
+        line = Acquisition(
+            self._engine, resource, self._terms, cast("float", wait_ms), now_ns, random
+        )
         return line.steps(now_ns)
 
     def carry(self, steps: Steps, waiter: StandIn, *, first: bool) -> Lease | Denied | None:
-        """Go on with an acquire's steps, from the `first` or from where they waited; None: `waiter` is stepped next."""
+        """Go on with an acquire's steps, from the `first` or from where they waited; None: `waiter`
+        is stepped next."""
         engine = self._engine
         if engine.foreign:  # forked meanwhile: the votes that are missing say nothing
             self._driver.check_usable()
@@ -250,7 +286,9 @@ class Shortcut:
             self.inside = True
             wanted = next(steps) if first else steps.send(self.now())
             while True:
-                if not isinstance(wanted, Offer):  # which is the caller's as soon as it looks at the clock
+                if not isinstance(
+                    wanted, Offer
+                ):  # which is the caller's as soon as it looks at the clock
                     settled = cast("Round | Turn", wanted)
                     self._submit(settled)
                     if settled.outcome is None:
@@ -284,5 +322,6 @@ class Shortcut:
         return round_
 
     def park(self) -> object:
-        """Have the calling greenlet wait until somebody wakes it, in the end its stand-in; returns what it is told."""
+        """Have the calling greenlet wait until somebody wakes it, in the end its stand-in; returns
+        what it is told."""
         return self._switch(next_waiter(self._engine) or self._hub)

@@ -1,8 +1,10 @@
-"""Which instance to connect to: *a URL → a target whose address may be shown, and connections to it*.
+"""Which instance to connect to: *a URL → a target whose address may be shown, and connections to
+it*.
 
-Rules: `url.py` reads the URL; retries, protocol and time-outs are ours whatever it says. A text of others about the
-instance goes through its mask (lockcore/mask.py). A connection keeps the first bytes that it heard, and reads what is
-there before it reports that it cannot send: a server that refuses says why, and closes.
+Rules: `url.py` reads the URL; retries, protocol and time-outs are ours whatever it says. A text of
+others about the instance goes through its mask (lockcore/mask.py). A connection keeps the first
+bytes that it heard, and reads what is there before it reports that it cannot send: a server that
+refuses says why, and closes.
 """
 
 import time
@@ -32,10 +34,11 @@ _CLASSES = {
 
 @dataclass(frozen=True, slots=True)
 class InstanceTarget:
-    """One instance to connect: `address` (host:port or a path) is all that may be shown of it; `mask` takes what is
-    secret of it out of a text. `inbox`: the channel on which words of other processes come; empty for none.
-    `ignored`: a sentence per option of its URL that has no effect. `look_closer`: if it cannot be used and does not
-    say why, one or two more connections find out what listens there."""
+    """One instance to connect: `address` (host:port or a path) is all that may be shown of it;
+    `mask` takes what is secret of it out of a text. `inbox`: the channel on which words of other
+    processes come; empty for none. `ignored`: a sentence per option of its URL that has no effect.
+    `look_closer`: if it cannot be used and does not say why, one or two more connections find out
+    what listens there."""
 
     address: str
     options: Mapping[str, Any] = field(repr=False)
@@ -51,16 +54,18 @@ class InstanceTarget:
         return issubclass(self.options["connection_class"], SSLConnection)
 
     def connection(self) -> Any:
-        """A redis-py connection, not yet connected, whose handshake as a whole ends in time. Of no pool: those end.
-        It does not select the database of the URL: a Sentinel or a proxy is to be recognised first."""
+        """A redis-py connection, not yet connected, whose handshake as a whole ends in time. Of no
+        pool: those end. It does not select the database of the URL: a Sentinel or a proxy is to be
+        recognised first."""
         options = {**self.options, "db": 0}
         return _timed(options.pop("connection_class"))(**options)
 
 
 class _DeadlineSocket:
-    """A socket whose reads and writes all end at one deadline: a byte now and then does not keep it open. `heard`: the
-    first bytes of the peer. What a header announces is checked here (framing.py), as redis-py's parser is hiredis: it
-    would make room for a list of 10⁹, which stops the whole process for seconds."""
+    """A socket whose reads and writes all end at one deadline: a byte now and then does not keep it
+    open. `heard`: the first bytes of the peer. What a header announces is checked here
+    (framing.py), as redis-py's parser is hiredis: it would make room for a list of 10⁹, which stops
+    the whole process for seconds."""
 
     def __init__(self, inner: Any, end_s: float, heard: bytearray) -> None:
         self._framing = Framing("the server")
@@ -84,8 +89,9 @@ class _DeadlineSocket:
         try:
             self.inner.sendall(data)
         except OSError:
-            # A server in protected mode writes one line and closes, maybe before we have sent anything. Then sending
-            # fails, and redis-py would close without a look at that line, which is the only explanation there is.
+            # A server in protected mode writes one line and closes, maybe before we have sent
+            # anything. Then sending fails, and redis-py would close without a look at that line,
+            # which is the only explanation there is.
             with suppress(OSError, ValueError):
                 self.inner.settimeout(0.0)
                 self._hear(self.inner.recv(HEARD_BYTES))
@@ -138,8 +144,8 @@ def _timed(kind: Any) -> Any:
 
 
 def target_of(url: str, timeout_s: float, key_prefix: str) -> InstanceTarget:
-    """Read one URL; all steps of a connection take `timeout_s` at most. Raises ValueError with one sentence, without
-    its password."""
+    """Read one URL; all steps of a connection take `timeout_s` at most. Raises ValueError with one
+    sentence, without its password."""
     address = address_of(url)
     mask = Mask(url)
     place: dict[str, Any] = {"host": address.host, "port": address.port}

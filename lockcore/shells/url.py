@@ -1,8 +1,10 @@
-"""The address of one instance: *a URL → scheme, place, credentials, options; or one sentence that says what is wrong*.
+"""The address of one instance: *a URL → scheme, place, credentials, options; or one sentence that
+says what is wrong*.
 
-Rules: the table `OPTIONS` decides what happens to each option of a URL: it is understood, or ignored because lockcore
-decides it (the caller is told), or refused. No other option is passed on, so no library's own words reach the user.
-Schemes are read without regard to case. No sentence holds a password.
+Rules: the table `OPTIONS` decides what happens to each option of a URL: it is understood, or
+ignored because lockcore decides it (the caller is told), or refused. No other option is passed on,
+so no library's own words reach the user. Schemes are read without regard to case. No sentence holds
+a password.
 """
 
 import difflib
@@ -38,8 +40,8 @@ class Use(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option of a URL. `read`: its text → redis-py's value, or ValueError with what it should be. `why`: of an
-    option that is ignored or refused."""
+    """One option of a URL. `read`: its text → redis-py's value, or ValueError with what it should
+    be. `why`: of an option that is ignored or refused."""
 
     use: Use
     read: Callable[[str], Any] = str
@@ -119,13 +121,27 @@ OPTIONS: Mapping[str, Option] = {
     "ssl_ciphers": Option(Use.TLS, _ciphers),
     "ssl_include_verify_flags": Option(Use.TLS, _verify_flags),
     "ssl_exclude_verify_flags": Option(Use.TLS, _verify_flags),
-    **dict.fromkeys(("timeout", "socket_timeout", "socket_connect_timeout"), Option(Use.IGNORED, why=_TIMES)),
-    **dict.fromkeys(("retry_on_timeout", "retry_on_error"), Option(Use.IGNORED, why="lockcore never does")),
-    **dict.fromkeys(("max_connections", "single_connection_client"), Option(Use.IGNORED, why=_NO_POOL)),
+    **dict.fromkeys(
+        ("timeout", "socket_timeout", "socket_connect_timeout"), Option(Use.IGNORED, why=_TIMES)
+    ),
+    **dict.fromkeys(
+        ("retry_on_timeout", "retry_on_error"), Option(Use.IGNORED, why="lockcore never does")
+    ),
+    **dict.fromkeys(
+        ("max_connections", "single_connection_client"), Option(Use.IGNORED, why=_NO_POOL)
+    ),
     **dict.fromkeys(
         (
-            "health_check_interval", "protocol", "legacy_responses", "decode_responses", "encoding",
-            "encoding_errors", "socket_read_size", "socket_keepalive", "lib_name", "lib_version",
+            "health_check_interval",
+            "protocol",
+            "legacy_responses",
+            "decode_responses",
+            "encoding",
+            "encoding_errors",
+            "socket_read_size",
+            "socket_keepalive",
+            "lib_name",
+            "lib_version",
             "auto_close_connection_pool",
         ),
         Option(Use.IGNORED, why=_OURS),
@@ -133,29 +149,46 @@ OPTIONS: Mapping[str, Option] = {
     **dict.fromkeys(("host", "port", "path", "unix_socket_path"), Option(Use.REFUSED, why=_PLACE)),
     **dict.fromkeys(
         (
-            "credential_provider", "redis_connect_func", "retry", "cache", "cache_config", "cache_factory",
-            "connection_class", "connection_pool", "parser_class", "command_packer", "event_dispatcher", "driver_info",
-            "maint_notifications_config", "socket_keepalive_options", "socket_type", "himport_registry",
+            "credential_provider",
+            "redis_connect_func",
+            "retry",
+            "cache",
+            "cache_config",
+            "cache_factory",
+            "connection_class",
+            "connection_pool",
+            "parser_class",
+            "command_packer",
+            "event_dispatcher",
+            "driver_info",
+            "maint_notifications_config",
+            "socket_keepalive_options",
+            "socket_type",
+            "himport_registry",
             "ssl_ocsp_context",
         ),
         Option(Use.REFUSED, why=_PROGRAM),
     ),
     **dict.fromkeys(
         ("ssl_validate_ocsp", "ssl_validate_ocsp_stapled", "ssl_ocsp_expected_cert"),
-        Option(Use.REFUSED, why="lockcore does not check OCSP; leave it out, and know that nobody does"),
+        Option(
+            Use.REFUSED, why="lockcore does not check OCSP; leave it out, and know that nobody does"
+        ),
     ),
-    **dict.fromkeys(("ssl", "tls"), Option(Use.REFUSED, why="write rediss:// for TLS, redis:// for none")),
+    **dict.fromkeys(
+        ("ssl", "tls"), Option(Use.REFUSED, why="write rediss:// for TLS, redis:// for none")
+    ),
     **dict.fromkeys(
         ("master_name", "service_name", "sentinel_master_id", "sentinelMasterId", "sentinels"),
         Option(Use.REFUSED, why="Redlock needs the instances themselves, not a Sentinel"),
     ),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """What a URL says. `options`: keyword arguments of redis-py's connections. `ignored`: a sentence per option that
-    has no effect."""
+    """What a URL says. `options`: keyword arguments of redis-py's connections. `ignored`: a
+    sentence per option that has no effect."""
 
     transport: Transport
     host: str
@@ -176,7 +209,9 @@ class Address:
 def address_of(url: object) -> Address:
     """Read one URL. Raises ValueError with one sentence, without its password."""
     if not isinstance(url, str) or "://" not in url:
-        raise ValueError(f"{shown(url)!r} is not an instance URL; use redis://host:port (TLS: rediss) or unix://path")
+        raise ValueError(
+            f"{shown(url)!r} is not an instance URL; use redis://host:port (TLS: rediss) or unix://path"
+        )
     scheme = url.partition("://")[0]
     transport = SCHEMES.get(scheme.lower())
     if any(letter.isspace() for letter in scheme):
@@ -187,7 +222,9 @@ def address_of(url: object) -> Address:
         cure = "use redis://host:port (TLS: rediss) or unix://path"
         if _ELSEWHERE.search(scheme):
             cure = "Redlock needs independent instances; name each by redis://host:port"
-        raise ValueError(f"{shown(url)!r} is not an instance URL: lockcore knows no {scheme[:30]}://; {cure}")
+        raise ValueError(
+            f"{shown(url)!r} is not an instance URL: lockcore knows no {scheme[:30]}://; {cure}"
+        )
     try:
         return _unix_address(url) if transport is Transport.UNIX else _tcp_address(url, transport)
     except ValueError as error:
@@ -228,7 +265,11 @@ def _host_and_port(place: str) -> tuple[str, int]:
         found = _ADDRESS_6.fullmatch(text + bracket)
         if found is None or (port and not port.startswith(":")):
             raise ValueError(_IN_BRACKETS)
-        zone = unquote(found["zone"]) if (found["zone"] or "").startswith("%25") else found["zone"] or ""
+        zone = (
+            unquote(found["zone"])
+            if (found["zone"] or "").startswith("%25")
+            else found["zone"] or ""
+        )
         host = found["address"] + zone
         port = port[1:]
     else:
@@ -238,8 +279,14 @@ def _host_and_port(place: str) -> tuple[str, int]:
             raise ValueError(_IN_BRACKETS)
         if not _HOST.fullmatch(host) or len(host) > LONGEST_HOST:
             raise ValueError("its host is not a name or an address")
-        if any(len(label) > LONGEST_LABEL for label in host.split(".")) or ".." in host or host.startswith("."):
-            raise ValueError(f"a part of its host name is empty or longer than {LONGEST_LABEL} letters")
+        if (
+            any(len(label) > LONGEST_LABEL for label in host.split("."))
+            or ".." in host
+            or host.startswith(".")
+        ):
+            raise ValueError(
+                f"a part of its host name is empty or longer than {LONGEST_LABEL} letters"
+            )
     if not port:
         return host, 6379
     if not (port.isascii() and port.isdigit()) or not 0 < int(port[:9]) < 65_536:
@@ -258,13 +305,19 @@ def _unix_address(url: str) -> Address:
     if not path:
         raise ValueError("it names no socket; write unix:///path/of/it.sock")
     if place and "@" not in place:
-        raise ValueError("the path of a socket begins with a slash: three of them in all, unix:///path/of/it.sock")
+        raise ValueError(
+            "the path of a socket begins with a slash: three of them in all, unix:///path/of/it.sock"
+        )
     if "\0" in path:
         raise ValueError("the path of its socket has a NUL in it")
     if len(path.encode(errors="surrogateescape")) > LONGEST_SOCKET_PATH:
-        raise ValueError(f"the path of its socket is longer than {LONGEST_SOCKET_PATH} bytes; use a shorter one")
+        raise ValueError(
+            f"the path of its socket is longer than {LONGEST_SOCKET_PATH} bytes; use a shorter one"
+        )
     options, ignored = _read_options(query, Transport.UNIX)
-    return Address(Transport.UNIX, "", 0, path, _credentials_of(place.rpartition("@")[0]) | options, ignored)
+    return Address(
+        Transport.UNIX, "", 0, path, _credentials_of(place.rpartition("@")[0]) | options, ignored
+    )
 
 
 def _credentials_of(text: str) -> dict[str, Any]:
@@ -289,7 +342,9 @@ def _read_options(query: str, transport: Transport) -> tuple[dict[str, Any], tup
             ignored.append(f"option {name} of the URL is ignored: {option.why}")
             continue
         if option.use is Use.TLS and transport is not Transport.TLS:
-            raise ValueError(f"option {name} is for TLS, and this URL does not ask for it; write rediss://")
+            raise ValueError(
+                f"option {name} is for TLS, and this URL does not ask for it; write rediss://"
+            )
         if not text:
             raise ValueError(f"option {name} has no value")
         try:
@@ -309,8 +364,11 @@ def _pairs_of(query: str) -> Iterator[tuple[str, str]]:
 
 
 def _meant(name: str) -> str:
-    """The name of an unknown option, if it cannot be a part of a password, and the one that is meant."""
+    """The name of an unknown option, if it cannot be a part of a password, and the one that is
+    meant."""
     if not re.fullmatch(r"[a-z]+(_[a-z]+)*", name, re.IGNORECASE) or len(name) > 40:
         return "; the README lists those that are understood"
     best = difflib.get_close_matches(name.lower(), OPTIONS, n=1, cutoff=0.6)
-    return f", {name}" + (f"; did you mean {best[0]}?" if best else "; the README lists those that are understood")
+    return f", {name}" + (
+        f"; did you mean {best[0]}?" if best else "; the README lists those that are understood"
+    )

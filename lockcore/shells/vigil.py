@@ -1,8 +1,10 @@
-"""Whether a loop stays awake for a reply: *what was sent, the loop's next turn → look again at once, or sleep*.
+"""Whether a loop stays awake for a reply: *what was sent, the loop's next turn → look again at
+once, or sleep*.
 
-Rules: a loop that sleeps runs again some 30 µs after the reply has come, which is longer than a server nearby takes for
-it; so it looks for a moment instead (README, "A lone caller's loop stays awake"). Each try in vain makes it rarer.
-Source: adaptive spinning, as mutexes do it (Karlin et al., SODA 1990).
+Rules: a loop that sleeps runs again some 30 µs after the reply has come, which is longer than a
+server nearby takes for it; so it looks for a moment instead (README, "A lone caller's loop stays
+awake"). Each try in vain makes it rarer. Source: adaptive spinning, as mutexes do it (Karlin et
+al., SODA 1990).
 """
 
 import os
@@ -22,7 +24,8 @@ class Vigil:
         self._until_ns = self._skip = self._misses = 0
 
     def begins(self, awaited: int, now_ns: int) -> bool:
-        """Something was sent at `now_ns`; so many replies are awaited. True if the loop is to stay awake from now."""
+        """Something was sent at `now_ns`; so many replies are awaited. True if the loop is to stay
+        awake from now."""
         was_kept = self.is_kept
         if was_kept:  # the reply before has come in time
             self._misses = 0
@@ -31,7 +34,8 @@ class Vigil:
             return False
         if awaited > LONELY or not self._is_of_use:
             return False
-        self._until_ns, self.is_kept = now_ns + AWAKE_NS, True
+        self._until_ns = now_ns + AWAKE_NS
+        self.is_kept = True
         return not was_kept
 
     def goes_on(self, awaited: int, now_ns: int) -> bool:

@@ -1,9 +1,9 @@
 """One connected, non-blocking socket: *bytes out in full, bytes in as they come*.
 
-Rules: what the kernel does not take at once is kept in order and sent when the socket is writable again (`want_write`
-tells the driver). A broken socket is an OSError of `receive`; of a send it is reported through `broken`, because a
-send may happen in the middle of anything. One call of `receive` reads a bounded number of bytes, however fast the
-instance sends.
+Rules: what the kernel does not take at once is kept in order and sent when the socket is writable
+again (`want_write` tells the driver). A broken socket is an OSError of `receive`; of a send it is
+reported through `broken`, because a send may happen in the middle of anything. One call of
+`receive` reads a bounded number of bytes, however fast the instance sends.
 """
 
 import _socket
@@ -25,14 +25,29 @@ def nothing() -> int:
 class Wire:
     """A socket taken over from the handshake. `fileno` stays the same until `close`."""
 
-    __slots__ = ("backlog", "broken", "fileno", "is_tls", "pending", "recv", "send_some", "sock", "want_write")
+    __slots__ = (
+        "backlog",
+        "broken",
+        "fileno",
+        "is_tls",
+        "pending",
+        "recv",
+        "send_some",
+        "sock",
+        "want_write",
+    )
 
     def __init__(
-        self, sock: _socket.socket, want_write: Callable[[bool], None], broken: Callable[[OSError], None]
+        self,
+        sock: _socket.socket,
+        want_write: Callable[[bool], None],
+        broken: Callable[[OSError], None],
     ) -> None:
         self.sock = sock
         self.is_tls = isinstance(sock, ssl.SSLSocket)
-        self.pending: Callable[[], int] = sock.pending if isinstance(sock, ssl.SSLSocket) else nothing
+        self.pending: Callable[[], int] = (
+            sock.pending if isinstance(sock, ssl.SSLSocket) else nothing
+        )
         self.fileno = sock.fileno()
         self.recv = sock.recv
         self.send_some = sock.send
@@ -73,14 +88,15 @@ class Wire:
             self.want_write(False)
 
     def receive(self) -> list[bytes]:
-        """What has come in, READ_BYTES or a little more; an empty list when nothing has. Raises OSError when the
-        connection has ended.
+        """What has come in, READ_BYTES or a little more; an empty list when nothing has. Raises
+        OSError when the connection has ended.
 
-        A plain socket is read once. A TLS socket gives one record (16 KiB at most) per call, so it is read several
-        times. It is not read until it would block: an instance that sends faster than this process decrypts would hold
-        the loop for seconds, and take hundreds of megabytes. What is left in the kernel wakes the loop again, so the
-        rest is read in the next pass, after the other instances. But no poll tells of bytes that the TLS layer has
-        decrypted and not handed out (`pending`): they are read now, and they are the rest of one record.
+        A plain socket is read once. A TLS socket gives one record (16 KiB at most) per call, so it
+        is read several times. It is not read until it would block: an instance that sends faster
+        than this process decrypts would hold the loop for seconds, and take hundreds of megabytes.
+        What is left in the kernel wakes the loop again, so the rest is read in the next pass, after
+        the other instances. But no poll tells of bytes that the TLS layer has decrypted and not
+        handed out (`pending`): they are read now, and they are the rest of one record.
         """
         chunks: list[bytes] = []
         room = READ_BYTES
