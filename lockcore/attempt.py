@@ -26,9 +26,9 @@ from lockcore.errors import InstanceClosedError
 from lockcore.handoff import FIRST_LOOK_NS, LONGEST_LOOK_NS
 from lockcore.model import ACQUIRED, Denied, Lease, Outcome
 from lockcore.rounds import ReleaseRound, Round, SetRound
-from lockcore.turns import Offer, Turn, Wanted
+from lockcore.turns import Offer, Request, Turn
 
-Steps = Generator[Wanted, int, "Lease | Denied"]
+Steps = Generator[Request, int, "Lease | Denied"]
 
 
 def lease_of(
@@ -183,7 +183,7 @@ class Acquisition:
             )
             now_ns = yield self.round
 
-    def _ended(self, round_: SetRound, now_ns: int) -> Generator[Wanted, int, Lease | Outcome]:
+    def _ended(self, round_: SetRound, now_ns: int) -> Generator[Request, int, Lease | Outcome]:
         """What became of an attempt, by the time at which its caller runs again."""
         outcome = round_.outcome
         if outcome is None:
@@ -210,7 +210,7 @@ class Acquisition:
 
     def _my_turn(
         self, last_outcome: Outcome | None, start_ns: int, now_ns: int
-    ) -> Generator[Wanted, int, int]:
+    ) -> Generator[Request, int, int]:
         """Wait until the turn of this caller has come.
 
         Then wait until the key is free, until `start_ns`, or until the end. `last_outcome` is that
@@ -255,7 +255,7 @@ class Acquisition:
             return 0
         return min(turn.turns.held_until_ns(self.resource), self.deadline_ns)
 
-    def _until_released(self, turn: Turn, now_ns: int) -> Generator[Wanted, int, int]:
+    def _until_released(self, turn: Turn, now_ns: int) -> Generator[Request, int, int]:
         """Wait for the message that the key is free, and never beyond the deadline.
 
         Messages get lost, so it looks now and then.
@@ -286,7 +286,7 @@ class Acquisition:
         )
 
 
-def _settled(round_: Round | Turn) -> Generator[Wanted, int, int]:
+def _settled(round_: Round | Turn) -> Generator[Request, int, int]:
     """Wait for a round or a turn.
 
     A caller that is cancelled there is not woken by it later, and its attempt is cleaned up.
@@ -302,7 +302,7 @@ def _denied(lease: Lease, round_: ReleaseRound, outcome: Outcome, now_ns: int) -
     return Denied(lease.resource, outcome, round_.tally, 1, 0, round_.started_ns, now_ns)
 
 
-def release_steps(engine: Engine, lease: Lease, now_ns: int) -> Generator[Wanted, int, Denied]:
+def release_steps(engine: Engine, lease: Lease, now_ns: int) -> Generator[Request, int, Denied]:
     """The steps of one release. Its value has the outcome RELEASED, GONE or UNREACHABLE."""
     round_ = engine.release_round(lease, now_ns)
     now_ns = yield from _settled(round_)

@@ -14,7 +14,7 @@ from lockcore.clock import NS_PER_MS
 from lockcore.engine import Engine
 from lockcore.errors import ForeignProcessError
 from lockcore.model import Denied, Lease, Outcome, Tally
-from lockcore.turns import Wanted
+from lockcore.turns import Request
 from lockcore.unraised import is_its_own, show_unraised
 
 MOST_EXTENSIONS = 1 << 40
@@ -117,7 +117,7 @@ class KeepAlive:
             cancel()
 
 
-def keeper_steps(keeper: KeepAlive, engine: Engine) -> Generator[Wanted, int, Denied]:
+def keeper_steps(keeper: KeepAlive, engine: Engine) -> Generator[Request, int, Denied]:
     """Steps that extend the keeper's lease every `every_ms`, `extensions` times, until it is gone.
 
     They end with a `Denied`, whatever happens to them. Raises ValueError at once when the lease was
@@ -125,7 +125,7 @@ def keeper_steps(keeper: KeepAlive, engine: Engine) -> Generator[Wanted, int, De
     """
     engine.extend_round(keeper.lease, engine.terms(keeper.lease.ttl_ms), keeper.lease.started_ns)
 
-    def steps() -> Generator[Wanted, int, Denied]:
+    def steps() -> Generator[Request, int, Denied]:
         try:
             return (yield from _extensions(keeper, engine))
         except GeneratorExit:
@@ -144,7 +144,7 @@ def keeper_steps(keeper: KeepAlive, engine: Engine) -> Generator[Wanted, int, De
     return steps()
 
 
-def _extensions(keeper: KeepAlive, engine: Engine) -> Generator[Wanted, int, Denied]:
+def _extensions(keeper: KeepAlive, engine: Engine) -> Generator[Request, int, Denied]:
     """Extend the lease when it is due.
 
     An extension that reached too few instances is tried again after a tenth of the period, while

@@ -23,7 +23,7 @@ from lockcore.keeper import KeepAlive
 from lockcore.model import Denied, InstanceStatus, Lease, OperationObserver, Outcome
 from lockcore.observed import Listener, Unraising
 from lockcore.settings import MOST_UNOBSERVED, Settings
-from lockcore.turns import Wanted
+from lockcore.turns import Request
 
 if TYPE_CHECKING:
     from lockcore.shells.aio import AsyncDriver
@@ -199,7 +199,7 @@ class _AnyRedlock(Generic[D]):
             listener.extended(lease, result)
         return result
 
-    def _release_steps(self, lease: Lease) -> Generator[Wanted, int, Denied]:
+    def _release_steps(self, lease: Lease) -> Generator[Request, int, Denied]:
         self._driver.check_home()
         self._driver.stop_keeping(lease)
         return release_steps(self._driver.engine, lease, monotonic_ns())

@@ -265,4 +265,4 @@ class Offer:
         self.until_ns = until_ns
 
 
-Wanted = Round | Turn | Offer | int
+Request = Round | Turn | Offer | int

@@ -103,7 +103,7 @@ def test_lockcore_imports_no_event_loop_and_nothing_of_the_bench() -> None:
 
 # ---------------------------------------------------------------- code that is read once
 # The folders that fulfil these rules. The list grows until it names them all.
-UNPRESSED = ("lockcore/*.py",)
+UNPRESSED = ("lockcore/*.py", "lockcore/shells/*.py")
 UNPRESSED_FILES = sorted(path for pattern in UNPRESSED for path in ROOT.glob(pattern))
 MOST_COLUMNS = 100
 BUILT_IN_TYPES = {"bool", "bytes", "dict", "float", "int", "list", "object", "set", "str", "tuple", "type"}
@@ -144,19 +144,24 @@ def conditional_expressions(statement: ast.stmt) -> int:
     return count
 
 
+def ignores_its_result(annotation: ast.expr | None) -> bool:
+    """True for a callback whose value nobody uses. `Callable[[str], int]` may well be `int`: it converts."""
+    return annotation is not None and re.search(r"Callable\[.*(object|None)\]", ast.unparse(annotation)) is not None
+
+
 def idle_callbacks(tree: ast.AST) -> list[ast.AST]:
     """Where a built-in type stands for a function that does nothing: `self.wake = int`."""
     values: list[tuple[ast.AST, ast.AST | None]] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign):
             values += [(target, node.value) for target in node.targets if isinstance(target, ast.Attribute)]
-        elif isinstance(node, ast.AnnAssign) and "Callable" in ast.unparse(node.annotation):
+        elif isinstance(node, ast.AnnAssign) and ignores_its_result(node.annotation):
             values.append((node, node.value))
         elif isinstance(node, ast.arguments):
             positional = [*node.posonlyargs, *node.args]
             defaults = [*[None] * (len(positional) - len(node.defaults)), *node.defaults]
             pairs = zip([*positional, *node.kwonlyargs], [*defaults, *node.kw_defaults], strict=True)
-            values += [pair for pair in pairs if pair[0].annotation and "Callable" in ast.unparse(pair[0].annotation)]
+            values += [pair for pair in pairs if ignores_its_result(pair[0].annotation)]
     return [node for node, value in values if isinstance(value, ast.Name) and value.id in BUILT_IN_TYPES]
 
 
@@ -231,6 +236,7 @@ def test_code_that_has_to_be_read_twice_is_noticed(snippet: str, place: str) -> 
         "Ns = int",
         "numbers = list(map(int, texts))",
         "def f(kind: type = int): ...",
+        "read: Callable[[str], int] = int",
         "a = 1  # bytes",
         "a = 1  # type: ignore[arg-type]",
         "# A sentence above the code.\na = 1",

@@ -1,1 +1,1 @@
-"""The only I/O of lockcore: the handshake, a connected socket, and one driver per way of waiting."""
+"""The only I/O of lockcore: the handshake, a connected socket, a driver for each way of waiting."""

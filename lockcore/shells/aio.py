@@ -1,8 +1,8 @@
 """Waiting by tasks: *the loop's readers step the waiting task straight from the I/O callback*.
 
-Rules: one engine per event loop (asyncio's own or uvloop). A task that is cancelled where it waits
-abandons its round. A batch leaves at once when little is in flight, else once per turn of the loop.
-The first attempt and the release take a short cut past the step generator (tasks.py).
+Rules: there is one engine per event loop (asyncio's own or uvloop). A task that is cancelled where
+it waits abandons its round. A batch leaves at once when little is in flight, else once per pass of
+the loop. The first attempt and the release take a short cut past the step generator (tasks.py).
 """
 
 import asyncio
@@ -23,13 +23,13 @@ from lockcore.shells.handshake import Shaken, discard, shaken
 from lockcore.shells.target import InstanceTarget
 from lockcore.shells.tasks import TaskShortcut, step_all
 from lockcore.shells.wire import Wire
-from lockcore.turns import Offer, Wanted
+from lockcore.turns import Offer, Request
 
 T = TypeVar("T")
 
 
 class AsyncDriver(LoopDriver):
-    """The driver for asyncio: belongs to the loop that runs while it is made."""
+    """The driver for asyncio. It belongs to the loop that runs while it is made."""
 
     def __init__(self, targets: Sequence[InstanceTarget], settings: Settings) -> None:
         self._loop = asyncio.get_running_loop()
@@ -57,11 +57,11 @@ class AsyncDriver(LoopDriver):
     async def try_acquire(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Lease | Denied:
         """See AsyncRedlock.try_acquire."""
         short = self._shortcut
-        told = self.engine.listener
+        listener = self.engine.listener
         result = None
         begun_ns = 0
         try:
-            round_ = short.set_round(resource, ttl_ms, wait_ms, told)
+            round_ = short.set_round(resource, ttl_ms, wait_ms, listener)
             if round_ is None:
                 begun_ns = monotonic_ns()
                 line = Acquisition(
@@ -70,19 +70,19 @@ class AsyncDriver(LoopDriver):
                 result = await self.drive(line.steps(begun_ns))
                 return result
             try:
-                place = short.submit(
-                    round_
-                )  # in here: a signal's handler may raise before it has returned
-                if place is not None:
-                    await place
+                # This is within the `try`: a signal's handler may raise before it has returned.
+                seat = short.submit(round_)
+                if seat is not None:
+                    await seat
                 else:
                     self.check_open()
-                    await asyncio.sleep(
-                        0
-                    )  # settled without waiting: who tries again at once must not starve the loop
-                result = short.lease(round_, told)
+                    # The round was settled without waiting. A caller that tries again at once must
+                    # not starve the loop.
+                    await asyncio.sleep(0)
+                result = short.lease(round_, listener)
                 if result is not None:
-                    told = None  # was told
+                    # `short.lease` has told the listener.
+                    listener = None
                     return result
                 self.check_open()
                 begun_ns = round_.started_ns
@@ -93,15 +93,15 @@ class AsyncDriver(LoopDriver):
                 return result
             except BaseException:
                 round_.abandon()
-                if (
-                    short.is_telling
-                ):  # interrupted while the observer heard of the lease: it is not told twice
+                if short.is_telling:
+                    # The interrupt came while the observer heard of the lease. It is not told
+                    # twice.
                     short.is_telling = False
-                    told = None
+                    listener = None
                 raise
         finally:
-            if told is not None:
-                _tell_ended(told, resource, result, begun_ns)
+            if listener is not None:
+                _tell_ended(listener, resource, result, begun_ns)
 
     async def try_release(self, lease: Lease) -> Outcome:
         """See AsyncRedlock.try_release."""
@@ -113,31 +113,32 @@ class AsyncDriver(LoopDriver):
             self.release_interrupted(lease)
             raise
         try:
-            place = round_.waiter
-            if place is not None:
-                await place
+            seat = round_.waiter
+            if seat is not None:
+                await seat
         except BaseException:
             round_.waiter = None
             raise
         return self._shortcut.outcome(lease, round_)
 
-    async def drive(self, steps: Generator[Wanted, int, T]) -> T:
+    async def drive(self, steps: Generator[Request, int, T]) -> T:
         """Run an operation's steps in this task."""
         self.check_home()
         try:
-            wanted = next(steps)
+            request = next(steps)
             while True:
                 try:
-                    await self._wait(wanted)
+                    await self._wait(request)
                     now_ns = monotonic_ns()
                 except BaseException as cancelled:
                     steps.throw(cancelled)
                     raise
-                wanted = steps.send(now_ns)
+                request = steps.send(now_ns)
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
         except BaseException:
-            steps.close()  # an interrupt may have come between its steps
+            # An interrupt may have come between two steps.
+            steps.close()
             raise
 
     def check_home(self) -> None:
@@ -146,29 +147,35 @@ class AsyncDriver(LoopDriver):
         if _get_running_loop() is not self._loop:
             raise CannotWaitError("outside the event loop that connected it")
 
-    async def _wait(self, wanted: Wanted) -> None:
-        if isinstance(wanted, Offer):
-            return  # the caller's, as soon as it looks at the clock
-        if isinstance(wanted, int):
-            await asyncio.sleep(_whole_ms_s(wanted - monotonic_ns()))
+    async def _wait(self, request: Request) -> None:
+        # An offer is the caller's as soon as it looks at the clock, and the caller runs here.
+        if isinstance(request, Offer):
             return
-        self.submit(wanted)
-        if wanted.outcome is None:
-            wanted.waiter = seat = self._shortcut.seats.take()
+        if isinstance(request, int):
+            await asyncio.sleep(_whole_ms_s(request - monotonic_ns()))
+            return
+        self.submit(request)
+        if request.outcome is None:
+            request.waiter = seat = self._shortcut.seats.take()
             await seat
         else:
-            await asyncio.sleep(0)  # as in try_acquire
+            # As in `try_acquire`.
+            await asyncio.sleep(0)
 
     def background(
-        self, steps: Generator[Wanted, int, T], done: Callable[[T], None]
+        self, steps: Generator[Request, int, T], done: Callable[[T], None]
     ) -> Callable[[], object]:
-        """Run steps in a task of their own, then `done` with their value; returns what stops them."""
+        """Run steps in a task of their own, then call `done` with their value.
+
+        Returns a function that stops them.
+        """
 
         async def run() -> None:
             done(await self.drive(steps))
 
         task = self._loop.create_task(run())
-        self._tasks.add(task)  # the loop itself keeps only a weak reference
+        # The loop itself keeps only a weak reference.
+        self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return lambda: self._loop.is_closed() or task.cancel()
 
@@ -183,17 +190,18 @@ class AsyncDriver(LoopDriver):
                 await asyncio.sleep(LOOK_S)
             if not self.closed:
                 self.wake()
-                await asyncio.sleep(
-                    0
-                )  # who was woken runs, and gives back what it may not take any more
+                # The callers that were woken run, and give back what they may not take any more.
+                await asyncio.sleep(0)
         finally:
             self.end_close(closing)
             self._stop_timer()
             self.wake()
 
     def close_soon(self) -> None:
-        """See LoopDriver.close_soon. A loop that does not run may never run again: then it is done
-        here."""
+        """See LoopDriver.close_soon.
+
+        A loop that does not run may never run again. Then it is closed here.
+        """
         if self._loop.is_running():
             self._loop.call_soon_threadsafe(self.close_now)
         else:
@@ -210,18 +218,21 @@ class AsyncDriver(LoopDriver):
         step_all(self.engine, at_once=asyncio.current_task(self._loop) is None)
 
     def _soon(self, callback: Callable[[], None]) -> None:
-        if self._loop.is_closed():  # tasks are being destroyed: what they give back is sent
+        if self._loop.is_closed():
+            # Tasks are being destroyed. What they give back is sent.
             callback()
         else:
             self._loop.call_soon(callback)
 
     def _wake_later(self) -> None:
-        if not self._loop.is_closed():  # else tasks are being destroyed: nobody is left to wake
+        # When the loop is closed, tasks are being destroyed, and nobody is left to wake.
+        if not self._loop.is_closed():
             self._loop.call_soon(self.wake)
 
     def _tick_later(self, delay_ns: int) -> None:
         timer = self._loop.call_later(_whole_ms_s(delay_ns), self.tick)
-        self._stop_timer()  # not before: interrupted in between, there are two rather than none
+        # The old timer is stopped last. If that is interrupted, there are two rather than none.
+        self._stop_timer()
         self._timer = timer
 
     def _stop_timer(self) -> None:
@@ -231,9 +242,10 @@ class AsyncDriver(LoopDriver):
 
     def _stay_awake(self) -> None:
         if not self._loop.is_closed():
-            self._loop.call_soon(self._on_turn)  # with something to call, the loop polls
+            # While it has something to call, the loop polls and does not sleep.
+            self._loop.call_soon(self._on_pass)
 
-    def _on_turn(self) -> None:
+    def _on_pass(self) -> None:
         if self.look_again():
             self._stay_awake()
 
@@ -242,18 +254,21 @@ class AsyncDriver(LoopDriver):
         self._loop.add_reader(wire.fileno, readable, index)
 
     def _readable_at_last(self, index: int) -> None:
-        """uvloop tells of a reset once, together with the bytes before it, and then watches the
-        socket no more."""
+        """Read a socket of uvloop, and look for a reset afterwards.
+
+        uvloop tells of a reset once, together with the bytes before it, and then it does not watch
+        the socket any more.
+        """
         wire = self.wires[index]
         self.readable(index)
         if wire is not None and wire is self.wires[index] and (code := wire.error()):
             self.broken(index, OSError(code, os.strerror(code)))
 
-    def _watch_writes(self, index: int, wanted: bool) -> None:
+    def _watch_writes(self, index: int, is_needed: bool) -> None:
         wire = self.wires[index]
         if wire is None:
             return
-        if wanted:
+        if is_needed:
             self._loop.add_writer(wire.fileno, self.writable, index)
         else:
             self._loop.remove_writer(wire.fileno)
@@ -267,9 +282,8 @@ class AsyncDriver(LoopDriver):
     def _shake(self, target: InstanceTarget) -> asyncio.Future[Shaken]:
         try:
             return self._loop.run_in_executor(None, shaken, target)
-        except (
-            RuntimeError
-        ) as error:  # the executor was shut down: the interpreter, or the loop, is ending
+        except RuntimeError as error:
+            # The executor was shut down: the interpreter, or the loop, is ending.
             failed: asyncio.Future[Shaken] = self._loop.create_future()
             failed.set_result(InstanceClosedError(target.address, str(error)))
             return failed
@@ -283,11 +297,12 @@ class AsyncDriver(LoopDriver):
 
 
 def _tell_ended(
-    told: Listener, resource: str, result: Lease | Denied | None, begun_ns: int
+    listener: Listener, resource: str, result: Lease | Denied | None, begun_ns: int
 ) -> None:
     try:
-        told.ended(resource, result, begun_ns)
-    except BaseException:  # an interrupt, which came while the observer ran
+        listener.ended(resource, result, begun_ns)
+    except BaseException:
+        # An interrupt has come while the observer ran.
         give_back(result)
         raise
 
@@ -298,6 +313,8 @@ def is_uvloop(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 def _whole_ms_s(delay_ns: int) -> float:
-    """`delay_ns` in s, rounded up to ms: uvloop rounds, and what fires early would have to wait
-    again at once."""
+    """`delay_ns` in s, rounded up to ms.
+
+    uvloop rounds, and a timer that fires early would have to wait again at once.
+    """
     return max(0, -(-delay_ns // NS_PER_MS)) / 1000

@@ -25,21 +25,23 @@ from lockcore.model import Denied, Lease, Outcome
 from lockcore.observed import Listener
 from lockcore.rounds import Round, SetRound
 from lockcore.settings import Settings
-from lockcore.shells.call import Call, locked, ring
+from lockcore.shells.call import Call, locked, nothing, ring
 from lockcore.shells.handshake import discard, shaken
 from lockcore.shells.polled import PolledDriver
 from lockcore.shells.target import InstanceTarget
-from lockcore.turns import Wanted
+from lockcore.turns import Request
 
 T = TypeVar("T")
 JOIN_S = 0.5
-ALIVE_S = 1.0  # how often a sleeping caller looks whether the I/O thread still lives
+
+# How often a sleeping caller looks whether the I/O thread still lives.
+ALIVE_S = 1.0
 MOST_HANDSHAKES = 32
 _OPEN: weakref.WeakSet[ThreadDriver] = weakref.WeakSet()
 
 
 class ThreadDriver(PolledDriver):
-    """The driver for plain threads: usable from any thread of the process that made it."""
+    """The driver for plain threads. Any thread of the process that made it may use it."""
 
     for_threads = True
 
@@ -62,9 +64,8 @@ class ThreadDriver(PolledDriver):
         try:
             driver.admit(results)
             driver._thread.start()
-        except (
-            BaseException
-        ):  # refused, or no more threads: nobody would ever close what is open by now
+        except BaseException:
+            # It is refused, or there are no more threads. Nobody else would close what is open.
             driver.discard()
             raise
         _OPEN.add(driver)
@@ -74,24 +75,25 @@ class ThreadDriver(PolledDriver):
 
     def try_acquire(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Lease | Denied:
         """See Redlock.try_acquire."""
-        told = self.engine.listener
+        listener = self.engine.listener
         result = None
         begun_ns = monotonic_ns()
-        if told is not None:
-            told.begun()
+        if listener is not None:
+            listener.begun()
         try:
             result = self._try_acquire(resource, ttl_ms, wait_ms, begun_ns)
             return result
         finally:
-            if told is not None:
-                self._tell_ended(told, resource, result, begun_ns)
+            if listener is not None:
+                self._tell_ended(listener, resource, result, begun_ns)
 
     def _tell_ended(
-        self, told: Listener, resource: str, result: Lease | Denied | None, begun_ns: int
+        self, listener: Listener, resource: str, result: Lease | Denied | None, begun_ns: int
     ) -> None:
         try:
-            told.ended(resource, result, begun_ns)
-        except BaseException:  # an interrupt, which came while the observer ran
+            listener.ended(resource, result, begun_ns)
+        except BaseException:
+            # An interrupt has come while the observer ran.
             self._post(partial(give_back, result))
             raise
 
@@ -108,15 +110,14 @@ class ThreadDriver(PolledDriver):
             return self._carry(steps, judged=True, undo=give_back)
         round_: SetRound | None = None
         try:
-            round_ = won = self._carry(
-                self._attempt(resource, ttl_ms, started_ns), undo=SetRound.abandon
-            )
+            attempt = self._attempt(resource, ttl_ms, started_ns)
+            round_ = won = self._carry(attempt, undo=SetRound.abandon)
             if won.watched:
                 self._post(self._expect)
             now_ns = monotonic_ns()
             lease = lease_of(won, now_ns) if won.outcome is Outcome.ACQUIRED else None
             if won.watched:
-                self._leave(partial(won.decided, Outcome.ACQUIRED, now_ns) if lease else int)
+                self._leave(partial(won.decided, Outcome.ACQUIRED, now_ns) if lease else nothing)
             if lease is not None:
                 return lease
             self.check_open()
@@ -129,8 +130,9 @@ class ThreadDriver(PolledDriver):
 
     def try_release(self, lease: Lease) -> Outcome:
         """See Redlock.try_release."""
-        told = self.engine.listener
-        try:  # from the first line on: an interrupt may come with any
+        listener = self.engine.listener
+        # The `try` begins with the first line, because an interrupt may come with any line.
+        try:
             begun_ns = monotonic_ns()
             self.check_caller()
             if self.keepers:
@@ -139,22 +141,25 @@ class ThreadDriver(PolledDriver):
         except Exception:
             raise
         except BaseException:
-            self._post(partial(give_back, lease))  # once more, should it have been sent
+            # It is given back once more, in case it was sent.
+            self._post(partial(give_back, lease))
             raise
-        if told is not None:
-            told.released(lease, outcome, begun_ns)
+        if listener is not None:
+            listener.released(lease, outcome, begun_ns)
         return outcome
 
-    def drive(self, steps: Generator[Wanted, int, T]) -> T:
+    def drive(self, steps: Generator[Request, int, T]) -> T:
         """Run an operation's steps for this thread."""
         self.check_caller()
         return self._carry(steps, judged=True)
 
     def background(
-        self, steps: Generator[Wanted, int, T], done: Callable[[T], None]
+        self, steps: Generator[Request, int, T], done: Callable[[T], None]
     ) -> Callable[[], object]:
-        """Run steps beside all callers, then `done` with their value in a thread. Returns what
-        stops them."""
+        """Run steps beside all callers, then call `done` with their value in a thread.
+
+        Returns a function that stops them.
+        """
 
         def tell() -> None:
             self.calls.discard(call)
@@ -168,7 +173,8 @@ class ThreadDriver(PolledDriver):
         """See LoopDriver.beside."""
         try:
             threading.Thread(target=job, name="lockcore-told", daemon=True).start()
-        except RuntimeError:  # no more threads, or the interpreter is ending
+        except RuntimeError:
+            # There are no more threads, or the interpreter is ending.
             job()
 
     def close(self, drain_s: float) -> None:
@@ -188,8 +194,10 @@ class ThreadDriver(PolledDriver):
         return self.try_acquire, self.try_release
 
     def check_caller(self) -> None:
-        """Raises unless the current thread may wait here, ForeignProcessError, and
-        InstanceClosedError."""
+        """Raises CannotWaitError unless the current thread may wait here.
+
+        Raises ForeignProcessError and InstanceClosedError as `check_usable` does.
+        """
         self.check_usable()
         if threading.get_ident() == self._io:
             raise CannotWaitError("in its own I/O thread (a __del__ or an observer)")
@@ -201,8 +209,10 @@ class ThreadDriver(PolledDriver):
         judged: bool = False,
         undo: Callable[[Any], None] | None = None,
     ) -> T:
-        """Have the I/O thread run `steps` and return their value; `undo` takes it back from a
-        caller who is gone."""
+        """Have the I/O thread run `steps`, and return their value.
+
+        `undo` takes the value back from a caller that is gone.
+        """
         spare: list[threading.Lock] | None = getattr(self._own, "spare", None)
         is_nested = spare == []
         if spare is None:
@@ -212,20 +222,22 @@ class ThreadDriver(PolledDriver):
         try:
             self._post(call.start)
             if is_nested:
-                self._ring()  # the outer call may have been about to
+                # The outer call may have been about to ring.
+                self._ring()
             value: T = self._taken(call, lock)
             self.calls.discard(call)
             spare.append(lock)
             return value
         except BaseException:
-            self._post(
-                call.abandon
-            )  # its lock may still be released for it: nobody uses that again
+            # The lock may still be released for this call, so nobody uses it again.
+            self._post(call.abandon)
             raise
 
     def _taken(self, call: Call, lock: threading.Lock) -> Any:
-        """Sleep until there is something to take, and take it: a lease on offer only while it is
-        valid."""
+        """Sleep until there is something to take, and take it.
+
+        A lease on offer is taken only while it is valid.
+        """
         while True:
             while not lock.acquire(timeout=ALIVE_S):
                 if not self._thread.is_alive():

@@ -1,11 +1,10 @@
-"""One operation of a thread, carried out by another: *steps, run where the engine lives → a value
-for who waits*.
+"""One operation of a thread, carried out by another: *steps → a value for the caller that waits*.
 
-Rules: the I/O thread runs the steps; the caller only sleeps, and takes. What is put into its `hand`
-is its own from the moment it takes it out, and ours to take back until then: one of the two gets
-it, never both. A lease is offered where the caller judges it (`judged`): it reads the clock with
-the lease in its hand, keeps it or not, and says so (`taken`, `go_on`) without waiting again. All
-methods but `take` run in the I/O thread.
+Rules: the I/O thread runs the steps, where the engine lives. The caller only sleeps, and takes.
+What is put into a call's `_hand` is the caller's from the moment it takes it out, and ours to take
+back until then: one of the two gets it, never both. A lease is offered where the caller judges it
+(`judged`): the caller reads the clock with the lease in its hand, keeps it or not, and says so
+(`taken`, `go_on`) without waiting again. All methods but `take` run in the I/O thread.
 """
 
 from __future__ import annotations
@@ -17,12 +16,18 @@ from typing import Any, Protocol
 from lockcore.clock import monotonic_ns
 from lockcore.errors import InstanceClosedError
 from lockcore.rounds import Round
-from lockcore.turns import Offer, Turn, Wanted
+from lockcore.turns import Offer, Request, Turn
+
+
+def nothing() -> None:
+    """Do nothing: nobody waits for it."""
 
 
 class Carrier(Protocol):
-    """The I/O thread as a call sees it. `calls`: those whose callers have yet to take what came of
-    them."""
+    """The I/O thread as a call sees it.
+
+    `calls` are those whose callers have yet to take the result.
+    """
 
     calls: set[Call]
 
@@ -30,12 +35,15 @@ class Carrier(Protocol):
         """Queue a round, whose waiter is then woken by `settled`."""
 
     def call_at(self, due_ns: int, job: Callable[[], None]) -> None:
-        """Run `job` at that time."""
+        """Run `job` at `due_ns`."""
 
 
 class Call:
-    """`over`: what `take` gives is the value, else an `Offer`. `wake` is called when there is
-    something to take. `undo`: takes a value back; what has one is an acquire."""
+    """An operation of a thread.
+
+    If it is `over`, `take` gives its value, else an `Offer`. `wake` is called when there is
+    something to take. `undo` takes a value back; an operation that has it is an acquire.
+    """
 
     __slots__ = (
         "_error",
@@ -53,7 +61,7 @@ class Call:
     def __init__(
         self,
         carrier: Carrier,
-        steps: Generator[Wanted, int, Any],
+        steps: Generator[Request, int, Any],
         wake: Callable[[], object],
         *,
         judged: bool = False,
@@ -70,13 +78,12 @@ class Call:
         self._error: BaseException | None = None
 
     def take(self) -> Any:
-        """What there is; raises what the steps raised, or that it has been taken back."""
+        """What is in the hand. Raises what the steps raised, or that it has been taken back."""
         try:
             return self._hand.pop()
         except IndexError:
-            raise self._error or InstanceClosedError(
-                "all instances", "this Redlock is closed"
-            ) from None
+            closed = InstanceClosedError("all instances", "this Redlock is closed")
+            raise self._error or closed from None
 
     def start(self) -> None:
         """Run the steps up to their first wait."""
@@ -95,12 +102,14 @@ class Call:
 
     def taken(self, now_ns: int) -> None:
         """The caller took the offer at `now_ns`, and waits no more."""
-        self.wake = int  # nobody: it has what it wanted
+        self.wake = nothing
         self.go_on(now_ns)
 
     def fail(self, error: Exception) -> None:
-        """The wait cannot end; or nobody may take what has come of it any more, unless the caller
-        has it by now."""
+        """The wait cannot end, or nobody may take its result any more.
+
+        A caller that has the result by now keeps it.
+        """
         if self.over and self.undo is None:
             return
         if self.over or self._offered:
@@ -124,11 +133,11 @@ class Call:
         elif self.undo is not None and self._value is not None:
             self.undo(self._value)
 
-    def _advance(self, run: Callable[[], Wanted]) -> None:
+    def _advance(self, run: Callable[[], Request]) -> None:
         try:
-            wanted = run()
+            request = run()
             try:
-                self._wait_for(wanted)
+                self._wait_for(request)
             except Exception as refused:
                 self._steps.throw(refused)
                 raise
@@ -144,33 +153,35 @@ class Call:
             self._hand.append(self._value)
         self.wake()
 
-    def _wait_for(self, wanted: Wanted) -> None:
-        if isinstance(wanted, Offer) and self._judged:
+    def _wait_for(self, request: Request) -> None:
+        if isinstance(request, Offer) and self._judged:
             self._offered = True
-            self._hand.append(wanted)
+            self._hand.append(request)
             self.wake()
             return
-        due_ns = wanted if isinstance(wanted, int) else 0
-        if not isinstance(wanted, int | Offer):
-            self.carrier.submit(wanted)
-            if wanted.outcome is None:
-                wanted.waiter = self
+        due_ns = request if isinstance(request, int) else 0
+        if not isinstance(request, int | Offer):
+            self.carrier.submit(request)
+            if request.outcome is None:
+                request.waiter = self
                 return
-            due_ns = (
-                monotonic_ns()
-            )  # settled without waiting: who tries again at once must not starve the I/O thread
+            # The round was settled without waiting. A caller that tries again at once must not
+            # starve the I/O thread.
+            due_ns = monotonic_ns()
         self.carrier.call_at(due_ns, lambda: self.go_on(monotonic_ns()))
 
 
 def locked() -> Lock:
-    """What a caller sleeps on."""
+    """A lock that a caller sleeps on."""
     lock = Lock()
     lock.acquire()
     return lock
 
 
 def ring(lock: Lock) -> None:
-    """Wake who sleeps on `lock`; twice is once, should it not have woken yet. Only the I/O thread
-    rings."""
+    """Wake the caller that sleeps on `lock`. Only the I/O thread rings.
+
+    To ring again before the caller has woken does nothing.
+    """
     if lock.locked():
         lock.release()

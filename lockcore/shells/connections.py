@@ -1,8 +1,9 @@
-"""The connections of one Redlock: *handshakes that end, sockets that break, forks → instances that
-vote, or do not*, from the first contact until nothing keeps it from being closed.
+"""The connections of one Redlock: *handshakes, broken sockets, forks → who votes and who does not*.
+
+It covers everything from the first contact until nothing keeps the Redlock from being closed.
 
 Rules: everything here runs in the loop's own thread. A child process refuses to be used: it would
-share sockets with its parent and repeat owner tokens, and marking it costs nothing per operation.
+share sockets with its parent and repeat owner tokens. To mark it costs nothing per operation.
 """
 
 import os
@@ -22,32 +23,39 @@ from lockcore.shells.handshake import Connected, Shaken
 from lockcore.shells.target import InstanceTarget
 from lockcore.shells.wire import Wire
 
-LOOK_S = 0.001  # between two looks whether a close is over
-GRACE_NS = 100 * NS_PER_MS  # so long nobody gives a lease back: they are held, or forgotten
-STILL_NS = (
-    10 * NS_PER_MS
-)  # more between two looks does not count: this process stood still, and its holders with it
+# The pause between two looks whether a close is over.
+LOOK_S = 0.001
+
+# If nobody gives a lease back for so long, the leases are held or forgotten.
+GRACE_NS = 100 * NS_PER_MS
+
+# More time between two looks does not count: this process stood still, and its holders with it.
+STILL_NS = 10 * NS_PER_MS
 CANNOT_HEAR = (
-    "retry policy push polls: no quorum of these servers lets this user GETRANGE, PUBLISH and SUBSCRIBE over "
-    "RESP3 with CLIENT TRACKING; the README lists what an ACL needs for it"
+    "retry policy push polls: no quorum of these servers lets this user GETRANGE, PUBLISH and "
+    "SUBSCRIBE over RESP3 with CLIENT TRACKING; the README lists what an ACL needs for it"
 )
 
 
 class Connections:
-    """One engine and its sockets. `calls`: operations whose callers have yet to take what came of
-    them."""
+    """One engine and its sockets.
 
-    # Given by a subclass:
-    _want_flush: Callable[[], None]  # a batch begins
-    _wake_later: Callable[[], None]  # call `wake` from the loop itself, soon
+    `calls` are the operations whose callers have yet to take the result.
+
+    A subclass gives the rest. `_want_flush`: a batch begins. `_wake_later`: call `wake` from the
+    loop itself, soon. `_watch`, `_watch_writes` and `_unwatch` are for a socket. `_connect_later`:
+    run `shake` where it may block, then `connected` in the loop's thread. `flush`: send what is
+    batched. `arm`: set the timer to the next tick.
+    """
+
+    _want_flush: Callable[[], None]
+    _wake_later: Callable[[], None]
     _watch: Callable[[int, Wire], None]
-    _watch_writes: Callable[[int, bool], None]  # as long as they are wanted
+    _watch_writes: Callable[[int, bool], None]
     _unwatch: Callable[[int], None]
-    _connect_later: Callable[
-        [int], None
-    ]  # run `shake` where it may block, then `connected` in the loop's thread
-    flush: Callable[[], None]  # send what is batched
-    arm: Callable[[int], None]  # set the timer to the next tick
+    _connect_later: Callable[[int], None]
+    flush: Callable[[], None]
+    arm: Callable[[int], None]
 
     def __init__(self, targets: Sequence[InstanceTarget], settings: Settings) -> None:
         self.engine = Engine([target.address for target in targets], settings, self._want_flush)
@@ -61,19 +69,25 @@ class Connections:
         _KNOWN.add(self)
 
     def make_foreign(self) -> None:
-        """This process is a child of the one that connected. The sockets stay as they are: what
-        watches them (an epoll set) may still be shared with the parent. Nothing is sent to them:
-        what our copies of its callers clean up may be what the parent is just being granted."""
+        """This process is a child of the one that connected.
+
+        The sockets stay as they are: what watches them (an epoll set) may still be shared with the
+        parent. Nothing is sent on them: the attempts that our copies of its callers clean up may be
+        those that the parent is just being granted.
+        """
         self.engine.foreign = self.engine.retired = self.closed = True
         self.engine.voters = ()
         for pipe in self.engine.pipes:
-            pipe.transmit = (lambda _data: 0) if pipe.is_open else None  # drops it
+            # This drops whatever is sent.
+            pipe.transmit = (lambda _data: 0) if pipe.is_open else None
         self._inherited = self.wires
         self.wires = [None] * len(self.wires)
 
     def admit(self, shaken: Sequence[Shaken]) -> None:
-        """The first contact with all. Raises InstanceError when one is refused or a quorum is out
-        of reach."""
+        """Take the results of the first contact with all instances.
+
+        Raises InstanceError when an instance is refused or a quorum is out of reach.
+        """
         failures = [result for result in shaken if isinstance(result, InstanceError)]
         reached = len(shaken) - len(failures)
         try:
@@ -83,27 +97,31 @@ class Connections:
             if reached < self.engine.quorum:
                 raise InstanceClosedError(
                     ", ".join(failure.instance for failure in failures),
-                    f"only {reached} of {len(shaken)} instances can be reached and a quorum needs {self.engine.quorum} "
-                    f"({failures[0].detail})",
+                    f"only {reached} of {len(shaken)} instances can be reached and a quorum needs "
+                    f"{self.engine.quorum} ({failures[0].detail})",
                 )
             for index, result in enumerate(shaken):
                 if (twin := self._attach(index, result)) is not None:
                     raise twin
             if self.engine.handoff is not None and not self.engine.handoff.hears:
                 warnings.warn(CANNOT_HEAR, RuntimeWarning, stacklevel=4)
-        except BaseException:  # a warning, too, may be an exception (python -W error)
+        except BaseException:
+            # A warning, too, may be an exception (python -W error).
             for index, result in enumerate(shaken):
                 if isinstance(result, Connected) and self.wires[index] is None:
                     result.sock.close()
             self.shut()
             raise
-        # a closer look costs two connections, and nobody reads the cause of a later failure in a
-        # hurry
+        # A closer look costs two connections, and nobody reads the cause of a later failure in a
+        # hurry.
         self.targets = [replace(target, look_closer=False) for target in self.targets]
         self.arm(monotonic_ns())
 
     def connected(self, index: int, result: Shaken) -> None:
-        """A later contact: the instance re-joins, or is tried again after its back-off."""
+        """Take the result of a later contact.
+
+        The instance re-joins, or it is tried again after its back-off.
+        """
         if self.closed:
             if isinstance(result, Connected):
                 result.sock.close()
@@ -121,7 +139,7 @@ class Connections:
             if twin is None:
                 wire = Wire(
                     result.sock,
-                    lambda wanted: self._watch_writes(index, wanted),
+                    lambda is_needed: self._watch_writes(index, is_needed),
                     lambda error: self.broken(index, error),
                 )
                 self.wires[index] = wire
@@ -150,7 +168,8 @@ class Connections:
         wire.close(hard=True)
         now_ns = monotonic_ns()
         self.engine.detach(index, str(error) or type(error).__name__, now_ns)
-        self.arm(now_ns)  # to try again, even if nobody asks for anything
+        # It is tried again, even if nobody asks for anything.
+        self.arm(now_ns)
         self._wake_later()
 
     def shut(self) -> None:
@@ -166,10 +185,11 @@ class Connections:
 
 
 class Drain:
-    """How a Redlock is closed, in this order: no attempt is begun any more, and who waits for one
-    is told; what is in flight is waited for, and so is every lease as long as holders give theirs
-    back; what nobody has taken by the deadline is released; what is owed goes out where a
-    connection can be had at once.
+    """How a Redlock is closed.
+
+    First no attempt is begun any more, and callers that wait for one are told. Then it waits for
+    what is in flight, and for every lease as long as holders give theirs back. What nobody has
+    taken by the deadline is released. What is owed goes out where a connection can be had at once.
     """
 
     def __init__(self, driver: Connections, drain_s: float) -> None:
@@ -198,7 +218,7 @@ class Drain:
         return held <= 0 or self._idle_ns >= GRACE_NS
 
     def _owes(self, now_ns: int) -> bool:
-        """Whether what is owed may still go out: each instance is tried once."""
+        """True if what is owed may still go out. Each instance is tried once."""
         owed = [index for index, debts in enumerate(self._engine.debts) if debts]
         members = self._engine.members
         for index in owed:
@@ -209,8 +229,10 @@ class Drain:
         return any(members[index].connecting for index in owed)
 
     def give_up(self) -> None:
-        """Release what is still undecided, and what is settled but nobody has taken. The driver
-        then sends it."""
+        """Release what is still undecided, and what is settled and nobody has taken.
+
+        The driver then sends it.
+        """
         self._engine.deadlines.expire(FAR_FUTURE_NS)
         for settled in self._engine.ready:
             if isinstance(settled, SetRound):

@@ -1,6 +1,6 @@
 """What every way of waiting shares: *sockets, time and one engine → rounds to wake*.
 
-Rules: a driver adds how to watch a socket, how to wait and how to run something that blocks; it
+Rules: a driver adds how to watch a socket, how to wait and how to run something that blocks. It
 decides nothing. Everything here runs in the loop's own thread.
 """
 
@@ -20,8 +20,8 @@ from lockcore.rounds import ExtendRound, Round, SetRound
 from lockcore.settings import Settings
 from lockcore.shells.connections import Connections, Drain
 from lockcore.shells.target import InstanceTarget
-from lockcore.shells.vigil import TURN_NS, Vigil
-from lockcore.turns import Turn, Wanted
+from lockcore.shells.vigil import PASS_NS, Vigil
+from lockcore.turns import Request, Turn
 
 T = TypeVar("T")
 FEW = 4
@@ -29,16 +29,19 @@ SLACK_NS = NS_PER_MS // 2
 
 
 class LoopDriver(Connections):
-    """The common half of a shell."""
+    """The common half of a shell.
 
-    for_threads = False  # its callers are, and come at any moment
-    # Given by a subclass:
-    _tick_later: Callable[[int], None]  # after so many ns
-    _soon: Callable[[Callable[[], None]], None]  # have the loop call it in its next turn
-    _stay_awake: Callable[
-        [], None
-    ]  # have the loop not sleep but call `look_again` in every turn, until it says no
-    _hand_out: Callable[[], None]  # wake whoever waits for what is settled (awaited.py)
+    A subclass gives the rest. `_tick_later` calls `tick` after so many ns. `_soon` has the loop
+    call a function in its next pass. `_stay_awake` has the loop not sleep, but call `look_again` in
+    every pass until that says no. `_hand_out` wakes whoever waits for what is settled (awaited.py).
+    """
+
+    # True: callers live in other threads and may call at any time.
+    for_threads = False
+    _tick_later: Callable[[int], None]
+    _soon: Callable[[Callable[[], None]], None]
+    _stay_awake: Callable[[], None]
+    _hand_out: Callable[[], None]
 
     def __init__(self, targets: Sequence[InstanceTarget], settings: Settings) -> None:
         super().__init__(targets, settings)
@@ -46,30 +49,36 @@ class LoopDriver(Connections):
         self.keepers: dict[bytes, KeepAlive] = {}
         self._tick_at = FAR_FUTURE_NS
         self._flush_due = self._waking = False
-        if settings.observer is not None:  # what it raises in the I/O thread would end that
+        if settings.observer is not None:
+            # An exception of the observer would end the I/O thread.
             self.engine.observer = Unraising(Listener(settings.observer), self.can_be_interrupted)
         self._vigil = Vigil() if len(targets) == 1 and not self.for_threads else None
 
     def make_foreign(self) -> None:
-        """See Connections.make_foreign. Keepers end, too: only the parent extends what they keep."""
+        """See Connections.make_foreign. Keepers end, too: only the parent extends their leases."""
         super().make_foreign()
         for keeper in list(self.keepers.values()):
             cancel = keeper.cancel
             keeper.forked(over(keeper.lease, Outcome.UNREACHABLE, self.engine, monotonic_ns()))
-            if cancel is not None and not self.for_threads:  # their I/O thread is not in the child
+            # The I/O thread of a Redlock for threads is not in the child.
+            if cancel is not None and not self.for_threads:
                 cancel()
         self.keepers.clear()
 
     def background(
-        self, steps: Generator[Wanted, int, T], done: Callable[[T], None]
+        self, steps: Generator[Request, int, T], done: Callable[[T], None]
     ) -> Callable[[], object]:
-        """Run steps beside all callers, then `done` with their value. Returns what stops them,
-        without `done`."""
+        """Run steps beside all callers, then call `done` with their value.
+
+        Returns a function that stops them; then `done` is not called.
+        """
         raise NotImplementedError
 
     def beside(self, job: Callable[[], object]) -> None:
-        """Run the user's code, which may wait, where it keeps nobody. In a loop it cannot wait, so
-        it runs at once."""
+        """Run code of the user, which may wait, where it holds up nobody.
+
+        In a loop it cannot wait, so it runs at once.
+        """
         job()
 
     def can_be_interrupted(self) -> bool:
@@ -77,8 +86,10 @@ class LoopDriver(Connections):
         return True
 
     def check_home(self) -> None:
-        """As `check_usable`; raises CannotWaitError, too, unless it may be used from where the
-        caller is."""
+        """Check as `check_usable` does, and whether it may be used from where the caller is.
+
+        Raises CannotWaitError if not.
+        """
         self.check_usable()
 
     # -- bytes and time ----------------------------------------------------------------------------
@@ -99,9 +110,8 @@ class LoopDriver(Connections):
             self.interrupted()
             raise
         if engine.voters is not voters:
-            self.arm(
-                monotonic_ns()
-            )  # for the end of an abstention, even if nobody asks for anything
+            # The end of an abstention needs a tick, even if nobody asks for anything.
+            self.arm(monotonic_ns())
         if engine.ready:
             self.wake()
 
@@ -112,21 +122,28 @@ class LoopDriver(Connections):
             wire.writable()
 
     def wake(self) -> None:
-        """Wake whoever waits for a settled round; what they ask for leaves together. Called by the
-        loop itself."""
+        """Wake whoever waits for a settled round. Only the loop itself calls this."""
         self.gather()
         try:
             self._hand_out()
         finally:
-            self.leave()  # also interrupted: what they have asked for leaves, the rest is woken later
+            # Also if it is interrupted: what callers have asked for leaves, and the others are
+            # woken later.
+            self.leave()
 
+    # The trick of `gather` and `leave`. One reply settles the rounds of many callers, and each of
+    # them goes on at once and asks for something new. A batch costs some 110 µs of the client's CPU
+    # however few commands are in it: five sends, five reads, and the watching (N = 5; README, "What
+    # a batch costs"). So between `gather` and `leave` nothing is flushed and nobody else is woken
+    # (`_waking`). All that was asked for meanwhile leaves by `leave`, in one write per connection.
+    # Timers that end for several callers at once do the same. `leave` must come in any case:
+    # without it nothing leaves any more, and nobody is woken.
     def gather(self) -> None:
-        """Many go on one after the other, in one call of the loop's: what they ask for leaves
-        together, by `leave`."""
+        """From now on keep back what callers ask for, until `leave`."""
         self._waking = True
 
     def leave(self) -> None:
-        """All that was gathered."""
+        """Send all that was gathered."""
         self._waking = False
         if self.engine.ready:
             self._wake_later()
@@ -144,17 +161,18 @@ class LoopDriver(Connections):
         elif self._flush_due or self._waking:
             return
         elif engine.queued <= FEW and await_few(engine.voters, FEW) and not engine.followed:
-            self.flush()  # little is in flight: at once, not at the end of the turn
+            # Little is in flight, so it leaves at once and not at the end of the pass.
+            self.flush()
         else:
             self._flush_due = True
-            self._soon(self._flush_turn)
+            self._soon(self._end_pass)
 
-    def _flush_turn(self) -> None:
+    def _end_pass(self) -> None:
         self._flush_due = False
         self.flush()
 
     def flush(self) -> None:
-        """Send what is batched and see to the next tick."""
+        """Send what is batched, and set the timer for the next tick if that is needed."""
         now_ns = monotonic_ns()
         try:
             self.engine.flush(now_ns)
@@ -167,12 +185,14 @@ class LoopDriver(Connections):
             self._stay_awake()
 
     def look_again(self) -> bool:
-        """Look for replies of the only instance, for a moment; False lets the loop sleep
-        (vigil.py)."""
+        """Look for replies of the only instance, for a moment (vigil.py).
+
+        False lets the loop sleep.
+        """
         vigil = self._vigil
         pipe = self.engine.pipes[0]
         now_ns = monotonic_ns()
-        end_ns = now_ns + TURN_NS
+        end_ns = now_ns + PASS_NS
         while vigil is not None and vigil.goes_on(0 if self.closed else pipe.awaited, now_ns):
             if now_ns >= end_ns:
                 return True
@@ -185,20 +205,25 @@ class LoopDriver(Connections):
         self._tick_by(self.engine.next_tick_ns(now_ns, self._slack_ns()), now_ns)
 
     def _slack_ns(self) -> int:
-        """How much later than its time a turn that is parked needs a tick: while many replies are
-        awaited, one of them takes it along before (`Engine.received`), and a tick of its own would
-        send it alone."""
+        """How much later than its time a parked turn needs a tick (`Engine.next_tick_ns`).
+
+        While many replies are awaited, one of them takes the turn along before. A tick of its own
+        would send its command alone.
+        """
         return 0 if await_few(self.engine.voters, FEW) else SLACK_NS
 
     def _tick_by(self, next_ns: int, now_ns: int) -> None:
         if next_ns != FAR_FUTURE_NS and not self.closed:
-            self._tick_at = FAR_FUTURE_NS  # until the timer is really set
+            # This is so until the timer is really set.
+            self._tick_at = FAR_FUTURE_NS
             self._tick_later(max(0, next_ns - now_ns))
         self._tick_at = next_ns
 
     def tick(self) -> None:
-        """The timer fired. Replies that wait in the sockets count first: it may be this process
-        that was held up."""
+        """The timer has fired.
+
+        Replies that wait in the sockets count first: it may be this process that was held up.
+        """
         if self.closed:
             return
         self._tick_at = FAR_FUTURE_NS
@@ -206,16 +231,14 @@ class LoopDriver(Connections):
         try:
             self._look()
         finally:
-            self.arm(
-                monotonic_ns()
-            )  # also interrupted: somebody waits for a time to come, or for a connection
+            # Also if it is interrupted: somebody waits for a time to come, or for a connection.
+            self.arm(monotonic_ns())
         if self.engine.ready:
             self.wake()
 
     def _look(self) -> None:
-        now_ns = (
-            monotonic_ns()
-        )  # before it looks: it may be held up between looking and judging, too
+        # The time is read before it looks: it may be held up between looking and judging, too.
+        now_ns = monotonic_ns()
         for index, pipe in enumerate(self.engine.pipes):
             if pipe.pending:
                 self.readable(index)
@@ -230,17 +253,21 @@ class LoopDriver(Connections):
         self.flush()
 
     def interrupted(self) -> None:
-        """Ctrl-C in the middle of the engine: nobody knows what was sent or counted, so every
-        connection is broken off. Votes still out are SILENT, releases still out are owed."""
+        """An interrupt has come in the middle of the engine.
+
+        Nobody knows what was sent or counted, so every connection is broken off. Votes that are
+        still out are SILENT, and releases that are still out are owed.
+        """
         if self._vigil is not None:
             self._vigil.is_kept = False
         self.engine.interrupted()
         for index in range(len(self.wires)):
             self.broken(index, InterruptedError("interrupted in the middle of an operation"))
-        self._wake_later()  # who is ready by now, even if there was no connection left to break
+        # Callers may be ready by now, even if there was no connection left to break.
+        self._wake_later()
 
     def release_interrupted(self, lease: object) -> None:
-        """Ctrl-C before a release was sent for certain: it is owed to every instance."""
+        """An interrupt has come before a release was certainly sent: it is owed everywhere."""
         self.interrupted()
         if isinstance(lease, Lease) and isinstance(lease.round, SetRound):
             self.engine.clean_up(lease.round)
@@ -248,7 +275,7 @@ class LoopDriver(Connections):
     # -- rounds ------------------------------------------------------------------------------------
 
     def submit(self, round_: Round | Turn) -> None:
-        """Queue a round of any kind; of a turn nothing is sent, only its time is seen to."""
+        """Queue a round of any kind. Of a turn nothing is sent, but the timer minds its time."""
         self.check_usable()
         if isinstance(round_, Turn):
             due_ns = round_.due_ns + self._slack_ns()
@@ -275,7 +302,7 @@ class LoopDriver(Connections):
             raise InstanceClosedError("all instances", "this Redlock is closed")
 
     def check_open(self) -> None:
-        """As `check_usable`; raises also once closing has begun: no lock is taken any more."""
+        """Check as `check_usable` does, and raise also once closing has begun."""
         self.check_usable()
         if self.engine.retired:
             raise InstanceClosedError("all instances", "this Redlock is closed")
@@ -319,8 +346,10 @@ class LoopDriver(Connections):
             keeper.stop()
 
     def close_soon(self) -> None:
-        """Have the loop close it, at once. Called from anywhere: nobody is left who could wait for
-        that."""
+        """Have the loop close it at once.
+
+        It may be called from anywhere: nobody is left who could wait for it.
+        """
         raise NotImplementedError
 
     def close_now(self) -> None:
@@ -330,14 +359,16 @@ class LoopDriver(Connections):
         self.wake()
 
     def begin_close(self, drain_s: float) -> Drain:
-        """No lock is taken or kept any more. A shell goes on until that is over, then calls
-        `end_close`."""
+        """Take and keep no lock any more.
+
+        A shell goes on until the drain is over, then it calls `end_close`.
+        """
         for keeper in list(self.keepers.values()):
             keeper.stop()
         return Drain(self, drain_s)
 
     def end_close(self, closing: Drain) -> None:
-        """What nobody took is released, then every socket closed."""
+        """Release what nobody took, then close every socket."""
         try:
             if not self.closed:
                 closing.give_up()

@@ -38,10 +38,16 @@ from lockcore.shells.peer import Peer, Speech, speech_of
 from lockcore.shells.target import InstanceTarget
 
 LONGEST_QUOTE = 120
-SENTINEL = "it is a Sentinel; give the addresses of the instances themselves, Sentinels usually listen on 26379"
+SENTINEL = (
+    "it is a Sentinel; give the addresses of the instances themselves, Sentinels usually listen on "
+    "26379"
+)
 CLUSTER = "it is a cluster node; Redlock needs independent instances"
 REPLICA = "it is a replica; connect to independent, writable instances"
-PROXY = "this looks like a proxy, or the command is renamed there; give the address of the server itself"
+PROXY = (
+    "this looks like a proxy, or the command is renamed there; give the address of the server "
+    "itself"
+)
 _COMMANDS = (
     "AUTH",
     "INFO",
@@ -65,7 +71,10 @@ _CODE = re.compile(r"[A-Z]{2,20}")
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """`cause`: what is wrong. `cure`: what to do next. `kind`: the exception that lockcore raises."""
+    """Why an instance cannot be used.
+
+    `cause` is what is wrong, `cure` what to do next, `kind` the exception that lockcore raises.
+    """
 
     cause: str
     cure: str
@@ -158,11 +167,14 @@ def _of_reply(target: InstanceTarget, error: RedisError) -> Failure:
     text = str(error)
     lower = text.lower()
     if text.startswith("DENIED"):
-        cure = "set a password there (requirepass), or turn protected-mode off, and bind it to this network"
+        cure = (
+            "set a password there (requirepass), or turn protected-mode off, and bind it to this "
+            "network"
+        )
         return Failure("it is in protected mode and takes connections of its own host only", cure)
-    known = _of_credentials(target, error, lower) or _of_unknown_command(text)
-    if known is not None:
-        return known
+    recognised = _of_credentials(target, error, lower) or _of_unknown_command(text)
+    if recognised is not None:
+        return recognised
     if "db index" in lower or "invalid db" in lower:
         return Failure(
             "it has no database of that number", "name a database it has", InstanceRefusedError
@@ -221,10 +233,10 @@ def _of_credentials(target: InstanceTarget, error: RedisError, lower: str) -> Fa
 def _of_unknown_command(text: str) -> Failure | None:
     """A server quotes the arguments of a command that it does not know, those of AUTH, too: only
     its name is shown."""
-    found = _UNKNOWN_COMMAND.search(text)
-    if found is None:
+    match = _UNKNOWN_COMMAND.search(text)
+    if match is None:
         return None
-    name = (found[1] or found[2] or "").upper()
+    name = (match[1] or match[2] or "").upper()
     if name == "AUTH":
         cure = (
             "take user name and password out of its URL, or give the address of the server itself"
@@ -239,7 +251,8 @@ def _of_unknown_command(text: str) -> Failure | None:
 
 # -- TLS -------------------------------------------------------------------------------------------
 
-_CERTIFICATES = {  # X509_V_ERR_…, as OpenSSL numbers them
+# By the numbers that OpenSSL gives to X509_V_ERR_….
+_CERTIFICATES = {
     9: ("its certificate is not valid yet", "mend the clock of this machine, or the certificate"),
     10: ("its certificate has expired", "renew it on the server"),
     62: (
@@ -298,8 +311,8 @@ def _of_tls(target: InstanceTarget, error: ssl.SSLError, peer: Peer | None) -> F
             cure,
             InstanceRefusedError,
         )
-    if peer is not None and (seen := _of_peer(target, b"", peer)) is not None:
-        return seen
+    if peer is not None and (closer_look := _of_peer(target, b"", peer)) is not None:
+        return closer_look
     name = reason.replace("_", " ").lower() or "the connection ended in it"
     return Failure(f"the TLS handshake failed: {name}", "look into the log of the server")
 
@@ -384,9 +397,9 @@ def _of_system(
         error.errno for error in chain if isinstance(error, OSError) and error.errno is not None
     ]
     for number in numbers:
-        known = _SOCKET_FILES.get(number) if "path" in target.options else _NETWORK.get(number)
-        if known is not None:
-            return Failure(*known)
+        recognised = _SOCKET_FILES.get(number) if "path" in target.options else _NETWORK.get(number)
+        if recognised is not None:
+            return Failure(*recognised)
         if number in (errno.EMFILE, errno.ENFILE):
             return Failure(
                 "this process has no file descriptor left", "raise the limit (ulimit -n)"
@@ -454,8 +467,8 @@ def _of_silence(target: InstanceTarget, heard: bytes, peer: Peer | None) -> Fail
         return Failure(
             "it answers PING, but not what it was asked", "is it busy? Then try later", kind
         )
-    if peer is not None and (seen := _of_peer(target, b"", peer)) is not None:
-        return Failure(seen.cause, seen.cure, kind)
+    if peer is not None and (closer_look := _of_peer(target, b"", peer)) is not None:
+        return Failure(closer_look.cause, closer_look.cure, kind)
     return Failure("nothing was heard in time", "is it up, and no firewall between?", kind)
 
 

@@ -1,8 +1,8 @@
 """Waiting by greenlets: *hub watchers wake the waiting greenlet straight from the I/O callback*.
 
-Rules: one engine per hub (thread). A greenlet that is killed while it waits abandons its round. A
-batch leaves at once when little is in flight, else once per turn of the loop. What a caller does is
-in shortcut.py, compiled.
+Rules: there is one engine per hub (thread). A greenlet that is killed while it waits abandons its
+round. A batch leaves at once when little is in flight, else once per pass of the loop. What a
+caller does is in shortcut.py, which is compiled.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -26,16 +26,18 @@ from lockcore.shells.handshake import Shaken, shaken
 from lockcore.shells.shortcut import Shortcut
 from lockcore.shells.target import InstanceTarget
 from lockcore.shells.wire import Wire
-from lockcore.turns import Wanted
+from lockcore.turns import Request
 
 T = TypeVar("T")
 READ = 1
 WRITE = 2
-AGAIN_S = 0.1  # after a tick that was interrupted before it had begun
+
+# A tick that was interrupted before it had begun comes again after this time.
+AGAIN_S = 0.1
 
 
 class GreenletDriver(LoopDriver):
-    """The driver for gevent: belongs to the hub of the thread that made it."""
+    """The driver for gevent. It belongs to the hub of the thread that made it."""
 
     def __init__(self, targets: Sequence[InstanceTarget], settings: Settings) -> None:
         self._hub = get_hub()
@@ -58,8 +60,10 @@ class GreenletDriver(LoopDriver):
         return driver
 
     def make_foreign(self) -> None:
-        """See Connections.make_foreign: a hub goes on in the child. Whoever waits there, for what
-        only the parent will hear, is told."""
+        """See Connections.make_foreign. A hub goes on in the child.
+
+        Callers that wait there for replies which only the parent will get are told so.
+        """
         super().make_foreign()
         self._timer.stop()
         self._idle.stop()
@@ -68,9 +72,8 @@ class GreenletDriver(LoopDriver):
             self.engine.detach(index, "forked", monotonic_ns())
         self.engine.turns.end()
         for round_ in self.engine.ready:
-            round_.outcome = (
-                Outcome.UNREACHABLE
-            )  # what the parent has been granted is not granted twice
+            # What the parent has been granted is not granted twice.
+            round_.outcome = Outcome.UNREACHABLE
         self._wake_later()
 
     # -- callers -----------------------------------------------------------------------------------
@@ -82,7 +85,7 @@ class GreenletDriver(LoopDriver):
             raise CannotWaitError("in another thread than the one that connected it")
 
     def check_caller(self) -> None:
-        """As `check_home`; raises also where no greenlet can wait."""
+        """Check as `check_home` does, and raise also where no greenlet can wait."""
         self.check_home()
         if getcurrent() is self._hub:
             raise CannotWaitError(
@@ -94,10 +97,12 @@ class GreenletDriver(LoopDriver):
             )
 
     def background(
-        self, steps: Generator[Wanted, int, T], done: Callable[[T], None]
+        self, steps: Generator[Request, int, T], done: Callable[[T], None]
     ) -> Callable[[], object]:
-        """Run steps in a greenlet of their own, then `done` with their value; returns what stops
-        them."""
+        """Run steps in a greenlet of their own, then call `done` with their value.
+
+        Returns a function that stops them.
+        """
         greenlet = gevent.spawn(lambda: done(self.drive(steps)))
         return lambda: greenlet.kill(block=False)
 
@@ -123,7 +128,8 @@ class GreenletDriver(LoopDriver):
     def close_soon(self) -> None:
         """See LoopDriver.close_soon."""
         loop = getattr(self._hub, "loop", None)
-        if loop is not None:  # else the hub was destroyed with its thread
+        # Without a loop the hub was destroyed with its thread.
+        if loop is not None:
             loop.run_callback_threadsafe(self.close_now)
 
     def close_now(self) -> None:
@@ -152,16 +158,16 @@ class GreenletDriver(LoopDriver):
     def tick(self) -> None:
         """See LoopDriver.tick."""
         for index, reader in enumerate(self._readers):
-            if (
-                reader is not None and not reader.active
-            ):  # gevent stops a watcher whose callback was interrupted
+            # gevent stops a watcher whose callback was interrupted.
+            if reader is not None and not reader.active:
                 reader.start(partial(self.readable, index))
         super().tick()
 
     def _tick_later(self, delay_ns: int) -> None:
         timer = self._hub.loop.timer(delay_ns / NS_PER_S, AGAIN_S)
         timer.start(self._fired, timer)
-        self._timer.stop()  # not before: interrupted in between, there are two rather than none
+        # The old timer is stopped last. If that is interrupted, there are two rather than none.
+        self._timer.stop()
         self._timer = timer
 
     def _fired(self, timer: Any) -> None:
@@ -171,7 +177,8 @@ class GreenletDriver(LoopDriver):
 
     def _stay_awake(self) -> None:
         if not self._idle.active:
-            self._idle.start(self._on_idle)  # with one, the hub polls
+            # With an idle watcher the hub polls and does not sleep.
+            self._idle.start(self._on_idle)
 
     def _on_idle(self) -> None:
         if not self.look_again():
@@ -182,9 +189,9 @@ class GreenletDriver(LoopDriver):
         self._writers[index] = self._hub.loop.io(wire.fileno, WRITE)
         reader.start(partial(self.readable, index))
 
-    def _watch_writes(self, index: int, wanted: bool) -> None:
+    def _watch_writes(self, index: int, is_needed: bool) -> None:
         writer = self._writers[index]
-        if wanted:
+        if is_needed:
             writer.start(partial(self.writable, index))
         else:
             writer.stop()

@@ -36,7 +36,9 @@ from lockcore.shells.peer import look
 from lockcore.shells.target import InstanceTarget
 
 TCP_USER_TIMEOUT_MS = 10_000
-NEVER = "0" * 40  # the second replication id of a server that never was a replica
+
+# The second replication id of a server that never was a replica.
+NEVER = "0" * 40
 UNUSABLE = (
     "unknown command",
     "syntax error",
@@ -78,7 +80,8 @@ def shake(target: InstanceTarget) -> Connected:
         TypeError,
         AttributeError,
         LookupError,
-    ) as error:  # nonsense
+    ) as error:
+        # The server has sent nonsense.
         heard = bytes(connection.heard)
         connection.disconnect()
         raise _explained(target, error, heard) from None
@@ -94,7 +97,7 @@ def shaken(target: InstanceTarget) -> Shaken:
         return shake(target)
     except InstanceError as error:
         return error
-    except Exception as error:  # noqa: BLE001 - a bug, or a server that answers nonsense: tried again later
+    except Exception as error:  # noqa: BLE001 - a bug or nonsense: tried again later
         return InstanceClosedError(
             target.address, f"{type(error).__name__} in the handshake: {target.mask(error)}"
         )
@@ -126,7 +129,8 @@ def _tells(connection: Any) -> bool:
         if not isinstance(_ask(connection, "HELLO", "3"), dict):
             return False
         return bool(_ask(connection, "CLIENT", "TRACKING", "ON", "OPTIN") == b"OK")
-    except ResponseError:  # not known, or not allowed for this user
+    except ResponseError:
+        # The command is not known, or this user may not run it.
         return False
 
 
@@ -141,9 +145,8 @@ def _hears(connection: Any, target: InstanceTarget) -> bool:
     if not _works(connection, "GETRANGE", _probe(target), "0", "0"):
         return False
     connection.send_command("SUBSCRIBE", inbox, check_health=False)
-    connection.send_command(
-        "INFO", "server", check_health=False
-    )  # a subscription is no reply, its refusal is
+    # A subscription is no reply, and its refusal is one. So something else is asked behind it.
+    connection.send_command("INFO", "server", check_health=False)
     try:
         connection.read_response()
     except ResponseError:
@@ -156,23 +159,25 @@ def _inspect(target: InstanceTarget, connection: Any) -> Hello:
     fields = fields_of(_ask(connection, "INFO", "server"))
     if fields.get("redis_mode") == "sentinel":
         raise InstanceRefusedError(target.address, SENTINEL)
-    tells = _tells(connection)  # before its replication id is read: from here on a change is told
+    # This comes before its replication id is read: from here on the server tells of a change.
+    tells = _tells(connection)
     for section in ("replication", "cluster"):
         fields |= fields_of(_ask(connection, "INFO", section))
     if fields.get("cluster_enabled") == "1" or fields.get("redis_mode") == "cluster":
         raise InstanceRefusedError(target.address, CLUSTER)
     if fields.get("role", "master") != "master":
         raise InstanceRefusedError(target.address, REPLICA)
-    found = identity_of(fields, time.monotonic())
-    if found is None:
+    identified = identity_of(fields, time.monotonic())
+    if identified is None:
         raise InstanceRefusedError(target.address, f"INFO gives {NO_IDENTITY}")
-    identity, run_id, started_s = found
+    identity, run_id, started_s = identified
     valkey = fields.get("valkey_version")
     server = f"valkey {valkey}" if valkey else f"redis {fields.get('redis_version', '?')}"
     try:
         client_id = int(_ask(connection, "CLIENT", "ID"))
     except ResponseError:
-        client_id = 0  # not allowed or not known: an old connection then cannot be killed by its id
+        # Not allowed or not known: then an old connection cannot be killed by its id.
+        client_id = 0
     return Hello(
         run_id,
         int(fields.get("uptime_in_seconds", "0")),
@@ -259,9 +264,8 @@ def _extends(connection: Any, key: bytes, *, default: bool) -> bool:
 
 def _check_scripts(target: InstanceTarget, connection: Any, key: bytes) -> None:
     for script in (COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPARE_AND_EXTEND):
-        _works(
-            connection, "SCRIPT", "LOAD", script.source
-        )  # else the first EVALSHA falls back to EVAL
+        # If this does not work, the first EVALSHA falls back to EVAL.
+        _works(connection, "SCRIPT", "LOAD", script.source)
     forms = (("EVAL", COMPARE_AND_DELETE.source), ("EVALSHA", COMPARE_AND_DELETE.sha))
     if not all(_works(connection, command, script, "1", key, b"x") for command, script in forms):
         raise InstanceRefusedError(
@@ -273,22 +277,22 @@ def _check_scripts(target: InstanceTarget, connection: Any, key: bytes) -> None:
 def _take_over(connection: Any) -> _socket.socket:
     """The connected socket of a redis-py connection, which forgets it. `_sock` is private there:
     used only here."""
-    taken = getattr(connection, "_sock", None)
-    if taken is None:
+    deadline_socket = getattr(connection, "_sock", None)
+    if deadline_socket is None:
         raise RuntimeError(
             "this version of redis-py has no Connection._sock; install one that lockbench asks for"
         )
-    sock = taken.inner
-    with suppress(OSError):  # a unix socket
+    sock = deadline_socket.inner
+    # A unix socket has no such options.
+    with suppress(OSError):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, TCP_USER_TIMEOUT_MS)
     if hasattr(sock, "do_handshake"):
         connection._sock = None
         sock.settimeout(0.0)
         return sock  # type: ignore[no-any-return]
-    bare = _socket.socket(
-        fileno=os.dup(sock.fileno())
-    )  # no framework's patched methods on the hot path
+    # A bare socket has no methods on the hot path that a framework has patched.
+    bare = _socket.socket(fileno=os.dup(sock.fileno()))
     bare.setblocking(False)
     connection._sock = None
     sock.close()

@@ -18,10 +18,9 @@ from lockcore.shells.target import HEARD_BYTES, InstanceTarget
 PATIENCE_S = 1.0
 FIRST_WORD_S = 0.25
 PING = b"*1\r\n$4\r\nPING\r\n"
-TLS_RECORDS = (
-    b"\x15\x03",
-    b"\x16\x03",
-)  # an alert, a handshake message; then the protocol's version
+
+# How TLS records begin: an alert or a handshake message, then the version of the protocol.
+TLS_RECORDS = (b"\x15\x03", b"\x16\x03")
 
 
 class Speech(Enum):
@@ -79,12 +78,11 @@ def _answer(target: InstanceTarget, question: bytes, end_s: float) -> Peer:
     """What comes back when `question` is the first thing that is sent."""
     try:
         peer = _connected(target, end_s)
-    except ConnectionResetError:  # accepted, and reset before this side looked
+    except ConnectionResetError:
+        # The connection was accepted, and reset before this side looked.
         return Peer(Speech.HANGS_UP)
-    except (
-        OSError,
-        ValueError,
-    ):  # a time-out, too: a firewall drops what is sent, and nothing accepted
+    except (OSError, ValueError):
+        # This is a time-out, too: a firewall drops what is sent, and nothing accepted.
         return Peer(Speech.ABSENT)
     try:
         with closing(peer):

@@ -1,10 +1,9 @@
-"""The I/O thread of the threads shell: *jobs from other threads, sockets, timers → turns of one
-epoll loop*.
+"""The I/O thread of the threads shell: *jobs of other threads, sockets, timers → an epoll loop*.
 
 Rules: the engine lives in the I/O thread and is touched nowhere else. Callers ring its bell only if
-it sleeps. Ringing lets go of the GIL, so a caller who was offered a lease rings before it reads the
-clock; the word it then leaves comes without a ring, and the thread looks out for it. The thread is
-a daemon and holds no exit up.
+it sleeps. Ringing lets go of the GIL, so a caller that was offered a lease rings before it reads
+the clock. The message that it then leaves comes without a ring, and the thread looks out for it.
+The thread is a daemon and holds no exit up.
 """
 
 import os
@@ -31,7 +30,7 @@ LOOK_NS = int(LOOK_S * NS_PER_S)
 
 
 class PolledDriver(LoopDriver):
-    """A loop driver that turns in a thread of its own, which `ThreadDriver.connect` starts."""
+    """A loop driver that runs in a thread of its own, which `ThreadDriver.connect` starts."""
 
     def __init__(self, targets: Sequence[InstanceTarget], settings: Settings) -> None:
         if not hasattr(select, "epoll"):
@@ -40,9 +39,8 @@ class PolledDriver(LoopDriver):
             )
         self._poll = select.epoll()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._close_bell = weakref.finalize(
-            self, os.close, self._bell
-        )  # not sooner: a caller may be about to ring
+        # It is not closed sooner, because a caller may be about to ring.
+        self._close_bell = weakref.finalize(self, os.close, self._bell)
         self._close_bell.atexit = False
         self._poll.register(self._bell, select.EPOLLIN)
         self._index_of: dict[int, int] = {}
@@ -52,11 +50,12 @@ class PolledDriver(LoopDriver):
         self._numbers = count()
         self._tick_ns = FAR_FUTURE_NS
         self._closing: Drain | None = None
-        # words that callers are about to leave; how long to look out for them
-        self._words = 0
+        # How many messages callers are about to leave, and how long to look out for them.
+        self._messages = 0
         self._until_ns = 0
         self._thread = threading.Thread(target=self._run, name="lockcore", daemon=True)
-        self._io = 0  # that thread's identity
+        # The identity of the I/O thread.
+        self._io = 0
         super().__init__(targets, settings)
 
     def can_be_interrupted(self) -> bool:
@@ -64,7 +63,7 @@ class PolledDriver(LoopDriver):
         return threading.current_thread() is threading.main_thread()
 
     def discard(self) -> None:
-        """Nobody has it, and its thread has not been started: nothing stays open."""
+        """Close everything: nobody has it, and its thread has not been started."""
         self._end()
         self._close_bell()
 
@@ -77,12 +76,13 @@ class PolledDriver(LoopDriver):
             try:
                 self._ring()
             except BaseException:
-                self._sleeping = True  # interrupted: somebody else must ring
+                # This ring was interrupted, so somebody else must ring.
+                self._sleeping = True
                 raise
 
-    def _leave(self, word: Callable[[], object]) -> None:
-        """Behind `_expect`: without a ring."""
-        self._inbox.append(partial(self._hear, word))
+    def _leave(self, message: Callable[[], object]) -> None:
+        """Leave a message without a ring, behind `_expect`."""
+        self._inbox.append(partial(self._hear, message))
 
     def _ring(self) -> None:
         os.eventfd_write(self._bell, 1)
@@ -90,22 +90,23 @@ class PolledDriver(LoopDriver):
     # -- in the I/O thread -------------------------------------------------------------------------
 
     def _expect(self) -> None:
-        self._words += 1
-        self._until_ns = monotonic_ns() + NS_PER_S  # interrupted, it leaves none: then seldom
+        self._messages += 1
+        # A caller that is interrupted leaves no message, so later the thread looks seldom.
+        self._until_ns = monotonic_ns() + NS_PER_S
 
-    def _hear(self, word: Callable[[], object]) -> None:
-        self._words -= 1
-        word()
+    def _hear(self, message: Callable[[], object]) -> None:
+        self._messages -= 1
+        message()
 
     def _run(self) -> None:
         self._io = threading.get_ident()
         try:
             while not self.closed:
-                self._turn()
+                self._make_pass()
         finally:
             self._end()
 
-    def _turn(self) -> None:
+    def _make_pass(self) -> None:
         self._sleeping = True
         events = self._poll.poll(0 if self._inbox else self._sleep_s())
         self._sleeping = False
@@ -127,7 +128,7 @@ class PolledDriver(LoopDriver):
     def _sleep_s(self) -> float | None:
         now_ns = monotonic_ns()
         due_ns = min(self._tick_ns, self._timers[0][0] if self._timers else FAR_FUTURE_NS)
-        if self._closing is not None or self._words:
+        if self._closing is not None or self._messages:
             is_near = self._closing is not None or now_ns < self._until_ns
             due_ns = min(due_ns, now_ns + (LOOK_NS if is_near else 100 * LOOK_NS))
         return None if due_ns == FAR_FUTURE_NS else max(0, due_ns - now_ns) / NS_PER_S
@@ -167,7 +168,7 @@ class PolledDriver(LoopDriver):
         super().end_close(closing)
 
     def _end(self) -> None:
-        """Closed, or broken by a bug: nobody may wait for this thread any more."""
+        """It is closed, or broken by a bug: nobody may wait for this thread any more."""
         self.shut()
         self.wake()
         self._refuse(list(self.calls))
@@ -178,7 +179,7 @@ class PolledDriver(LoopDriver):
     # -- hooks of LoopDriver and Call --------------------------------------------------------------
 
     def call_at(self, due_ns: int, job: Callable[[], None]) -> None:
-        """Run `job` in the I/O thread at that time."""
+        """Run `job` in the I/O thread at `due_ns`."""
         heappush(self._timers, (due_ns, next(self._numbers), job))
 
     def wake(self) -> None:
@@ -190,10 +191,10 @@ class PolledDriver(LoopDriver):
                 call.settled(round_)
 
     def _want_flush(self) -> None:
-        """Every turn ends with a flush."""
+        """Do nothing: every pass ends with a flush."""
 
     def _wake_later(self) -> None:
-        """Every turn ends with a look at who is to be woken."""
+        """Do nothing: every pass ends with a look at who is to be woken."""
 
     def _tick_later(self, delay_ns: int) -> None:
         self._tick_ns = monotonic_ns() + delay_ns
@@ -202,12 +203,11 @@ class PolledDriver(LoopDriver):
         self._index_of[wire.fileno] = index
         self._poll.register(wire.fileno, select.EPOLLIN)
 
-    def _watch_writes(self, index: int, wanted: bool) -> None:
+    def _watch_writes(self, index: int, is_needed: bool) -> None:
         wire = self.wires[index]
         if wire is not None:
-            self._poll.modify(
-                wire.fileno, select.EPOLLIN | select.EPOLLOUT if wanted else select.EPOLLIN
-            )
+            events = select.EPOLLIN | select.EPOLLOUT if is_needed else select.EPOLLIN
+            self._poll.modify(wire.fileno, events)
 
     def _unwatch(self, index: int) -> None:
         wire = self.wires[index]
@@ -221,5 +221,6 @@ class PolledDriver(LoopDriver):
 
         try:
             threading.Thread(target=shake, name="lockcore-handshake", daemon=True).start()
-        except RuntimeError as error:  # no more threads, or the interpreter is ending
+        except RuntimeError as error:
+            # There are no more threads, or the interpreter is ending.
             self.connected(index, InstanceClosedError(self.targets[index].address, str(error)))

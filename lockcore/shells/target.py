@@ -24,7 +24,8 @@ from lockcore.framing import NOT_WHOLE, Framing
 from lockcore.mask import Mask, Transport, shown
 from lockcore.shells.url import address_of
 
-HEARD_BYTES = 512  # of the beginning of a conversation
+# So many bytes of the beginning of a conversation are kept.
+HEARD_BYTES = 512
 _CLASSES = {
     Transport.TCP: Connection,
     Transport.TLS: SSLConnection,
@@ -69,7 +70,8 @@ class _DeadlineSocket:
 
     def __init__(self, inner: Any, end_s: float, heard: bytearray) -> None:
         self._framing = Framing("the server")
-        self._begun = b""  # of a reply
+        # The beginning of a reply that is not whole.
+        self._begun = b""
         self.inner = inner
         self._end_s = end_s
         self._heard = heard
@@ -123,7 +125,8 @@ def _timed(kind: Any) -> Any:
 
     class TimedConnection(kind):  # type: ignore[misc]
         _end_s = 0.0
-        heard = bytearray()  # of no connection
+        # A connection of its own replaces this.
+        heard = bytearray()
 
         def _connect(self) -> _DeadlineSocket:
             self._end_s = time.monotonic() + self._socket_timeout
@@ -164,7 +167,8 @@ def target_of(url: str, timeout_s: float, key_prefix: str) -> InstanceTarget:
         "decode_responses": False,
     }
     if "ssl_certfile" in options:
-        options.setdefault("ssl_password", "")  # else OpenSSL asks for it on the terminal
+        # Without it OpenSSL asks for the password on the terminal.
+        options.setdefault("ssl_password", "")
     target = InstanceTarget(address.place, options, key_prefix, mask, ignored=address.ignored)
     try:
         target.connection()

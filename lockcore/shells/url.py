@@ -18,7 +18,8 @@ from urllib.parse import unquote, unquote_plus
 
 from lockcore.mask import SCHEMES, Transport, shown
 
-LONGEST_SOCKET_PATH = 107  # bytes, as Linux has it
+# The limit is Linux's.
+LONGEST_SOCKET_PATH = 107  # bytes
 LONGEST_HOST = 253
 LONGEST_LABEL = 63
 _HOST = re.compile(r"[\w.-]+")
@@ -210,13 +211,15 @@ def address_of(url: object) -> Address:
     """Read one URL. Raises ValueError with one sentence, without its password."""
     if not isinstance(url, str) or "://" not in url:
         raise ValueError(
-            f"{shown(url)!r} is not an instance URL; use redis://host:port (TLS: rediss) or unix://path"
+            f"{shown(url)!r} is not an instance URL; use redis://host:port (TLS: rediss) or "
+            "unix://path"
         )
     scheme = url.partition("://")[0]
     transport = SCHEMES.get(scheme.lower())
     if any(letter.isspace() for letter in scheme):
         raise ValueError(
-            f"{shown(url.strip())!r} is not an instance URL: a space or a line break stands before its ://; take it out"
+            f"{shown(url.strip())!r} is not an instance URL: a space or a line break stands before "
+            "its ://; take it out"
         )
     if transport is None:
         cure = "use redis://host:port (TLS: rediss) or unix://path"
@@ -262,15 +265,13 @@ def _host_and_port(place: str) -> tuple[str, int]:
         raise ValueError("it names several instances; give each a URL of its own")
     if place.startswith("["):
         text, bracket, port = place.partition("]")
-        found = _ADDRESS_6.fullmatch(text + bracket)
-        if found is None or (port and not port.startswith(":")):
+        match = _ADDRESS_6.fullmatch(text + bracket)
+        if match is None or (port and not port.startswith(":")):
             raise ValueError(_IN_BRACKETS)
-        zone = (
-            unquote(found["zone"])
-            if (found["zone"] or "").startswith("%25")
-            else found["zone"] or ""
-        )
-        host = found["address"] + zone
+        zone = match["zone"] or ""
+        if zone.startswith("%25"):
+            zone = unquote(zone)
+        host = match["address"] + zone
         port = port[1:]
     else:
         host, _, port = place.partition(":")
@@ -298,7 +299,8 @@ def _unix_address(url: str) -> Address:
     after = url.partition("://")[2]
     place = re.split("[/?#]", after, maxsplit=1)[0]
     rest = after[len(place) :]
-    if "@" in rest and place and "@" not in place:  # a path may have an @
+    # A path may have an @ of its own.
+    if "@" in rest and place and "@" not in place:
         raise ValueError("percent-encode the special characters of its user name and password")
     text, _, query = rest.partition("#")[0].partition("?")
     path = unquote(text)
@@ -306,7 +308,8 @@ def _unix_address(url: str) -> Address:
         raise ValueError("it names no socket; write unix:///path/of/it.sock")
     if place and "@" not in place:
         raise ValueError(
-            "the path of a socket begins with a slash: three of them in all, unix:///path/of/it.sock"
+            "the path of a socket begins with a slash: three of them in all, "
+            "unix:///path/of/it.sock"
         )
     if "\0" in path:
         raise ValueError("the path of its socket has a NUL in it")
@@ -328,7 +331,7 @@ def _credentials_of(text: str) -> dict[str, Any]:
 
 def _read_options(query: str, transport: Transport) -> tuple[dict[str, Any], tuple[str, ...]]:
     """What redis-py is told, and a sentence for each option that has no effect."""
-    taken: dict[str, Any] = {}
+    choices: dict[str, Any] = {}
     ignored: list[str] = []
     for name, text in _pairs_of(query):
         option = OPTIONS.get(name)
@@ -336,7 +339,7 @@ def _read_options(query: str, transport: Transport) -> tuple[dict[str, Any], tup
             raise ValueError(f"it has an unknown option{_meant(name)}")
         if option.use is Use.REFUSED:
             raise ValueError(f"option {name} cannot be used: {option.why}")
-        if name in taken:
+        if name in choices:
             raise ValueError(f"option {name} is given twice; leave one out")
         if option.use is Use.IGNORED:
             ignored.append(f"option {name} of the URL is ignored: {option.why}")
@@ -348,12 +351,12 @@ def _read_options(query: str, transport: Transport) -> tuple[dict[str, Any], tup
         if not text:
             raise ValueError(f"option {name} has no value")
         try:
-            taken[name] = option.read(text)
+            choices[name] = option.read(text)
         except ValueError as error:
             raise ValueError(f"option {name} must be {error}") from None
-    if "ssl_keyfile" in taken and "ssl_certfile" not in taken:
+    if "ssl_keyfile" in choices and "ssl_certfile" not in choices:
         raise ValueError("option ssl_keyfile needs ssl_certfile, the certificate of that key")
-    return taken, tuple(dict.fromkeys(ignored))
+    return choices, tuple(dict.fromkeys(ignored))
 
 
 def _pairs_of(query: str) -> Iterator[tuple[str, str]]:

@@ -14,7 +14,9 @@ from contextlib import suppress
 from socket import SO_ERROR, SO_LINGER, SOL_SOCKET
 
 READ_BYTES = 65536
-MOST_READS = 64  # in one pass, of a TLS socket: a record may hold a single byte
+
+# So often a TLS socket is read in one pass, because a record may hold a single byte.
+MOST_READS = 64
 
 
 def nothing() -> int:
@@ -74,17 +76,17 @@ class Wire:
 
     def writable(self) -> None:
         """Send more of what was kept."""
-        kept = self.backlog
-        if not kept:
+        backlog = self.backlog
+        if not backlog:
             return
         try:
-            del kept[: self.send_some(bytes(kept))]
+            del backlog[: self.send_some(bytes(backlog))]
         except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
             return
         except OSError as error:
             self.broken(error)
             return
-        if not kept:
+        if not backlog:
             self.want_write(False)
 
     def receive(self) -> list[bytes]:
@@ -118,7 +120,10 @@ class Wire:
                 return chunks
 
     def error(self) -> int:
-        """What the kernel says is wrong with the connection (an errno), told once; 0 for nothing."""
+        """The errno by which the kernel says what is wrong with the connection; 0 for nothing.
+
+        The kernel says it once.
+        """
         return self.sock.getsockopt(SOL_SOCKET, SO_ERROR)
 
     def close(self, *, hard: bool = False) -> None:

@@ -20,7 +20,7 @@ from lockcore.engine import Engine
 from lockcore.membership import Hello
 from lockcore.rounds import ExtendRound, SetRound
 from lockcore.settings import Settings
-from lockcore.turns import Offer, Turn, Wanted
+from lockcore.turns import Offer, Request, Turn
 
 NATIVE, SCRIPTS = Dialect("delifeq", True), Dialect("evalsha", False)
 RETRY = RetryPolicy("full-jitter", TTL_MS / 10, 100)
@@ -59,7 +59,7 @@ class EngineClient:
         """As Redlock.try_release."""
         return self._operate(release_steps(self.engine, lease, self._world.now_ns)).outcome
 
-    def _operate(self, steps: Generator[Wanted, int, Ended]) -> Ended:
+    def _operate(self, steps: Generator[Request, int, Ended]) -> Ended:
         actor = here()
         try:
             wanted = next(steps)
