@@ -149,16 +149,8 @@ def test_a_limit_that_failed_stays_failed_beside_runs_that_cannot_tell(capsys: A
     assert execute(["gate", "--baseline", "a", "--candidate", "b", "--threshold", "release.p9999 < 10s"]) == 4
 
 
-ASKED = sum(SAMPLE["outcomes"].values())
-DENIED = 0.03 * ASKED // 1
 ONLY_TAIL = {"latency_s.acquire_all.p99": lambda value: 2 * value}
 ONLY_CONTENDED = {"latency_s.handoff.p50": SAMPLE["latency_s"]["handoff"]["p90"]}
-ONLY_FAILED = {
-    "outcomes.acquired": lambda value: int(value - DENIED),
-    "outcomes.contended": lambda value: int(value + DENIED),
-    "outcome_shares.acquired": lambda value: value - DENIED / ASKED,
-    "outcome_shares.contended": lambda value: value + DENIED / ASKED,
-}
 
 
 @pytest.mark.parametrize(
@@ -166,13 +158,12 @@ ONLY_FAILED = {
     [
         (ONLY_TAIL, ["--metric", "acquire.p99", "--tolerance", "50%"], "acquire.p99"),
         (ONLY_CONTENDED, ["--metric", "handoff.p50"], "handoff.p50"),
-        (ONLY_FAILED, [], "acquire.success"),
     ],
-    ids=["the tail", "contention", "failed acquires"],
+    ids=["the tail", "contention"],
 )
 def test_a_candidate_that_is_worse_in_one_way_only_is_caught_by_the_metric_of_the_readme(
     changes: Change, options: list[str], metric: str, capsys: Any
 ) -> None:
     assert gate(changes, *options) == 1
     assert f"{metric} got worse" in " ".join(capsys.readouterr().out.split())
-    assert f"`{metric}`" in README.read_text("utf-8")
+    assert f"--metric {metric}" in README.read_text("utf-8")

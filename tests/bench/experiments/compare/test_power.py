@@ -1,7 +1,8 @@
 """What the gate is worth on real noise: pairs of equal runs were recorded, and whole gates are simulated from them.
 
-noise-turns.json holds A/A pairs that took turns (what a gate does by default), noise-planted.json pairs of which one
-side had 1.75 µs more to do in `try_acquire`; noise-busy.json and noise-overloaded.json runs one after the other, there
+noise-turns.json holds A/A pairs that took turns (what a gate does by default), noise-crowded.json such pairs on a
+machine that many others wanted, noise-planted.json pairs of which one side had 1.75 µs more to do in `try_acquire`;
+noise-busy.json and noise-overloaded.json runs one after the other, there
 and back (what a gate does with faults or an open loop), while others used far more of the machine than a CI runner's
 neighbours do; `about` says when and how. A gate draws its pairs with
 replacement; as the order in a pair is random, its sides may be swapped. A slowdown is planted by dividing the
@@ -9,7 +10,6 @@ candidate's rates and multiplying its times. It looks as often as the real one, 
 """
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -32,29 +32,37 @@ from bench.measure.statistics import paired_shift
 from tests.doubles.compared import compared_run
 
 HERE = Path(__file__).parent
-ALIKE = ("turns", "busy", "overloaded")  # both sides of a pair
+ALIKE = ("turns", "crowded", "busy", "overloaded")  # both sides of a pair
 NOISE = {name: json.loads((HERE / f"noise-{name}.json").read_text("utf-8")) for name in (*ALIKE, "planted")}
 JUDGED = tuple(map(find_metric, CLOSED))
 CPU = "cost.client_cpu_us_per_cycle"
 WAITS = ("rate", "acquire.p50")  # a lock that only waits longer
 SLOWER = (*WAITS, CPU)  # slower code: it works longer
-LOOKS = gate_looks(PAIRS["gate"], len(JUDGED))
-IN_TURNS = Comparison("gate", (), JUDGED, (), 0.1, 1, PAIRS["gate"], looks=LOOKS, cpu_share=CPU_SHARE)
-GATES = pytest.mark.parametrize("gates", [100, pytest.param(2_000, marks=pytest.mark.slow)])
+GATES = pytest.mark.parametrize("gates", [60, pytest.param(2_000, marks=pytest.mark.slow)])
 RUNS = [compared_run()]
 
 
 class Gates:
     """Simulated gates over identical code; the candidate's `slowed` figures get worse by a factor."""
 
-    def __init__(self, noise: str, seed: int, *, slowed: tuple[str, ...] = SLOWER, wilder: float = 1.0) -> None:
+    def __init__(
+        self,
+        noise: str,
+        seed: int,
+        *,
+        slowed: tuple[str, ...] = SLOWER,
+        wilder: float = 1.0,
+        judged: tuple[Metric, ...] = JUDGED,
+        tolerance: float = 0.1,
+    ) -> None:
         self._pairs = NOISE[noise]["pairs"]
         self._pair_s = float(NOISE[noise]["about"].get("pair_s", 0))
         self._rng = np.random.default_rng(seed)
         self._slowed, self._wilder = slowed, wilder
-        self._question = (
-            IN_TURNS if noise in ("turns", "planted") else replace(IN_TURNS, cpu_share=1.0)
-        )  # as `lockbench gate` asks
+        sharp = judged is JUDGED and noise in ("turns", "crowded", "planted")  # as `lockbench gate` asks
+        share = CPU_SHARE if sharp else 1.0
+        self._judged, self._looks = judged, gate_looks(PAIRS["gate"], len(judged))
+        self._question = Comparison("gate", (), judged, (), tolerance, 1, PAIRS["gate"], cpu_share=share)
         self.seconds: list[float] = []  # until each answer
 
     def verdicts(self, gates: int, slowdown: float) -> dict[str, int]:
@@ -78,13 +86,13 @@ class Gates:
         return Sides(list(both[:, 0]), list(both[:, 1] * factor))
 
     def _verdict(self, slowdown: float) -> str:
-        drawn, status, look = self.draw(LOOKS[-1]), "", 0
-        sides = {metric: self.values(metric, drawn, slowdown) for metric in JUDGED}
-        for look in LOOKS:
+        drawn, status, look = self.draw(self._looks[-1]), "", 0
+        sides = {metric: self.values(metric, drawn, slowdown) for metric in self._judged}
+        for look in self._looks:
             entries = [
                 judge_figure(
                     "gate", metric, Sides(seen.first[:look], seen.second[:look]), self._question.tolerance_of(metric),
-                    metrics=len(JUDGED), looks=len(LOOKS),
+                    metrics=len(self._judged), looks=len(self._looks),
                 )
                 for metric, seen in sides.items()
             ]  # fmt: skip
@@ -104,8 +112,8 @@ def test_the_noise_is_real_and_says_where_it_is_from(noise: str) -> None:
     assert {metric.name for metric in JUDGED} <= recorded["pairs"].keys()
 
 
-@pytest.mark.parametrize("gates", [300, pytest.param(2_000, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("noise", "wilder"), [("turns", 1.0), ("turns", 4.0), ("busy", 1.0), ("overloaded", 4.0)])
+@pytest.mark.parametrize("gates", [100, pytest.param(2_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("noise", "wilder"), [("turns", 4.0), ("crowded", 1.0), ("busy", 1.0), ("overloaded", 4.0)])
 def test_identical_code_fails_at_most_once_in_a_hundred_gates(noise: str, wilder: float, gates: int) -> None:
     assert Gates(noise, 1, wilder=wilder).verdicts(gates, 1.0)["fail"] <= 0.01 * gates
 
@@ -125,6 +133,30 @@ def test_slower_code_is_caught_95_times_in_a_hundred_and_within_two_minutes(slow
     assert found["fail"] >= 0.95 * gates
     assert found["pass"] == 0
     assert median(simulated.seconds) <= 120
+
+
+@GATES
+def test_where_many_others_want_the_cores_identical_code_passes_and_a_tenth_more_cpu_fails(gates: int) -> None:
+    """Recorded at load averages of 21 to 44 on two cores, three times what a gate is made for."""
+    assert Gates("crowded", 12).verdicts(gates, 1.0)["pass"] >= 0.6 * gates
+    found = Gates("crowded", 13, slowed=(CPU,)).verdicts(gates, 1.1)
+    assert found["fail"] >= 0.9 * gates
+    assert found["pass"] == 0
+
+
+@GATES
+@pytest.mark.parametrize(
+    ("metric", "tolerance", "factor", "least"),
+    [("acquire.p99", 0.5, 2.0, 0.7), ("handoff.p50", 0.1, 1.25, 0.9), ("acquire.success", 0.1, 1.03, 0.9)],
+)
+def test_a_candidate_that_is_worse_in_one_way_only_is_caught(
+    metric: str, tolerance: float, factor: float, least: float, gates: int
+) -> None:
+    named = JUDGED if metric == "acquire.success" else (find_metric(metric),)
+    simulated = Gates("crowded", 14, slowed=(metric,), judged=named, tolerance=tolerance)
+    found = simulated.verdicts(gates, factor)
+    assert found["fail"] >= least * gates
+    assert found["pass"] == 0
 
 
 @GATES
@@ -159,7 +191,7 @@ def test_there_and_back_catches_code_slower_by_15_percent(noise: str, gates: int
 @pytest.mark.parametrize("noise", ALIKE)
 def test_a_longer_wait_alone_never_passes_and_is_caught_where_the_noise_allows(noise: str, gates: int) -> None:
     found = Gates(noise, 3, slowed=WAITS).verdicts(gates, 1.15)
-    assert found["fail"] >= {"turns": 0.95, "busy": 0.8, "overloaded": 0.45}[noise] * gates
+    assert found["fail"] >= {"turns": 0.95, "crowded": 0.6, "busy": 0.8, "overloaded": 0.45}[noise] * gates
     assert found["pass"] == 0
     assert Gates(noise, 4, slowed=WAITS).verdicts(gates, 1.30)["fail"] >= 0.95 * gates
 
