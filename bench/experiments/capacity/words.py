@@ -205,7 +205,7 @@ def _target(point: CapacityPoint, headroom: Headroom, result: CapacityResult) ->
     if headroom.holds:
         return f"{at} holds ({how or tally}); {_room(point)}"
     word = f"{at} does not hold" if headroom.holds is False else f"whether {at} holds is not known"
-    return f"{word} ({tally}); capacity: {_bracket(point)}"
+    return f"{word} ({tally}); capacity: {_bracket(point).rstrip(',')}"
 
 
 def _room(point: CapacityPoint) -> str:
